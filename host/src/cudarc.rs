@@ -88,7 +88,9 @@ pub use attention::Inputs;
 pub use cache::{Cache, Pages, PagesMut, Scale};
 pub use extras::{Bias, Floats, MaskBits};
 pub use front::FlashAttention;
-pub use memory::{Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, unsigned};
+pub use memory::{
+    Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, signed, signed_mut, unsigned,
+};
 pub use merge::State;
 pub use rotary::Rotary;
 pub use scratch::ScratchMemory;

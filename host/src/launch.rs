@@ -47,8 +47,10 @@ const MOST: usize = if SHARED > 808 + MAX_BYTES { SHARED } else { 808 + MAX_BYTE
 const SHARED: usize = size_of::<FewParams>() + MANY + size_of::<DecodeParams>() + size_of::<MergeParams>();
 /// Bytes of the parameters of a mixed batch's prefill kernel.
 const MANY: usize = {
-    let [portable, hopper] =
-        [size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), size_of::<HopperPagedParams>() - MAP_BYTES];
+    let [portable, hopper] = [
+        size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(),
+        size_of::<HopperPagedParams<[PerHead; 2]>>() - MAP_BYTES,
+    ];
     if portable > hopper { portable } else { hopper }
 };
 /// Maximum number of tensor maps at the start of a kernel's parameters.
@@ -82,7 +84,7 @@ params! {
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
     PerHead, BiasParams, TmaBiasParams;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
-    HopperPagedParams;
+    HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
     with 1 maps: MlaHopperParams
 }
 
@@ -295,13 +297,13 @@ mod tests {
             size_of::<PagedParams<[PerHead; 2]>>(),
             size_of::<HopperParams>() - maps,
             size_of::<VarlenParams<HopperParams<RaggedMap>>>() - maps,
-            size_of::<HopperPagedParams>() - maps,
+            size_of::<HopperPagedParams<[PerHead; 2]>>() - maps,
         ];
         let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
         let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
         let alone = (size_of::<MlaHopperParams>() - size_of::<TensorMap>()) + variant;
         let many = size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
-        let mixed = size_of::<FewParams>() + many.max(size_of::<HopperPagedParams>() - maps);
+        let mixed = size_of::<FewParams>() + many.max(size_of::<HopperPagedParams<[PerHead; 2]>>() - maps);
         let shared = mixed + size_of::<DecodeParams>() + size_of::<MergeParams>();
         let append = size_of::<RotaryAppendParams>();
         let most = [merged, split, alone, shared, append].into_iter().max().unwrap_or(0);

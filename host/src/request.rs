@@ -13,7 +13,7 @@ mod varlen;
 mod view;
 
 pub use append::Append;
-pub use cache::{KvCache, KvPages, KvScale, Paged, Slots};
+pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use merge::{Merge, State};
 pub use rotary::{Positions, Rotary, RotaryQueries, RotaryStyle};

@@ -51,7 +51,8 @@ pub(crate) fn maps(
             [&q, &o].into_iter().try_for_each(takes_rows)?;
             let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
-            let [k, v] = [pages(&k, [panel, rows])?, pages(&v, [panel, rows])?];
+            let [k, v] = [&k, &v].map(|view| pages(view, [kernel.key_panel(), rows]));
+            let [k, v] = [k?, v?];
             if k.pitch() != v.pitch() {
                 return Err("pages of keys and pages of values are different numbers of rows apart");
             }

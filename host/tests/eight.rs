@@ -6,7 +6,7 @@ use crate::on_cache::{FAR, Shape, card, decode};
 use crate::parts::cache;
 use core::mem::{offset_of, size_of};
 use ferroflash::{request::*, *};
-use spec::{ManyParams, PagedParams, PerHead};
+use spec::{HopperPagedParams, ManyParams, PagedParams, PerHead};
 
 /// 8 sequences of 512 queries on at most 4096 keys.
 const DENSE: Shape = Shape {
@@ -47,6 +47,7 @@ const WINDOW: Mask = Mask::Window { left: Some(99), right: Some(0) };
 const MANY: &str = "more than 64 rows";
 const VARLEN: &str = "varlen queries";
 const MIXED: &str = "few and of many queries";
+const HOPPER: &str = "warpgroups and TMA on pages";
 
 /// A card, a shape, the request, the kernel that the plan begins with, words of the reason.
 #[rustfmt::skip]
@@ -67,8 +68,17 @@ const PLANS: &[(&str, Shape, Change, &str, &str)] = &[
     ("a10", Shape { head_dim: 64, dtype: DType::Bf16, ..DENSE }, same,
         "paged_bf16_e4m3_d64_local_128x64", MANY),
     ("a100", PACKED, same, "paged_f16_e4m3_d128_local_128x32", VARLEN),
-    // Hopper's kernels read KV caches of the queries' dtype.
-    ("h200", DENSE, same, "paged_f16_e4m3_d128_causal_128x32_native", "an e4m3 KV cache"),
+    // Hopper's kernels.
+    ("h200", DENSE, same, "hopper_paged_f16_e4m3_d128_causal_128x112", HOPPER),
+    ("h200", DENSE, |r| r.mask(Mask::Full), "hopper_paged_f16_e4m3_d128_causal_128x112", HOPPER),
+    ("h200", Shape { head_dim: 80, ..DENSE }, same, "hopper_paged_f16_e4m3_d128_causal_128x112", HOPPER),
+    ("h200", Shape { dtype: DType::Bf16, head_dim: 64, ..DENSE }, same,
+        "hopper_paged_bf16_e4m3_d64_causal_128x128", HOPPER),
+    ("h200", Shape { page: Some(12), ..DENSE }, same, "paged_f16_e4m3_d128_causal_128x32_native", "a page"),
+    ("h200", DENSE, |r| r.mask(WINDOW), "paged_f16_e4m3_d128_local_128x32_native", "an e4m3 KV cache"),
+    ("h200", Shape { head_dim: 192, ..DENSE }, same, "paged_f16_e4m3_d256_local_64x32", "an e4m3 KV cache"),
+    // The same instructions do not run on Blackwell.
+    ("b200", DENSE, same, "paged_f16_e4m3_d128_causal_128x32_native", MANY),
     // A sequence of many queries, and batches with sequences of few queries.
     ("l4", Shape { batch: 1, ..PACKED }, same, "paged_f16_e4m3_d128_causal_128x32_native", VARLEN),
     ("l4", PACKED, same, "mixed_few_f16_e4m3_d128_causal_16_rows_native", MIXED),
@@ -123,14 +133,16 @@ fn refusals() {
 #[test]
 fn scales_are_in_the_parameters() -> Result<(), Error> {
     with_ptx();
-    let attention = Attention::new(FakeDriver::new("l4"));
     let paged = offset_of!(PagedParams<[PerHead; 2]>, scales);
     let many = offset_of!(ManyParams<PagedParams<[PerHead; 2]>>, paged) + paged;
-    for (shape, size, at) in [
-        (DENSE, size_of::<PagedParams<[PerHead; 2]>>(), paged),
-        (PACKED, size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), many),
+    let hopper = offset_of!(HopperPagedParams<[PerHead; 2]>, scales);
+    for (name, shape, size, at) in [
+        ("l4", DENSE, size_of::<PagedParams<[PerHead; 2]>>(), paged),
+        ("l4", PACKED, size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), many),
+        ("h200", DENSE, size_of::<HopperPagedParams<[PerHead; 2]>>(), hopper),
+        ("h200", PACKED, size_of::<HopperPagedParams<[PerHead; 2]>>(), hopper),
     ] {
-        let request = request(shape);
+        let (attention, request) = (Attention::new(FakeDriver::new(name)), request(shape));
         let plan = attention.plan(&request)?;
         attention.load(&plan)?;
         // SAFETY: nothing runs.

@@ -100,8 +100,9 @@ fn pages_that_tma_does_not_take_keep_the_portable_kernel() {
     let paged = |page: usize| {
         let mut request = decode(DType::Bf16, [8, 1, 128], DEEPSEEK);
         let rows = TensorView::bshd(4 * FAR, 1 << 26, DType::Bf16, [1000, page, 1, 576]);
-        let (table, lengths) = (Index::new(6 * FAR, 8 * 128), Index::new(3 * FAR, 8));
-        *cache(&mut request) = KvCache::paged(KvPages::latent(rows, 512), table, 128, lengths);
+        let columns = 8192 / page;
+        let (table, lengths) = (Index::new(6 * FAR, 8 * columns as u64), Index::new(3 * FAR, 8));
+        *cache(&mut request) = KvCache::paged(KvPages::latent(rows, 512), table, columns, lengths);
         request
     };
     for (page, symbol) in [(1, "mla_bf16"), (3, "mla_bf16"), (8, "hopper_mla_bf16"), (16, "hopper_mla_bf16")]
@@ -111,9 +112,12 @@ fn pages_that_tma_does_not_take_keep_the_portable_kernel() {
         assert!(chosen.starts_with(symbol), "pages of {page}: {chosen}");
         assert_eq!(planned.reason().contains("8 keys"), page % 8 > 0, "{}", planned.reason());
     }
-    // A plan for large pages binds a request with small ones. The portable kernel then runs.
-    let planned = plan(&paged(64), on).expect("valid");
-    let bound = planned.bind(&paged(1)).expect("another kernel");
+    // A plan binds a request whose pages do not lie whole rows apart. The portable kernel then runs.
+    let mut apart = paged(64).scratch(Scratch::None);
+    let planned = plan(&apart, on).expect("valid");
+    cache(&mut apart).pages.keys.strides[0] += 8;
+    cache(&mut apart).pages.values.strides[0] += 8;
+    let bound = planned.bind(&apart).expect("another kernel");
     assert!(bound.contract().symbol.starts_with("mla_bf16"), "{}", bound.contract().symbol);
     // Without tensor maps, and with chunks, the portable kernel runs too.
     let mut old = on.clone();

@@ -176,7 +176,7 @@ fn latent_caches() {
     let request = request.mask(Mask::Causal).scratch(Scratch::Fastest);
     let shared = request.shared_prefixes(SharedPrefixes::one(128, Index::new(9 * FAR, 64)));
     let of_one = plan(&shared, card("h200")).expect("a plan");
-    assert!(of_one.contract().symbol.starts_with("mla_bf16") && of_one.reason().contains(SHARED));
+    assert!(of_one.contract().symbol.starts_with("hopper_mla_bf16") && of_one.reason().contains(SHARED));
     let on_device = request.scratch(Scratch::None).shared_prefixes(varlen(8, 128).always());
     let message = plan(&on_device, card("h200")).expect_err("varlen groups").to_string();
     assert!(message.contains("latent caches need groups on the host"), "{message}");

@@ -9,6 +9,7 @@ mod fake;
 mod fake_ptx;
 mod hopper;
 mod hopper_paged;
+mod int8;
 mod launch;
 mod launches;
 mod limits;

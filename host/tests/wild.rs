@@ -21,7 +21,8 @@ fn elements() -> BoxedStrategy<u64> {
 }
 
 fn dtype() -> BoxedStrategy<DType> {
-    prop_oneof![Just(DType::F16), Just(DType::Bf16), Just(DType::E4m3), Just(DType::F32)].boxed()
+    prop_oneof![Just(DType::F16), Just(DType::Bf16), Just(DType::E4m3), Just(DType::Int8), Just(DType::F32)]
+        .boxed()
 }
 
 fn view() -> BoxedStrategy<TensorView> {

@@ -1,32 +1,77 @@
 //! Copies new tokens to their slots in a cache. A thread moves eight columns of a key and of its value.
 use crate::entries::Run;
 use attention_tile::{CacheRow, load_per_head};
-use spec::{Append, AppendCopy, AppendParams, Kernel};
-use tile::global::{OwnPart, StoreEight, unpack_eight};
+use spec::{Append, AppendCopy, AppendInt8, AppendParams, Kernel};
+use tile::global::{OwnPart, RowQuantiser, StoreEight, unpack_eight};
 use tile::mma::Unpack;
-use tile::{Block, Smem};
+use tile::{Block, Smem, Warp};
 
 /// The last step of an append: from a token's bits to the cache's.
 pub trait Store: Kernel<Params = AppendParams> {
-    /// Stores a part of the key and of the value of head `head`.
-    fn store(p: &AppendParams, to: &CacheRow, own: &OwnPart, head: u32, key_value: [[u32; 4]; 2]);
+    /// Stores this thread's parts of the key and of the value of head `head`. All threads of `warp` store
+    /// parts of this row if `Self` needs whole rows ([`spec::AppendInfo::whole_rows`]).
+    fn store<const PARTS: usize>(
+        p: &AppendParams,
+        to: &CacheRow,
+        own: &[OwnPart; PARTS],
+        head: u32,
+        key_value: [[[u32; 4]; PARTS]; 2],
+        warp: Warp,
+    );
 }
 
 impl Store for AppendCopy {
     #[inline(always)]
-    fn store(_: &AppendParams, to: &CacheRow, own: &OwnPart, _: u32, key_value: [[u32; 4]; 2]) {
-        to.store_bits(own, key_value)
+    fn store<const PARTS: usize>(
+        _: &AppendParams,
+        to: &CacheRow,
+        own: &[OwnPart; PARTS],
+        _: u32,
+        [k, v]: [[[u32; 4]; PARTS]; 2],
+        _: Warp,
+    ) {
+        for i in 0..PARTS {
+            to.store_bits(&own[i], [k[i], v[i]])
+        }
     }
 }
 
 impl<E: Unpack, C: StoreEight> Store for Append<E, C> {
     #[inline(always)]
-    fn store(p: &AppendParams, to: &CacheRow, own: &OwnPart, head: u32, key_value: [[u32; 4]; 2]) {
-        let [k, v] = key_value.map(unpack_eight::<E>);
-        let [k_scale, v_scale] = [0, 1].map(|which| load_per_head(&p.scales[which], 0, head));
-        // The kernel divides by the scale, as other libraries do. A product with the inverse would give other
-        // bits.
-        to.store_eight::<C>(own, [k.map(|x| x / k_scale), v.map(|x| x / v_scale)])
+    fn store<const PARTS: usize>(
+        p: &AppendParams,
+        to: &CacheRow,
+        own: &[OwnPart; PARTS],
+        head: u32,
+        [k, v]: [[[u32; 4]; PARTS]; 2],
+        _: Warp,
+    ) {
+        for i in 0..PARTS {
+            let [k, v] = [k[i], v[i]].map(unpack_eight::<E>);
+            let [k_scale, v_scale] = [0, 1].map(|which| load_per_head(&p.scales[which], 0, head));
+            // The kernel divides by the scale, as other libraries do. A product with the inverse would give
+            // other bits.
+            to.store_eight::<C>(&own[i], [k.map(|x| x / k_scale), v.map(|x| x / v_scale)])
+        }
+    }
+}
+
+impl<E: Unpack> Store for AppendInt8<E> {
+    #[inline(always)]
+    fn store<const PARTS: usize>(
+        p: &AppendParams,
+        to: &CacheRow,
+        own: &[OwnPart; PARTS],
+        head: u32,
+        key_value: [[[u32; 4]; PARTS]; 2],
+        warp: Warp,
+    ) {
+        let rows = key_value.map(|parts| parts.map(unpack_eight::<E>));
+        let [k, v] = rows.map(|parts| RowQuantiser::new(parts, warp));
+        for i in 0..PARTS {
+            to.store_integers(&own[i], [k.round(rows[0][i]), v.round(rows[1][i])])
+        }
+        to.store_scales(&p.scales, head, [k.scale(), v.scale()], warp);
     }
 }
 
@@ -37,7 +82,8 @@ fn append<K: Store>(p: &AppendParams, block: &Block<K>) -> Option<()> {
     let (token, head) = p.heads.div_rem(own.row());
     let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
     let row = [0, token, head];
-    K::store(p, &to, &own, head, [own.bits(&p.k, row), own.bits(&p.v, row)]);
+    let [k, v] = [&p.k, &p.v].map(|tensor| [own.bits(tensor, row)]);
+    K::store(p, &to, &[own], head, [k, v], block.warp());
     Some(())
 }
 
@@ -49,6 +95,13 @@ impl Run for AppendCopy {
 }
 
 impl<E: Unpack, C: StoreEight> Run for Append<E, C> {
+    #[inline(always)]
+    fn run(p: AppendParams, block: Block<Self>, _: Smem<Self>) {
+        append(&p, &block);
+    }
+}
+
+impl<E: Unpack> Run for AppendInt8<E> {
     #[inline(always)]
     fn run(p: AppendParams, block: Block<Self>, _: Smem<Self>) {
         append(&p, &block);

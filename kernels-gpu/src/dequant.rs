@@ -1,22 +1,27 @@
 //! Forward attention on keys and values of another type than the operands ([`crate::mainloop`]): the block
 //! converts each stage in shared memory, once for all warps. Scales cost nothing per element: the keys' scale
-//! is a factor of the scores' scale, the values' scale a factor of O.
+//! is a factor of the scores' scale, the values' scale a factor of O. Scales of rows are a part of the
+//! conversion, which rounds each product.
+use crate::capped::times;
 use crate::forward::{ByBlock, QPlace, Tile};
 use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
 use crate::tensors::TensorTile;
 use crate::tile_mask::TileMask;
 use crate::variant::MaskFn;
+use attention_tile::ScalesDown;
 use spec::{FwdDequant, FwdParams, Kernel};
 use tile::copy::{TileSource, TileWalk, Walk};
 use tile::mma::{Mma, Resident};
 use tile::pipeline::{Conversion, Converter};
-use tile::shared::ConvertTo;
+use tile::shared::{ConvertTo, Scaled, StageScales};
 use tile::{Block, Smem};
 
 /// The places of keys and values: as they are stored, and converted.
 type KvPlace<C, E, S, const N: usize, const D: usize> =
-    Conversion<KvStage<S, N, D, D, 1>, KvStage<E, N, D, D, 1>, ByBlock<C>>;
+    Conversion<Stored<S, N, D>, KvStage<E, N, D, D, 1>, ByBlock<C>>;
+/// A stage as it is stored, with the scales of its rows, if rows have scales.
+type Stored<S, const N: usize, const D: usize> = (KvStage<S, N, D, D, 1>, <S as Scaled>::Scales<N>);
 
 /// Stages that the block itself refills and converts, one block ahead of their use.
 struct Converted<
@@ -28,9 +33,10 @@ struct Converted<
     const N: usize,
     const D: usize,
 > {
-    kv: Converter<KvStage<S, N, D, D, 1>, KvStage<E, N, D, D, 1>, ByBlock<C>>,
+    kv: Converter<Stored<S, N, D>, KvStage<E, N, D, D, 1>, ByBlock<C>>,
     k: Tiles,
     v: Tiles,
+    scales: ScalesDown<'b, S::Scales<N>, Block<C>>,
     /// The last block that the loop takes.
     start: u32,
     block: &'b mut Block<C>,
@@ -41,17 +47,18 @@ impl<C: Kernel, E: Mma, S: ConvertTo<E>, Tiles: TileWalk<S, N, D, Block<C>>, con
 {
     #[inline(always)]
     fn next(&mut self, n: u32, read: impl FnOnce(&KvStage<E, N, D, D, 1>)) {
-        let Converted { kv, k, v, start, block } = self;
+        let Converted { kv, k, v, scales, start, block } = self;
         let stage = kv.advance(
             block,
-            |slot, stored, block| {
-                slot.k.convert(&stored.k, block);
-                slot.v.convert(&stored.v, block);
+            |slot, (stored, scales), block| {
+                slot.k.convert(&stored.k, |row| scales.load(0, row), block);
+                slot.v.convert(&stored.v, |row| scales.load(1, row), block);
             },
-            |slot, block| {
+            |(slot, to), block| {
                 if n > *start {
                     slot.k.copy_whole(k, block);
                     slot.v.copy_whole(v, block);
+                    scales.copy(to, n - 1, block);
                 }
             },
         );
@@ -59,15 +66,12 @@ impl<C: Kernel, E: Mma, S: ConvertTo<E>, Tiles: TileWalk<S, N, D, Block<C>>, con
     }
 }
 
-/// The problem for products of unscaled keys, which are scores divided by `factor`. A factor of 0 gives equal
-/// scores: a scale of 0 would give NaN where a mask has minus infinity.
+/// The problem for products of unscaled keys, which are scores divided by `factor`.
 #[inline(always)]
 fn scaled(p: &FwdParams, factor: f32) -> FwdParams {
-    let times =
-        |scale: f32| if scale * factor < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { scale * factor };
     match p.softcap == 0.0 {
-        true => FwdParams { scale_log2: times(p.scale_log2), ..*p },
-        false => FwdParams { softcap: times(p.softcap), ..*p },
+        true => FwdParams { scale_log2: times(p.scale_log2, factor), ..*p },
+        false => FwdParams { softcap: times(p.softcap, factor), ..*p },
     }
 }
 
@@ -92,7 +96,11 @@ impl<
     ) {
         let (mine, team) = block.split_groups::<M, W, 1>();
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
-        let p = &scaled(p, tile.scale(0) * S::FACTOR);
+        const { assert!(P::PAGES || !S::Scales::<N>::EXIST, "only rows of a cache have scales") }
+        const { assert!(!Mask::LISTED || !S::Scales::<N>::EXIST, "scales follow no list of key blocks") }
+        let row_scales = if S::Scales::<N>::EXIST { tile.row_scales() } else { None };
+        let factor = |which| if S::Scales::<N>::EXIST { 1.0 } else { tile.scale(which) * S::FACTOR };
+        let p = &scaled(p, factor(0));
         let rows = tensors.rows;
         let of = Sequence::of(p, &rows, tile.before());
         let tile_n = N as u32 * 16;
@@ -110,15 +118,17 @@ impl<
         let mut k = mask.lead(k, &next, (1, false), block);
         let mut v = mask.lead(v, &next, (1, true), block);
         let q = q.fill(|slot| slot.copy_edge(&mut Walk::down(tensors.q, tensors.m_block, block), block));
-        let kv = stages.start(|slot| {
+        let mut scales = ScalesDown::new(row_scales, range.end - 1, block);
+        let kv = stages.start(|(slot, to)| {
             slot.k.copy_edge(&mut k, block);
             slot.v.copy_edge(&mut v, block);
+            scales.copy(to, range.end - 1, block);
         });
         let q_tile = q.land(block);
         let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
 
         // Mainloop.
-        let mut stages = Converted { kv, k, v, start: range.start, block };
+        let mut stages = Converted { kv, k, v, scales, start: range.start, block };
         let share = Share { rows, of, mask, range, mine, team };
         let (mut acc_o, mut softmax) =
             attend::<E, Mask, M, W, 1, N, D, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
@@ -127,7 +137,7 @@ impl<
         if Mask::SINK {
             softmax.add_sink(Mask::sink(variant, &of, tile.counts_sink()), &mut acc_o);
         }
-        let factor = tile.scale(1) * S::FACTOR;
+        let factor = factor(1);
         acc_o.map(|x| x * factor);
         tile.store::<E, M, W, D, D>(p, &tensors, acc_o, &softmax, q_tile.spent(), mine);
     }

@@ -4,7 +4,7 @@
 //!
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for cross-tile overlap.
 //!   [`varlen`], [`paged`]: both of these schedules, on varlen tensors and on paged KV caches. [`split`]:
-//!   split-KV.
+//!   split-KV. [`dequant`]: the first of these schedules, on keys and values of eight bits.
 //! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`shared_softmax`]: its softmax.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
 //!   [`staged`]: numbers that scores read from shared memory.
@@ -14,6 +14,7 @@
 //! A kernel calls its mask and scores in one place, `mainloop::View::see`, and its sink in one other place,
 //! [`softmax::BoundedSoftmax::finish`].
 
+pub mod dequant;
 pub mod forward;
 pub mod mainloop;
 pub mod mla;

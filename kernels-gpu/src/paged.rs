@@ -6,7 +6,7 @@ use crate::rows::Rows;
 use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TensorsOf};
 use crate::work::{Problem, QueryTile, SequenceTile};
-use attention_tile::{CacheRows, LoadScales};
+use attention_tile::{CacheRows, HeadScales, LoadScales};
 use spec::{Element, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile};
 use tile::epilogue::Spent;
 use tile::group::WarpRows;
@@ -56,6 +56,12 @@ impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
     #[inline(always)]
     fn scale(&self, which: usize) -> f32 {
         self.p.scales.load(which, self.of.sequence, self.of.tile.kv_head)
+    }
+    #[inline(always)]
+    fn row_scales(&self) -> Option<HeadScales<'_>> {
+        let (cache, SequenceTile { sequence, tile, keys, .. }) = (&self.p.cache, self.of);
+        let scales = self.p.scales.both()?;
+        Some(HeadScales { cache, scales, sequence, head: tile.kv_head, rows: keys.rows() })
     }
 
     /// See [`SequenceTile`]'s `store`.

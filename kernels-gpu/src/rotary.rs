@@ -73,7 +73,6 @@ impl<E: Unpack + LoadEight, A: Store> Run for RotaryAppend<E, A> {
         let (to, row) = (if p.append.v.chunks == 0 { to.of_key() } else { to }, [0, token, head]);
         let [k, v] = [&p.append.k, &p.append.v].map(|tensor| [one.bits(tensor, row), two.bits(tensor, row)]);
         let k = rotate::<E>(&p, token, i, k);
-        A::store(&p.append, &to, &one, head, [k[0], v[0]]);
-        A::store(&p.append, &to, &two, head, [k[1], v[1]]);
+        A::store(&p.append, &to, &[one, two], head, [k, v], block.warp());
     }
 }

@@ -3,6 +3,7 @@ use crate::lengths::Span;
 use crate::rows::Rows;
 use crate::softmax::Softmax;
 use crate::work::{QueryTile, TileNumber};
+use attention_tile::HeadScales;
 use spec::{Element, FwdParams, Kernel, WorkTile};
 use tile::Block;
 use tile::copy::TileSource;
@@ -127,6 +128,12 @@ pub trait TensorTile: QueryTile {
     #[inline(always)]
     fn scale(&self, _: usize) -> f32 {
         1.0
+    }
+
+    /// The scales of the tile's keys and values, if the rows of the cache have scales.
+    #[inline(always)]
+    fn row_scales(&self) -> Option<HeadScales<'_>> {
+        None
     }
 
     /// Stores the result of rows that see no key; `sink` is the sink's logit.

@@ -12,6 +12,9 @@ pub enum DType {
     Bf16,
     /// OCP's E4M3, with eight bits (`e4m3fn`: no infinity, largest value 448). Only KV caches have this type.
     E4m3,
+    /// Integers of eight bits, with two's complement. Only KV caches have this type. A value is the integer
+    /// times the scale of its row.
+    Int8,
     /// IEEE binary32. Only partial results have this type.
     F32,
 }
@@ -23,6 +26,7 @@ impl DType {
             DType::F16 => "f16",
             DType::Bf16 => "bf16",
             DType::E4m3 => "e4m3",
+            DType::Int8 => "int8",
             DType::F32 => "f32",
         }
     }
@@ -31,7 +35,7 @@ impl DType {
     pub const fn bytes(self) -> usize {
         match self {
             DType::F16 | DType::Bf16 => 2,
-            DType::E4m3 => 1,
+            DType::E4m3 | DType::Int8 => 1,
             DType::F32 => 4,
         }
     }
@@ -42,6 +46,7 @@ impl DType {
             DType::F16 => 10,
             DType::Bf16 => 7,
             DType::E4m3 => 3,
+            DType::Int8 => 0,
             DType::F32 => 23,
         }
     }
@@ -52,6 +57,7 @@ impl DType {
             DType::F16 => -14,
             DType::Bf16 => -126,
             DType::E4m3 => -6,
+            DType::Int8 => 0,
             DType::F32 => -126,
         }
     }
@@ -98,6 +104,10 @@ pub struct Bf16;
 #[derive(Clone, Copy, Debug)]
 pub struct E4m3;
 
+/// Integers of eight bits. Each row has a scale.
+#[derive(Clone, Copy, Debug)]
+pub struct Int8;
+
 /// IEEE binary32.
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
@@ -122,6 +132,9 @@ impl Element for Bf16 {
 }
 impl Element for E4m3 {
     const DTYPE: DType = DType::E4m3;
+}
+impl Element for Int8 {
+    const DTYPE: DType = DType::Int8;
 }
 impl Element for F32 {
     const DTYPE: DType = DType::F32;

@@ -19,7 +19,7 @@ mod target;
 mod tensor;
 mod tensor_map;
 
-pub use element::{Bf16, DType, E4m3, Element, F16, F32, Native, Path, Scalar};
+pub use element::{Bf16, DType, E4m3, Element, F16, F32, Int8, Native, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};

@@ -219,3 +219,29 @@ pub fn permute_bytes(x: u32, order: u32) -> u32 {
     }
     y
 }
+
+/// `prmt.b32`: byte `i` of the result is byte `order >> 4 * i & 7` of the eight bytes of `x` and `y`.
+#[inline(always)]
+#[gpu_only]
+pub fn permute_bytes_of(x: u32, y: u32, order: u32) -> u32 {
+    let z;
+    // SAFETY: the instruction has no preconditions.
+    unsafe {
+        asm!("prmt.b32 {}, {}, {}, {};",
+            out(reg32) z, in(reg32) x, in(reg32) y, in(reg32) order, options(pure, nomem, nostack))
+    }
+    z
+}
+
+/// `sub.rn.f16x2`: subtracts two pairs of f16.
+#[inline(always)]
+#[gpu_only]
+pub fn subtract_f16(x: u32, y: u32) -> u32 {
+    let z: u32;
+    // SAFETY: the instruction has no preconditions.
+    unsafe {
+        asm!("sub.rn.f16x2 {}, {}, {};",
+            out(reg32) z, in(reg32) x, in(reg32) y, options(pure, nomem, nostack))
+    }
+    z
+}

@@ -38,6 +38,17 @@ special_registers! {
     grid_dim_z: "%nctaid.z" _grid_dim_z;
 }
 
+/// `%laneid`: the index of this thread in its warp. ptxas reads this register again rather than keep its
+/// value for long.
+#[inline(always)]
+#[gpu_only]
+pub fn lane_id() -> u32 {
+    let lane;
+    // SAFETY: the instruction has no preconditions.
+    unsafe { core::arch::asm!("mov.u32 {}, %laneid;", out(reg32) lane, options(pure, nomem, nostack)) }
+    lane
+}
+
 /// The index of this thread along x, counted over the grid.
 #[inline(always)]
 pub fn index_1d() -> u32 {

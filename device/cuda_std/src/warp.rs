@@ -13,6 +13,8 @@ unsafe extern "unadjusted" {
     fn shfl_sync_up(mask: u32, x: u32, lanes: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.add"]
     fn redux_sync_add(x: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.umax"]
+    fn redux_sync_umax(x: u32, mask: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.or"]
     fn redux_sync_or(x: u32, mask: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
@@ -76,6 +78,17 @@ pub unsafe fn shuffle_up(x: u32, lanes: u32) -> u32 {
 pub unsafe fn sum(x: u32) -> u32 {
     // SAFETY: the caller keeps the preconditions.
     unsafe { redux_sync_add(x, !0) }
+}
+
+/// `redux.sync.max.u32`: returns the largest of all lanes' values.
+///
+/// # Safety
+/// - All 32 lanes call this function, converged.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn largest(x: u32) -> u32 {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe { redux_sync_umax(x, !0) }
 }
 
 /// `vote.sync.any.pred`: returns true in all lanes if `p` is true in any lane.

@@ -187,6 +187,13 @@ impl Warp {
         unsafe { warp::sync() }
     }
 
+    /// The largest of all lanes' numbers.
+    #[inline(always)]
+    pub fn largest(self, x: u32) -> u32 {
+        // SAFETY: `Warp` stands for 32 converged lanes.
+        unsafe { warp::largest(x) }
+    }
+
     /// Combines the values of the eight lanes that share accumulator columns.
     #[inline(always)]
     pub(crate) fn octet(self, x: f32, f: impl Fn(f32, f32) -> f32) -> f32 {

@@ -3,9 +3,11 @@
 mod eight;
 mod own_part;
 mod partial;
+mod quantise;
 mod rows;
 
 pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
+pub use quantise::RowQuantiser;
 pub use rows::{FillInts, GlobalBytes, GlobalInts, GlobalRows, GlobalVec};

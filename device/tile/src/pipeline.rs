@@ -5,15 +5,17 @@ mod kept;
 pub(crate) mod mbarrier;
 pub(crate) mod ring;
 mod specialize;
+mod stage_converter;
 mod stage_guard;
 mod stream;
 mod warpgroups;
 
 pub use converter::{Conversion, Converter};
 pub use kept::{Kept, Published, Refilled};
-pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer};
+pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer, StageConverter};
 pub use ring::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use specialize::Specialized;
+pub(crate) use stage_converter::STORED;
 pub use stage_guard::StageGuard;
 pub use stream::{OwnRing, PerWarp, Stream};
 pub use warpgroups::Phased;

@@ -2,8 +2,10 @@
 
 mod map;
 mod tile;
+mod tile_transport;
 mod transport;
 
 pub use map::{MapKind, MatrixMap, Panels, RaggedRow, StoreMapKind, TmaTensor};
 pub use tile::TmaTile;
-pub use transport::{BroadcastTma, TileInfo, Tma, TmaTransport};
+pub use tile_transport::{Fills, TileTransport};
+pub use transport::{BroadcastTma, ConvertedTma, TileInfo, Tma, TmaTransport};

@@ -47,12 +47,14 @@ typedef enum ferroflash_status {
  * |---|---|---|---|
  * | FERROFLASH_F16, FERROFLASH_BF16 | yes | yes | yes |
  * | FERROFLASH_E4M3 | no | yes | no |
+ * | FERROFLASH_INT8 | no | yes, with a scale for each row of a head | no |
  * | FERROFLASH_F32 | no | no | yes |
  */
 enum {
     FERROFLASH_F16 = 0,
     FERROFLASH_BF16 = 1,
     FERROFLASH_E4M3 = 2,
+    FERROFLASH_INT8 = 4,
     FERROFLASH_F32 = 3
 };
 
@@ -113,6 +115,7 @@ enum {
  * | run for | up to 64 rows (seqlen_q * heads_q / heads_k) | more rows, varlen queries, or ALiBi slopes |
  * | splits, chunk | yes | no |
  * | FERROFLASH_E4M3 | yes | yes, up to head_dim 256 |
+ * | FERROFLASH_INT8 | up to head_dim 128 | yes, up to head_dim 128 |
  * | ALiBi slopes | no | yes, up to head_dim 256 |
  *
  * Varlen queries on a KV cache may be a mixed batch: one launch then runs a decode kernel on the sequences of
@@ -137,7 +140,7 @@ typedef struct ferroflash_attention {
     int64_t seqlen_k;
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
-    int64_t head_dim; /* a multiple of 8 (e4m3 KV cache: 16), at most 512 (latent cache: 576) */
+    int64_t head_dim; /* a multiple of 8 (e4m3 or int8 KV cache: 16), at most 512 (latent cache: 576) */
     /* Strides count elements from one batch, row, head or column to the next. Element [b, s, h, d] of q is
      *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d * q_strides[3]]
      *
@@ -159,7 +162,7 @@ typedef struct ferroflash_attention {
     int32_t window_left;  /* FERROFLASH_MASK_WINDOW: keys before the position; -1: unbounded */
     int32_t window_right; /* FERROFLASH_MASK_WINDOW: keys after the position; -1: unbounded */
     int32_t alignment;    /* must be FERROFLASH_BOTTOM_RIGHT on a KV cache */
-    int32_t cache_dtype;  /* type of a KV cache: dtype, or FERROFLASH_E4M3; otherwise ignored */
+    int32_t cache_dtype;  /* type of a KV cache: dtype, _E4M3 or _INT8; otherwise ignored */
     float scale;          /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
     float softcap;        /* a score becomes softcap * tanh(score / softcap); 0: off */
     const char *config;   /* name of the kernel to run; NULL: the planner chooses */
@@ -191,6 +194,8 @@ typedef struct ferroflash_attention {
     float v_scale;         /* e4m3 KV cache: a value is the stored number times v_scale; 0 means 1 */
     const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
+    /* int8 KV cache: k_scales and v_scales are [pages, page, heads_k], and k_scale and v_scale are 0. The
+     * strides are from one slot (row of a page) and from one head to the next; {0, 0}: contiguous. */
     int64_t scales_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
     const float *sinks; /* [heads_q]: attention sinks, one logit per query head; or NULL */
     /* ALiBi slopes of the query heads, in device memory. The kernel subtracts slope * |i + seqlen_k -
@@ -271,7 +276,7 @@ typedef struct ferroflash_append {
     const void *slots; /* [tokens]: int32_t, or int64_t if wide_slots is 1 */
     int64_t tokens;
     int64_t heads;
-    int64_t head_dim; /* a multiple of 8, or of 16 if the cache is e4m3 */
+    int64_t head_dim; /* a multiple of 8, or of 16 if the cache is e4m3 or int8 */
     int64_t pages;
     int64_t page; /* keys per page */
     int64_t k_strides[2]; /* elements from one token and from one head to the next */
@@ -280,12 +285,15 @@ typedef struct ferroflash_append {
      * heads * head_dim, head_dim} is a contiguous [pages, page, heads, head_dim]. */
     int64_t cache_strides[3];
     int32_t dtype;       /* type of k and v */
-    int32_t cache_dtype; /* dtype, or FERROFLASH_E4M3: x / scale, rounded to nearest even */
+    int32_t cache_dtype; /* dtype, _E4M3: x / scale, rounded to nearest even; or _INT8 */
     int32_t wide_slots;
     float k_scale;         /* scale of keys in an e4m3 cache; 0 means 1 */
     float v_scale;         /* scale of values in an e4m3 cache; 0 means 1 */
     const float *k_scales; /* [heads] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [heads] in device memory, instead of v_scale; or NULL */
+    /* int8 cache: the kernel writes a scale for each row of a head to k_scales and v_scales, [pages, page,
+     * heads]: the row's largest magnitude / 127. A row of zeros has the scale 0. A row with an infinity or a
+     * NaN has the scale NaN. */
     /* Columns of values in a latent cache (MLA), whose values are the first head_dim_v columns of its keys. v
      * and v_cache must be NULL, and head_dim must be a multiple of 16. 0: k_cache is not a latent cache. */
     int64_t head_dim_v;

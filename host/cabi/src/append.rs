@@ -1,11 +1,11 @@
 //! `ferroflash_append`: writes new keys and values into a KV cache.
 use crate::append_args::{AppendArgs, at_tokens};
-use crate::args::{dtype, extent, reach, read, scale};
+use crate::args::{dtype, extent, reach, read, scale, token_scales};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use crate::rotary::Rotation;
-use ferroflash::Error;
 use ferroflash::request::{Append, KvPages, Slots, TensorView};
+use ferroflash::{DType, Error};
 use std::ffi::c_void;
 
 impl AppendArgs {
@@ -31,7 +31,11 @@ impl AppendArgs {
             let strides = [page, key, head, 1];
             TensorView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
         };
-        let per_head = |value, scales| scale(value, scales, [0, 1], [1, heads]);
+        let slots = shape[0].saturating_mul(shape[1]);
+        let per_head = |value, scales| match dtype[1] {
+            DType::Int8 => token_scales(value, scales, [0; 2], [slots, heads]),
+            _ => scale(value, scales, [0, 1], [1, heads]),
+        };
         let (k, keys) = (tensor(self.k, self.k_strides), pages(self.k_cache));
         let [k_scale, v_scale] =
             [per_head(self.k_scale, self.k_scales), per_head(self.v_scale, self.v_scales)];
@@ -91,7 +95,8 @@ mod tests {
     use super::*;
     use crate::append_args::example::args;
     use ferroflash::request::KvScale;
-    use ferroflash::{Capabilities, DType, plan};
+    use ferroflash::request::TokenScales;
+    use ferroflash::{Capabilities, plan};
 
     #[test]
     fn what_c_writes_is_what_is_asked_for() {
@@ -113,6 +118,12 @@ mod tests {
         assert_eq!(eight.pages.keys.dtype, DType::E4m3);
         let heads = KvScale::Device { address: 6 << 30, elements: 2, strides: [0, 1] };
         assert_eq!((eight.pages.scales, eight.slots.wide), ([KvScale::Value(0.5), heads], true));
+        let at = |n: usize| (n << 30) as *const f32;
+        let integers = AppendArgs { cache_dtype: 4, k_scales: at(6), v_scales: at(7), ..args() };
+        let integers = integers.append().expect("valid");
+        assert_eq!(plan(&integers, card).expect("valid").contract().symbol, "append_f16_int8");
+        let tokens = |n: u64| KvScale::Tokens(TokenScales::contiguous(n << 30, 7 * 16 * 2, 2));
+        assert_eq!(integers.pages.scales, [tokens(6), tokens(7)]);
         let none = std::ptr::null_mut();
         let latent =
             AppendArgs { heads: 1, head_dim: 576, head_dim_v: 512, v: none, v_cache: none, ..args() };

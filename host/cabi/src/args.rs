@@ -1,6 +1,6 @@
 //! Reads structs from callers of any version, and converts their fields.
 use crate::call::invalid;
-use ferroflash::request::{KvScale, Mask, Splits};
+use ferroflash::request::{KvScale, Mask, Splits, TokenScales};
 use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -96,8 +96,10 @@ pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
         1 => Ok(DType::Bf16),
         2 => Ok(DType::E4m3),
         3 => Ok(DType::F32),
+        4 => Ok(DType::Int8),
         other => {
-            let expected = "it must be FERROFLASH_F16, _BF16, _E4M3 (caches) or _F32 (partial states)";
+            let expected =
+                "it must be FERROFLASH_F16, _BF16, _E4M3 or _INT8 (caches), or _F32 (partial states)";
             Err(invalid(what, other, expected))
         }
     }
@@ -144,6 +146,24 @@ pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: 
         (Some(address), _) => KvScale::Device { address, elements: reach(&extents, &strides), strides },
         (None, 0.0) => KvScale::One,
         (None, value) => KvScale::Value(value),
+    }
+}
+
+/// Returns the scales of an int8 cache of `slots` slots. If both strides are 0, the scales are contiguous.
+/// Otherwise, they are the distances from slot to slot and from head to head.
+pub(crate) fn token_scales(
+    value: f32,
+    scales: *const f32,
+    strides: [i64; 2],
+    [slots, heads]: [usize; 2],
+) -> KvScale {
+    let strides = if strides == [0; 2] { [heads as i64, 1] } else { strides };
+    match (present(scales), value) {
+        (Some(address), 0.0) => {
+            KvScale::Tokens(TokenScales::new(address, reach(&[slots, heads], &strides), strides))
+        }
+        (_, 0.0) => KvScale::One,
+        (_, value) => KvScale::Value(value),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Converts `ferroflash_attention_t` to an [`AttentionRequest`].
-use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale};
+use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale, token_scales};
 use crate::call::invalid;
 use crate::layout::c_struct;
-use ferroflash::Error;
 use ferroflash::request::{
     AlibiSlopes, Alignment, AttentionRequest, Counters, Index, KeysValues, KvCache, KvPages, LseView,
     Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
 };
+use ferroflash::{DType, Error};
 use std::ffi::{c_char, c_void};
 
 #[cfg(test)]
@@ -175,9 +175,16 @@ impl AttentionArgs {
             return Ok(KeysValues::Tensors { k, v });
         };
         let pages = [extent("pages", self.pages)?, extent("page", self.page)?];
-        let [k, v] = views(pages, dtype("cache_dtype", self.cache_dtype)?);
-        let [k_scale, v_scale] = [(self.k_scale, self.k_scales), (self.v_scale, self.v_scales)]
-            .map(|(value, scales)| scale(value, scales, self.scales_strides, [batch, heads]));
+        let cache_dtype = dtype("cache_dtype", self.cache_dtype)?;
+        let [k, v] = views(pages, cache_dtype);
+        let slots = pages[0].saturating_mul(pages[1]);
+        let [k_scale, v_scale] =
+            [(self.k_scale, self.k_scales), (self.v_scale, self.v_scales)].map(|(value, scales)| {
+                match cache_dtype {
+                    DType::Int8 => token_scales(value, scales, self.scales_strides, [slots, heads]),
+                    _ => scale(value, scales, self.scales_strides, [batch, heads]),
+                }
+            });
         let pages = self.latent(head_dim)?.map_or(KvPages::new(k, v), |columns| KvPages::latent(k, columns));
         self.cache(batch, pages.scales(k_scale, v_scale), lengths).map(KeysValues::Cache)
     }
@@ -222,7 +229,7 @@ fn alignment(value: i32) -> Result<Alignment, Error> {
 mod tests {
     use super::examples::{at, cache, request, tensors, valid, varlen};
     use super::*;
-    use ferroflash::request::{KvScale, Mask, Paged, Splits};
+    use ferroflash::request::{KvScale, Mask, Paged, Splits, TokenScales};
     use ferroflash::{Capabilities, plan};
 
     /// Returns a request of DeepSeek's shape: 128 query heads on one latent head.
@@ -317,6 +324,12 @@ mod tests {
         };
         let scales = KvScale::Device { address: 8 << 40, elements: 15 * 8 + 8, strides: [8, 1] };
         assert_eq!(in_cache(&eight).pages.scales, [scales, KvScale::Value(0.5)]);
+        let integers = AttentionArgs { cache_dtype: 4, k_scales: at(8), v_scales: at(9), ..cache() };
+        let KvPages { keys, scales, .. } = in_cache(&integers).pages;
+        let slots = (keys.shape[0] * keys.shape[1]) as u64;
+        let tokens = |n: u64| KvScale::Tokens(TokenScales::contiguous(n << 40, slots * 8, 8));
+        assert_eq!(scales, [tokens(8), tokens(9)]);
+        assert_eq!(chosen(&integers), "decode_f16_int8_d128_causal_16_rows");
     }
 
     #[test]

@@ -60,8 +60,8 @@ Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
             {\"append\": 256, \"heads_k\": 8, \"head_dim\": 128, \"page\": 16},
             {\"merge\": 4096, \"states\": 2, \"heads_q\": 32, \"head_dim\": 128}]}
   page: keys per page; 0: a dense cache; absent: varlen tensors instead of a cache
-  optional: \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\", \"sinks\": true, \"softcap\": \
-                        50.0,
+  optional: \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\" or \"int8\", \"sinks\": true,
+      \"softcap\": 50.0,
       causal, window, dtype, \"shared\": [2, 128] (2 groups, each shares its first 128 pages),
       \"latent\": 512 (MLA: the columns of values),
       \"heads_q\" of an append (rotary embedding of keys and of these queries)
@@ -71,7 +71,7 @@ Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
 )]
 pub(super) struct Args {
     /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, mixed,
-    /// mla, prefix, packed, append, merge, or a suite of --file. May be repeated [default: all].
+    /// chunked, mla, prefix, packed, append, merge, or a suite of --file. May be repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// Read the shapes from this file instead of the built-in suites.

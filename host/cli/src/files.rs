@@ -37,16 +37,17 @@ impl Elements {
 }
 
 /// Element types, and their names in files.
-const TYPES: [(DType, Dtype); 4] = [
+const TYPES: [(DType, Dtype); 5] = [
     (DType::F16, Dtype::F16),
     (DType::Bf16, Dtype::BF16),
     (DType::E4m3, Dtype::F8_E4M3),
+    (DType::Int8, Dtype::I8),
     (DType::F32, Dtype::F32),
 ];
 /// Types of queries.
 pub(super) const HALVES: &[DType] = &[DType::F16, DType::Bf16];
 /// Types of caches.
-pub(super) const CACHES: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3];
+pub(super) const CACHES: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3, DType::Int8];
 
 /// The content of a safetensors file.
 pub(super) struct File<'a> {
@@ -178,6 +179,21 @@ impl<'a> File<'a> {
             return Err(self.invalid(what));
         }
         Ok(Some(words.map(f32::from_le_bytes).collect()))
+    }
+
+    /// Returns one f32 per row and head, `[pages, page, heads]`.
+    pub(super) fn per_token(&self, name: &str, of: [usize; 3]) -> Result<Vec<f32>, Error> {
+        if !self.has(name) {
+            return Err(self.invalid(format_args!(
+                "there is no `{name}`; an I8 cache needs `{name}` [pages, page, heads] f32"
+            )));
+        }
+        let (words, shape) = self.words(name, &[Dtype::F32])?;
+        if shape[..] != of {
+            let what = format_args!("`{name}` has shape {shape:?}; it must be [pages, page, heads], {of:?}");
+            return Err(self.invalid(what));
+        }
+        Ok(words.map(f32::from_le_bytes).collect())
     }
 
     /// Returns the words of a tensor of one of these types, and its shape. The error suggests to convert to

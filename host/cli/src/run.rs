@@ -40,7 +40,7 @@ Tensors of varlen sequences:
 Tensors of a KV cache. The last query of a sequence has the position of its last key:
   q             f16, bf16   [total_q, heads_q, head_dim], or [sequences, seqlen_q, heads_q, head_dim]
   k_cache       as q, or    [pages, page size, heads_k, head_dim]; with --layout bhsd
-                F8_E4M3       [pages, heads_k, page size, head_dim]
+                F8_E4M3, I8   [pages, heads_k, page size, head_dim]
   v_cache       as k_cache  the shape of k_cache, but head_dim may differ: o has v_cache's head_dim. A latent
                               cache (--v-width) has no v_cache
   seqused_k     i32         [sequences]: keys of each sequence
@@ -49,6 +49,7 @@ Tensors of a KV cache. The last query of a sequence has the position of its last
   alibi_slopes  f32         [heads_q] or [sequences, heads_q]; optional
   k_scale       f32         [] or [heads_k]: factor of the keys in an F8_E4M3 cache; optional
   v_scale       f32         [] or [heads_k]: factor of the values in an F8_E4M3 cache; optional
+                f32         [pages, page size, heads_k]: both k_scale and v_scale of an I8 cache; required
   lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
   An F8_E4M3 cache above head_dim 256 needs equal numbers of queries per sequence, at most 64 rows (seqlen_q
   * heads_q / heads_k), and no alibi_slopes

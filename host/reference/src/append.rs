@@ -3,8 +3,10 @@
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
 use ferroflash::request::TensorView;
+use integers::quantise;
 
 mod edges;
+mod integers;
 mod rotary;
 mod work;
 
@@ -13,9 +15,11 @@ pub use work::AppendMemory;
 
 /// Writes `rows` to their slots of a cache. `rows` is contiguous, `[tokens, heads, head_dim]` of `dtype`. The
 /// bytes of the cache's keys or values begin at the view's address. For an e4m3 cache, this function divides
-/// each element by its head's scale in f32 and rounds the quotient.
+/// each element by its head's scale in f32 and rounds the quotient. For an int8 cache, it writes each row's
+/// scale to `scales`, `[pages][page][heads]`.
 pub fn append(
     cache: &mut [u8],
+    scales: &mut [u8],
     view: &TensorView,
     rows: &[u16],
     dtype: DType,
@@ -26,15 +30,26 @@ pub fn append(
     let bytes = view.dtype.bytes();
     for (token, &slot) in slots.iter().enumerate() {
         let Some(slot) = usize::try_from(slot).ok().filter(|slot| *slot < pages * page) else { continue };
-        for (head, column) in (0..heads).flat_map(|head| (0..head_dim).map(move |column| (head, column))) {
-            let position = [slot / page, slot % page, head, column];
-            let place: usize = position.iter().zip(view.strides).map(|(i, stride)| i * stride as usize).sum();
-            let bits = rows[(token * heads + head) * head_dim + column];
-            let stored = match view.dtype {
-                own if own == dtype => bits,
-                other => encode(other, f64::from(decode(dtype, bits) / scale(head))),
+        for head in 0..heads {
+            let row = &rows[(token * heads + head) * head_dim..][..head_dim];
+            let stored: Vec<u16> = match view.dtype {
+                own if own == dtype => row.to_vec(),
+                DType::Int8 => {
+                    let (scale, integers) = quantise(row, dtype);
+                    scales[(slot * heads + head) * 4..][..4].copy_from_slice(&scale.to_ne_bytes());
+                    integers.into_iter().map(|integer| u16::from(integer as u8)).collect()
+                }
+                other => {
+                    let quotient = |bits: &u16| f64::from(decode(dtype, *bits) / scale(head));
+                    row.iter().map(|bits| encode(other, quotient(bits))).collect()
+                }
             };
-            cache[place * bytes..][..bytes].copy_from_slice(&stored.to_le_bytes()[..bytes]);
+            for (column, stored) in stored.into_iter().enumerate() {
+                let position = [slot / page, slot % page, head, column];
+                let place: usize =
+                    position.iter().zip(view.strides).map(|(i, stride)| i * stride as usize).sum();
+                cache[place * bytes..][..bytes].copy_from_slice(&stored.to_le_bytes()[..bytes]);
+            }
         }
     }
 }

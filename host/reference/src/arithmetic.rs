@@ -96,6 +96,7 @@ pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
         DType::F16 => f16::from_bits(bits).to_f32(),
         DType::Bf16 => bf16::from_bits(bits).to_f32(),
         DType::E4m3 => e4m3::decode(bits as u8),
+        DType::Int8 => f32::from(bits as u8 as i8),
         other => not_computed(other),
     }
 }
@@ -118,6 +119,7 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
         DType::F16 => f16::from_f32(to_odd(x)).to_bits(),
         DType::Bf16 => bf16::from_f32(to_odd(x)).to_bits(),
         DType::E4m3 => u16::from(e4m3::encode(x)),
+        DType::Int8 => u16::from(x.round_ties_even().clamp(-127.0, 127.0) as i8 as u8),
         other => not_computed(other),
     }
 }
@@ -125,6 +127,11 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
 /// Converts a number of [`e4m3`] to a wider type, exactly.
 pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
     encode(to, f64::from(e4m3::decode(bits)))
+}
+
+/// Multiplies an integer by its row's scale, and rounds the product to a wider type.
+pub fn widen_int8(bits: u8, scale: f32, to: DType) -> u16 {
+    encode(to, f64::from(bits as i8) * f64::from(scale))
 }
 
 /// Panics, because no tensor of attention has this type. The planner refuses such a tensor, and the program

@@ -15,11 +15,13 @@ const APART: usize = 271_829;
 
 /// Returns the bytes of a period in `dtype`.
 fn period(dtype: DType) -> &'static [u8] {
-    static PERIODS: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
+    static PERIODS: [OnceLock<Vec<u8>>; 5] = [const { OnceLock::new() }; 5];
     PERIODS[dtype as usize].get_or_init(|| {
         let mut random = Random::new(1);
         let number = |_| match dtype {
             DType::F32 => (random.normal() as f32).to_ne_bytes().to_vec(),
+            // Integers from -127 to 127 instead of the few integers near 0.
+            DType::Int8 => vec![encode(dtype, 32.0 * random.normal()) as u8],
             other => encode(other, random.normal()).to_ne_bytes()[..other.bytes()].to_vec(),
         };
         (0..PERIOD).flat_map(number).collect()
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn numbers_repeat_themselves_and_tensors_differ() {
-        for dtype in [DType::F16, DType::Bf16, DType::E4m3, DType::F32] {
+        for dtype in [DType::F16, DType::Bf16, DType::E4m3, DType::Int8, DType::F32] {
             let size = dtype.bytes();
             let own = tensor(dtype, 3);
             assert_eq!(own.len(), PERIOD * size);

@@ -9,6 +9,7 @@ use super::tensor::{HostTensor, TensorError};
 use super::tolerance::Reference;
 use super::tolerance::Rule;
 use super::work::{Judgement, POISON};
+use ferroflash::DType;
 use rayon::prelude::*;
 
 mod cache;
@@ -29,8 +30,6 @@ pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
 pub use shared::Shared;
 
-/// Scales of e4m3 keys and of e4m3 values.
-const SCALES: [f32; 2] = [2.0, 0.5];
 /// Number of pages that belong to no sequence.
 const FOREIGN: usize = 3;
 
@@ -58,8 +57,9 @@ impl DecodeMemory {
         let sequence = |(b, (seed, keys)): (usize, (&u64, &usize))| {
             let mut random = Random::new(*seed);
             let q = random.normals(case.dtype, case.queries_of(b) * heads * case.head_dim);
-            let rows = SCALES.map(|scale| {
-                (0..keys * case.row()).map(|_| case.number(random.normal(), scale)).collect::<Vec<_>>()
+            let rows = [0, 1].map(|which| {
+                let scale = |i| case.scale(which, i / case.head_dim);
+                (0..keys * case.row()).map(|i| case.number(random.normal(), scale(i))).collect::<Vec<_>>()
             });
             (q, if case.latent { [rows[0].clone(), rows[0].clone()] } else { rows })
         };
@@ -163,10 +163,10 @@ impl DecodeMemory {
         (keys <= self.case.filled[b]).then_some(keys)
     }
 
-    /// Returns whether sequence `b` has a defined result: whether each sequence has the keys of its prefix. A
-    /// varlen group has its own length, so that other sequences do not matter.
+    /// Returns whether sequence `b` has a defined result: whether all queries of each sequence see its
+    /// prefix. A varlen group has its own length, so that other sequences do not matter.
     fn is_defined(&self, b: usize, lengths: &[i32]) -> bool {
-        let has_prefix = |b: usize| lengths[b] >= self.case.prefix(b) as i32;
+        let has_prefix = |b: usize| lengths[b] >= self.case.least(b) as i32;
         let is_varlen = self.case.shared.as_ref().is_some_and(|shared| shared.varlen);
         if is_varlen { has_prefix(b) } else { (0..lengths.len()).all(has_prefix) }
     }
@@ -180,7 +180,10 @@ impl DecodeMemory {
             let reference =
                 self.keys(b, *length).map_or(Ok(None), |keys| self.reference_of(&rows, b, keys))?;
             let values = rows[1].iter().map(|bits| f64::from(decode(dtype, *bits)));
-            Ok(reference.map(|reference| reference.by(rule, dtype, values)))
+            Ok(reference.map(|reference| match self.case.cache {
+                DType::Int8 => reference.by(rule, dtype, values).scaled_probabilities(dtype, &rows[1]),
+                _ => reference.by(rule, dtype, values),
+            }))
         };
         lengths.par_iter().enumerate().map(one).collect()
     }

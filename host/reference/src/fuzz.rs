@@ -18,6 +18,7 @@ mod latent;
 mod others;
 mod parts;
 mod places;
+mod shared;
 
 pub use others::{FAMILIES, Other};
 use parts::*;

@@ -41,7 +41,7 @@ mod work;
 
 pub use alibi::Slopes;
 pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append, append_edges};
-pub use arithmetic::{unit_roundoff, widen_e4m3};
+pub use arithmetic::{unit_roundoff, widen_e4m3, widen_int8};
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};
 pub use case::{Case, Values, scored};

@@ -12,7 +12,8 @@ use std::sync::Arc;
 impl FlashAttention {
     /// Writes `k` and `v`, `[1, tokens, heads, head_dim]`, to a KV cache, like [`Append`]. Token `t` goes to
     /// row `slots[t] % page` of page `slots[t] / page`. The kernel skips slots outside the cache. A cache of
-    /// `u8` stores `x / scale` as e4m3. Allocates nothing.
+    /// `u8` stores `x / scale` as e4m3. A cache of `i8` stores integers and the scale of each row
+    /// ([`PagesMut::token_scales`]). Allocates nothing.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].

@@ -1,9 +1,9 @@
 //! KV caches in cudarc's slices.
 use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, StreamGuards};
-use crate::request::{KvCache, KvPages, KvScale, TensorView};
+use crate::request::{KvCache, KvPages, KvScale, TensorView, TokenScales};
 use crate::{DType, Error};
 
-/// The scale of an e4m3 cache: a stored number times the scale is the value.
+/// The scale of an e4m3 cache, or the scales of an int8 cache: a stored number times the scale is the value.
 #[derive(Clone, Copy, Default)]
 pub enum Scale<'a> {
     /// 1.
@@ -13,6 +13,8 @@ pub enum Scale<'a> {
     Value(f32),
     /// One scale per key head, or per sequence and key head, in device memory.
     Heads(PerHead<'a>),
+    /// One scale per row and key head of an int8 cache, in device memory: contiguous, `[pages, page, heads]`.
+    Tokens(&'a dyn Memory<f32>),
 }
 
 impl<'a> Scale<'a> {
@@ -20,6 +22,7 @@ impl<'a> Scale<'a> {
         self,
         guards: &mut StreamGuards<'a, MOST>,
         name: &'static str,
+        heads: usize,
     ) -> Result<KvScale, Error> {
         Ok(match self {
             Scale::One => KvScale::One,
@@ -27,6 +30,10 @@ impl<'a> Scale<'a> {
             Scale::Heads(PerHead { data, strides }) => {
                 let (address, elements) = guards.read(name, data)?;
                 KvScale::Device { address, elements, strides }
+            }
+            Scale::Tokens(data) => {
+                let (address, elements) = guards.read(name, data)?;
+                KvScale::Tokens(TokenScales::contiguous(address, elements, heads))
             }
         })
     }
@@ -112,14 +119,15 @@ macro_rules! layouts {
             Self { layout: Layout { of_values: Some((head_dim_v, strides)), ..self.layout }, ..self }
         }
 
-        /// Sets the scales of the keys and of the values of an e4m3 cache.
+        /// Sets the scales of the keys and of the values of an e4m3 or int8 cache.
         pub fn scales(self, keys: Scale<'a>, values: Scale<'a>) -> Self {
             Self { scales: [keys, values], ..self }
         }
     };
 }
 
-/// All pages of a KV cache, for reading. Elements have the queries' dtype, or are `u8` (e4m3).
+/// All pages of a KV cache, for reading. Elements have the queries' dtype, or are `u8` (e4m3) or `i8`
+/// ([`Scale::Tokens`]).
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Pages<'a, C> {
@@ -159,7 +167,8 @@ impl<'a, C: Number> Pages<'a, C> {
         let keys = guards.read("cache.keys", self.keys)?;
         let values = self.values.map(|values| guards.read("cache.values", values)).transpose()?;
         let [k, v] = self.scales;
-        let [k, v] = [k.on(guards, "cache.k_scale")?, v.on(guards, "cache.v_scale")?];
+        let heads = self.layout.shape[2];
+        let [k, v] = [k.on(guards, "cache.k_scale", heads)?, v.on(guards, "cache.v_scale", heads)?];
         Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }
@@ -172,6 +181,8 @@ pub struct PagesMut<'a, C> {
     values: Option<&'a mut dyn MemoryMut<C>>,
     layout: Layout,
     scales: [Scale<'a>; 2],
+    /// The scales of an int8 cache, of keys and of values.
+    tokens: Option<[&'a mut dyn MemoryMut<f32>; 2]>,
 }
 
 impl<'a, C: Number> PagesMut<'a, C> {
@@ -182,19 +193,29 @@ impl<'a, C: Number> PagesMut<'a, C> {
         shape: [usize; 4],
     ) -> Self {
         let layout = Layout::new(shape, Values::Apart);
-        PagesMut { keys, values: Some(values), layout, scales: [Scale::One; 2] }
+        PagesMut { keys, values: Some(values), layout, scales: [Scale::One; 2], tokens: None }
     }
 
     /// See [`Pages::interleaved`].
     pub fn interleaved(both: &'a mut impl MemoryMut<C>, shape: [usize; 4]) -> Self {
         let layout = Layout::new(shape, Values::Interleaved);
-        PagesMut { keys: both, values: None, layout, scales: [Scale::One; 2] }
+        PagesMut { keys: both, values: None, layout, scales: [Scale::One; 2], tokens: None }
     }
 
     /// See [`Pages::latent`].
     pub fn latent(rows: &'a mut impl MemoryMut<C>, shape: [usize; 4], head_dim_v: usize) -> Self {
         let layout = Layout::new(shape, Values::Latent(head_dim_v));
-        PagesMut { keys: rows, values: None, layout, scales: [Scale::One; 2] }
+        PagesMut { keys: rows, values: None, layout, scales: [Scale::One; 2], tokens: None }
+    }
+
+    /// Sets the scales of an int8 cache, which the kernel writes: contiguous, `[pages, page, heads]` of
+    /// keys and of values.
+    pub fn token_scales(
+        self,
+        keys: &'a mut impl MemoryMut<f32>,
+        values: &'a mut impl MemoryMut<f32>,
+    ) -> Self {
+        PagesMut { tokens: Some([keys, values]), ..self }
     }
 
     layouts!();
@@ -209,7 +230,15 @@ impl<'a, C: Number> PagesMut<'a, C> {
         let keys = guards.write("cache.keys", self.keys)?;
         let values = self.values.map(|values| guards.write("cache.values", values)).transpose()?;
         let [k, v] = self.scales;
-        let [k, v] = [k.on(guards, "cache.k_scale")?, v.on(guards, "cache.v_scale")?];
+        let heads = self.layout.shape[2];
+        let [mut k, mut v] = [k.on(guards, "cache.k_scale", heads)?, v.on(guards, "cache.v_scale", heads)?];
+        if let Some([keys, values]) = self.tokens {
+            let mut scales = |name, data| {
+                let (address, elements) = guards.write(name, data)?;
+                Ok::<_, Error>(KvScale::Tokens(TokenScales::contiguous(address, elements, heads)))
+            };
+            (k, v) = (scales("cache.k_scale", keys)?, scales("cache.v_scale", values)?);
+        }
         Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }

@@ -13,8 +13,8 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// A number type in device memory: `half::f16`, `half::bf16`, `f32`, and `u8` (an e4m3 byte). Requests check
-/// which of these types a tensor may have.
+/// A number type in device memory: `half::f16`, `half::bf16`, `f32`, `u8` (an e4m3 byte), and `i8`. Requests
+/// check which of these types a tensor may have.
 ///
 /// ```compile_fail,E0277
 /// #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ macro_rules! numbers {
         })*
     };
 }
-numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3);
+numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3, i8: Int8);
 impl Element for half::f16 {}
 impl Element for half::bf16 {}
 
@@ -117,6 +117,19 @@ integers! {
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     // SAFETY: both types have 32 bits, and each bit pattern is a valid value of both.
     unsafe { data.transmute(data.len()) }.expect("equal count and size")
+}
+
+/// Returns the bytes of `data` as `i8`, for code that has only `u8`.
+pub fn signed<'a>(data: &CudaView<'a, u8>) -> CudaView<'a, i8> {
+    // SAFETY: both types have 8 bits, and each bit pattern is a valid value of both.
+    unsafe { data.transmute(data.len()) }.expect("equal count and size")
+}
+
+/// Returns the bytes of `data` as `i8`, for code that has only `u8`.
+pub fn signed_mut<'a>(data: &'a mut CudaViewMut<'_, u8>) -> CudaViewMut<'a, i8> {
+    let count = data.len();
+    // SAFETY: the reason above holds here too.
+    unsafe { data.transmute_mut(count) }.expect("equal count and size")
 }
 
 /// One f32 per head, or per sequence and head: ALiBi slopes, scales of a cache.

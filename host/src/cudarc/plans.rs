@@ -1,7 +1,7 @@
 //! A cache of plans. A model repeats a request for each layer and each step, with other tensors.
 use crate::request::{
     AlibiSlopes, AttentionRequest, Bias, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged,
-    Queries, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries,
+    Queries, Scratch, SharedPrefixes, Sinks, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 use crate::{Attention, Driver, Error, Plan};
 use std::sync::{Mutex, PoisonError};
@@ -79,6 +79,7 @@ fn cache(cache: KvCache) -> KvCache {
     let pages = |view: TensorView| TensorView { address: 0, elements: 0, ..view };
     let scale = |scale| match scale {
         KvScale::Device { strides, .. } => KvScale::Device { address: 0, elements: 0, strides },
+        KvScale::Tokens(scales) => KvScale::Tokens(TokenScales { address: 0, elements: 0, ..scales }),
         value => value,
     };
     let pages = KvPages { keys: pages(keys), values: pages(values), scales: scales.map(scale) };

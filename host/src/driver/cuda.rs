@@ -91,8 +91,11 @@ pub(super) fn tensor_map(map: &MapDescription) -> Result<TensorMap, Error> {
     struct Place(TensorMap);
     const _: () = assert!(align_of::<Place>() == TensorMap::ALIGN as usize);
     let (Encoding { rank, dims, strides, box_dims }, steps) = (map.encoding()?, [1; 5]);
-    let is_f16 = map.dtype == DType::F16;
-    let element = if is_f16 { libcuda::TENSOR_MAP_FLOAT16 } else { libcuda::TENSOR_MAP_BFLOAT16 };
+    let element = match map.dtype {
+        DType::E4m3 => libcuda::TENSOR_MAP_UINT8,
+        DType::F16 => libcuda::TENSOR_MAP_FLOAT16,
+        _ => libcuda::TENSOR_MAP_BFLOAT16,
+    };
     let is_narrow = map.row_bytes() == 64;
     let swizzle = if is_narrow { libcuda::TENSOR_MAP_SWIZZLE_64B } else { libcuda::TENSOR_MAP_SWIZZLE_128B };
     let (mut map, base) = (Place(TensorMap::EMPTY), std::ptr::without_provenance_mut(map.address as usize));

@@ -16,7 +16,7 @@ pub struct MapDescription {
     /// The box's numbers of columns and rows. A box has one head and one batch. A row of a box has 64 or 128
     /// bytes. Shared memory holds the box with the 64-byte or the 128-byte swizzle.
     pub box_shape: [u32; 2],
-    /// Element type: f16 or bf16.
+    /// Element type: f16, bf16 or e4m3.
     pub dtype: DType,
     /// The place where TMA sees the tensor's end.
     pub kind: MapKind,
@@ -67,9 +67,12 @@ impl MapDescription {
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |what, value: String, expected: &str| Err(Error::invalid(what, value, expected));
         let MapDescription { address, strides, extents, box_shape: [columns, rows], dtype, kind } = *self;
-        if !matches!(dtype, DType::F16 | DType::Bf16) {
+        if !matches!(dtype, DType::F16 | DType::Bf16 | DType::E4m3) {
             let feature = format_args!("a tensor map of {}", dtype.name());
-            return Err(Error::unsupported(feature, "kernels copy f16 and bf16 by tensor maps; convert it"));
+            return Err(Error::unsupported(
+                feature,
+                "kernels copy f16, bf16 and e4m3 by tensor maps; convert it",
+            ));
         }
         if !address.is_multiple_of(16) {
             return invalid("tensor_map.address", format!("{address:#x}"), "it must be a multiple of 16");
@@ -230,7 +233,7 @@ mod tests {
             ("tensor_map.box_shape", MapDescription { box_shape: [u32::MAX; 2], ..valid }),
             ("tensor_map.box_shape", MapDescription { box_shape: [64, 0], ..valid }),
             ("tensor_map.box_shape", MapDescription { box_shape: [48, 64], ..valid }),
-            ("tensor map of e4m3", MapDescription { dtype: DType::E4m3, ..valid }),
+            ("tensor map of f32", MapDescription { dtype: DType::F32, ..valid }),
             ("tensor_map.kind", MapDescription { kind: MapKind::Ragged, ..valid }),
             (
                 "tensor_map.kind",

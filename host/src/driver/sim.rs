@@ -181,7 +181,11 @@ impl Driver for SimDriver {
     fn tensor_map(&self, map: &MapDescription) -> Result<TensorMap, Error> {
         let Encoding { rank, dims, strides, box_dims } = map.encoding()?;
         let map = ptx_sim::TensorMap {
-            element: if map.dtype == DType::Bf16 { ElementType::Bf16 } else { ElementType::F16 },
+            element: match map.dtype {
+                DType::E4m3 => ElementType::U8,
+                DType::F16 => ElementType::F16,
+                _ => ElementType::Bf16,
+            },
             address: map.address,
             dims: &dims[..rank],
             strides: &strides[..rank - 1],

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::Append;
-use spec::{APPEND_COLUMNS, AppendParams, FastDiv, RowParts, Slots, Tensor};
+use spec::{APPEND_COLUMNS, AppendParams, DType, FastDiv, RowParts, Slots, Tensor, WARP_PARTS};
 
 /// Returns the launch of the append kernel, for valid tensors.
 ///
@@ -38,6 +38,8 @@ fn params(
 ) -> Result<AppendParams, Error> {
     let Append { k, pages: cache, slots, .. } = append;
     let rows = (slots.elements as usize).checked_mul(heads);
+    // A warp has a whole row of an int8 cache, because the row has its own scale.
+    let parts = if cache.keys.dtype == DType::Int8 { WARP_PARTS } else { parts };
     let dealt = rows.and_then(|rows| RowParts::new(rows, parts, place.contract().threads));
     let Some((parts, heads)) = dealt.zip(FastDiv::new(heads as u32)) else {
         let columns = k.shape[3];

@@ -199,8 +199,7 @@ impl Lowering<'_> {
                 false => self.launch(blocks, &params),
             };
         };
-        let params = self.hopper_paged(tiles, sequences, kv, &maps, ManySequences::ALL);
-        self.with_maps(blocks, &params, maps)
+        self.with_variant(self.hopper_paged(tiles, sequences, kv, maps, ManySequences::ALL))
     }
 
     /// Returns the parameters of a portable kernel on a KV cache, without scales.
@@ -212,15 +211,16 @@ impl Lowering<'_> {
         PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     }
 
-    /// Returns the parameters of a Hopper kernel on a KV cache, which takes the sequences `many`.
+    /// Returns the launch of a Hopper kernel on a KV cache, which takes the sequences `many`. The parameters
+    /// of mask and scores are missing.
     fn hopper_paged(
         &self,
         tiles: &Tiles,
         sequences: Sequences,
         kv: &KvCache,
-        maps: &[MapDescription; 4],
+        maps: [MapDescription; 4],
         many: ManySequences,
-    ) -> HopperPagedParams {
+    ) -> Launch {
         let (p, cu_seqlens_q) = (&self.p, cu_seqlens_q(&self.r.queries));
         // If all sequences have equal query counts, the device has no offsets, and the LSE has batches.
         // `batch_bytes` is then the gap between the rows of one batch and the rows of the next.
@@ -230,10 +230,10 @@ impl Lowering<'_> {
             0 => (rows, lse.batch_bytes.wrapping_sub(u64::from(rows) * 4)),
             _ => (1, 0),
         };
-        let [q, k, ..] = maps;
+        let [q, k, ..] = &maps;
         let lengths = [q.extents[1], kv.max_k as u32];
         let told = Scalars { window: self.on_cache(), lse: Lse { batch_bytes, ..lse }, lengths };
-        HopperPagedParams {
+        let params = HopperPagedParams {
             forward: self.hopper(RAGGED, PAGED, tiles, told),
             cache: cache(kv),
             cu_seqlens_q,
@@ -244,6 +244,12 @@ impl Lowering<'_> {
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
             many,
             reserved: [0; 12],
+            scales: (),
+        };
+        let blocks = [tiles.blocks, 1, 1];
+        match self.kernel.has_scales() {
+            true => Launch::with_maps(self.place, blocks, &params.scales(scales(&kv.pages)), maps),
+            false => Launch::with_maps(self.place, blocks, &params, maps),
         }
     }
 
@@ -275,8 +281,7 @@ impl Lowering<'_> {
         let first = if combines { first.then_alike::<FewParams>(few.decode.combine) } else { first };
         let blocks = [tiles.blocks, 1, 1];
         if let Some(maps) = maps {
-            let params = self.hopper_paged(tiles, sequences, kv, &maps, few.many);
-            return first.then_all(Launch::with_maps(self.place, blocks, &params, maps));
+            return first.then_all(self.hopper_paged(tiles, sequences, kv, maps, few.many));
         }
         let (paged, many) = (self.paged(tiles, sequences, kv), few.many);
         match self.kernel.has_scales() {

@@ -1,7 +1,7 @@
 //! Converts the caller's views to kernel parameters in bytes. All views are valid.
 use crate::request::{
     AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
-    VarlenKeys,
+    TokenScales, VarlenKeys,
 };
 use crate::{Error, validate};
 use spec::{Cache, FastDiv, Integers, Lse, PerHead, Tensor};
@@ -58,6 +58,7 @@ pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
         KvScale::One => UNSCALED,
         KvScale::Value(value) => PerHead { value, ..UNSCALED },
         KvScale::Device { address, strides, .. } => per_head(address, strides),
+        KvScale::Tokens(TokenScales { address, strides, .. }) => per_head(address, strides),
     })
 }
 

@@ -5,8 +5,9 @@ use super::{KvPages, Rotary, Slots, TensorView};
 /// `k` and `v` to slot `slots[t]`, or skips the row if the KV cache has no such slot. If two tokens of one
 /// launch have one slot, the slot contains the bytes of one of them, or a mixture.
 ///
-/// The KV cache has the tokens' dtype or e4m3. An e4m3 cache stores `x / scale`, rounded to nearest even and
-/// clamped to 448; NaN stays NaN.
+/// The KV cache has the tokens' dtype, e4m3 or int8. An e4m3 cache stores `x / scale`, rounded to nearest
+/// even and clamped to 448; NaN stays NaN. In an int8 cache, the kernel also writes the scale of each row
+/// ([`KvPages::int8`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 #[non_exhaustive]

@@ -26,7 +26,8 @@ impl Slots {
     }
 }
 
-/// The scale of an e4m3 KV cache. A key or value is the stored number times the scale.
+/// The scale of an e4m3 KV cache, or the scales of an int8 KV cache. A key or value is the stored number
+/// times the scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum KvScale {
     /// A scale of 1.
@@ -44,6 +45,33 @@ pub enum KvScale {
         /// head. If a distance is 0, all sequences, or all heads, share a scale.
         strides: [i64; 2],
     },
+    /// One scale for each row and key head, of an int8 KV cache. No other KV cache has such scales.
+    Tokens(TokenScales),
+}
+
+/// The scales of an int8 KV cache: one f32 for each row (token) and key head, in device memory. A key or
+/// value is the stored integer times its row's scale, which is 0 or more. Slot `i` of all pages is row `i %
+/// page` of page `i / page`, and has its scale `i * strides[0]` elements behind the first slot's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenScales {
+    /// Device address. A multiple of 4.
+    pub address: u64,
+    /// Number of elements.
+    pub elements: u64,
+    /// Distance in elements from one slot to the next slot, and from one key head to the next key head.
+    pub strides: [i64; 2],
+}
+
+impl TokenScales {
+    /// Creates contiguous scales, `[pages, page, heads]`.
+    pub const fn contiguous(address: u64, elements: u64, heads: usize) -> Self {
+        TokenScales { address, elements, strides: [heads as i64, 1] }
+    }
+
+    /// Creates scales with these distances in elements: from slot to slot, and from head to head.
+    pub const fn new(address: u64, elements: u64, strides: [i64; 2]) -> Self {
+        TokenScales { address, elements, strides }
+    }
 }
 
 /// All pages of a KV cache, of any sequences. Keys and values are `[pages, page, heads, head_dim]`, with
@@ -76,6 +104,18 @@ impl KvPages {
     /// Creates pages with scales of 1.
     pub const fn new(keys: TensorView, values: TensorView) -> Self {
         KvPages { keys, values, scales: [KvScale::One; 2] }
+    }
+
+    /// Creates pages of an int8 KV cache: keys and values are [`DType::Int8`](crate::DType::Int8), and each
+    /// row of a head has a scale. [`Append`](crate::request::Append) writes the integers and the scales:
+    ///
+    /// | row | scale | integers |
+    /// |---|---|---|
+    /// | of numbers | the largest magnitude / 127, in f32 | `x / scale`, rounded to nearest even, at most 127 in magnitude |
+    /// | of zeros | 0 | 0 |
+    /// | with an infinity or a NaN | NaN: attention to this row is NaN, as with a 16-bit cache | 0 |
+    pub const fn int8(keys: TensorView, values: TensorView, k: TokenScales, v: TokenScales) -> Self {
+        KvPages { keys, values, scales: [KvScale::Tokens(k), KvScale::Tokens(v)] }
     }
 
     /// Returns pages of a latent cache (MLA, DeepSeek-V2): `rows` is `[pages, page, 1, head_dim]`, one row
@@ -135,7 +175,7 @@ impl KvPages {
         (0..3).all(|dim| keys.shape[dim] == 1 || keys.strides[dim] == values.strides[dim])
     }
 
-    /// Sets the scales of an e4m3 KV cache.
+    /// Sets the scales of an e4m3 or int8 KV cache.
     #[must_use]
     pub const fn scales(mut self, keys: KvScale, values: KvScale) -> Self {
         self.scales = [keys, values];

@@ -5,12 +5,15 @@
 use crate::place::Place;
 use crate::request::Splits;
 use crate::{Capabilities, Error, Problem};
-use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, LEAST_KEYS, Partials};
+use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Keys, LEAST_KEYS, Partials};
 
 /// If the device has fewer shares than this number, decode splits no sequence. Two thread blocks that take
 /// half of a sequence each, and end at the same time, cost more than one thread block that takes the whole
 /// sequence (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
+/// The same number for latent caches, whose work items take many products per byte. An idle half of the
+/// device then costs more than a merge.
+const LATENT_THRESHOLD: f32 = 2.0;
 
 /// If the grid has many waves, the number of splits is chosen for this part of the resident thread blocks. A
 /// graph that was captured for many sequences and replays few still launches all its thread blocks. The idle
@@ -178,12 +181,13 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         short if short < 2 * LEAST_KEYS => 0,
         keys => all(keys.div_ceil(LEAST_KEYS)),
     };
+    let threshold = if entry.keys == Keys::Latent { LATENT_THRESHOLD } else { THRESHOLD };
     // Computes the maximum number of work items per row block and key head, and the number of places, if the
     // device has this number of shares.
     let bounds = |share: f32| match p.splits {
-        Splits::Auto if share < THRESHOLD => (sequences, 0),
+        Splits::Auto if share < threshold => (sequences, 0),
         // In dense tensors, all sequences have equal lengths. Below the threshold, no split pays.
-        Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < THRESHOLD => {
+        Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < threshold => {
             (sequences, 0)
         }
         // The work items of all sequences fill the device, and each sequence has at least one work item.
@@ -203,7 +207,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let fits = u64::from(sequences) * each <= u64::from(resident) && at_once(entry, p, on) > 1;
     let share = match whole {
         _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
-        THRESHOLD.. if fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
+        share if share >= threshold && fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
             // The host rounds up to a whole number of shares, because the device may round up too. Each share
             // needs a place for a partial result.
             let finer = (EVEN * sequences as f32).min(whole * finest).floor();
@@ -251,7 +255,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         row_blocks: FastDiv::new(row_blocks).unwrap_or(one),
         rows: entry.tile_m,
         share,
-        threshold: THRESHOLD,
+        threshold,
         blocks,
         // With fewer blocks than a wave, a larger distance would lead past the last block.
         spread: spread.min(blocks / 2),

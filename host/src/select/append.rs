@@ -2,7 +2,7 @@
 use crate::place::Place;
 use crate::request::Append;
 use crate::{Capabilities, Error};
-use spec::{APPENDS, AppendInfo, Target};
+use spec::{APPENDS, AppendInfo, DType, Target};
 
 /// Returns the first append kernel for these dtypes that the device can run, and the reason for it.
 ///
@@ -22,6 +22,9 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(Place, &'sta
                         "tokens have the KV cache's dtype: the kernel rotates and rounds once"
                     }
                     (None, _) => "tokens have the KV cache's dtype: the kernel copies bytes",
+                    (Some([_, DType::Int8]), _) => {
+                        "the kernel rounds each row to int8: a warp finds the row's scale"
+                    }
                     (Some(_), Target::From(80)) => "the kernel rounds to e4m3 by integer arithmetic",
                     (Some(_), _) => "the kernel rounds to e4m3 with an instruction of this device",
                 };

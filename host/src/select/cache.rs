@@ -13,8 +13,10 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
-const EIGHT: &str =
-    "an e4m3 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
+const EIGHT: &str = "an e4m3 KV cache with a window or softcap, or of this head dim, which no Hopper kernel \
+                     converts: portable work tiles per query head";
+const INTEGERS: &str =
+    "an int8 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
 const APART: &str = "keys and values of different numbers of columns or different strides, which decode \
                      kernels lack: work tiles per query head";
 const MANY: &str = "more than 64 rows per key head: work tiles per query head";
@@ -83,11 +85,13 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
             return apart(p, kernels());
         }
         let feature = format_args!("{p} on a cache of {}", cache_dtype.name());
-        let reason = if cache_dtype == DType::E4m3 {
-            "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads per \
-             key head), equal query counts per sequence, and no ALiBi slopes"
-        } else {
-            "ALiBi slopes on a KV cache support head_dim up to 256"
+        let reason = match cache_dtype {
+            DType::E4m3 => {
+                "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads \
+                 per key head), equal query counts per sequence, and no ALiBi slopes"
+            }
+            DType::Int8 => "int8 KV caches support head_dim up to 128; use an e4m3 or a 16-bit cache",
+            _ => "ALiBi slopes on a KV cache support head_dim up to 256",
         };
         Error::unsupported(feature, reason)
     })?;
@@ -143,10 +147,11 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 /// Returns whether one of Hopper's kernels solves a problem that `portable` solves.
 fn hopper(q: &Query<'_>, portable: &AttnInfo) -> Answer {
     let (p, on) = (q.problem, q.on);
-    if portable.kv_dtype != portable.dtype && on.arch() == 90 {
-        return Answer::Refused(EIGHT);
-    }
     let entry = varlen::hoppers(p, portable.mask, HOPPERS_PAGED, portable, on);
+    if entry.is_none() && portable.kv_dtype != portable.dtype && on.arch() == 90 {
+        let is_int8 = portable.kv_dtype == DType::Int8;
+        return Answer::Refused(if is_int8 { INTEGERS } else { EIGHT });
+    }
     let least = least(portable.mask, entry.map_or(0, |entry| entry.head_dim));
     varlen::answer(entry, least, p, on, |entry| match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),

@@ -86,7 +86,8 @@ const fn least(mask: MaskKind, head_dim: u32) -> Least {
 }
 
 /// Returns the first of Hopper's kernels with this mask and the smallest columns for the problem that the
-/// device can run. If the portable kernel has fewer columns of K, Hopper's kernels would compute more.
+/// device can run. The kernel reads keys of the type that `portable` reads. If `portable` has fewer columns
+/// of K, Hopper's kernels would compute more.
 pub(super) fn hoppers(
     p: &Problem,
     mask: MaskKind,
@@ -97,9 +98,8 @@ pub(super) fn hoppers(
     let columns = super::smallest(p, mask, kernels).filter(|columns| columns[0] <= portable.head_dim)?;
     kernels.iter().find(|e| {
         let Contract { target, smem_bytes, .. } = e.contract;
-        (e.dtype, e.mask, e.columns()) == (p.dtype, mask, columns)
-            && target.runs_on(on.arch())
-            && smem_bytes <= on.smem_per_block
+        let is_meant = (e.dtype, e.kv_dtype, e.mask) == (p.dtype, portable.kv_dtype, mask);
+        is_meant && e.columns() == columns && target.runs_on(on.arch()) && smem_bytes <= on.smem_per_block
     })
 }
 

@@ -4,6 +4,7 @@ use super::footprint::Footprint;
 use super::{K, Names, Part, Use, V, address, disjoint, input, latent, rotary};
 use crate::request::{Append, KvScale};
 use crate::{DType, Error};
+use spec::{APPEND_COLUMNS, WARP_PARTS};
 
 /// Checks everything except whether one launch can take all tokens.
 pub(crate) fn append(a: &Append) -> Result<(), Error> {
@@ -15,7 +16,9 @@ pub(crate) fn append(a: &Append) -> Result<(), Error> {
         tensors(a)?
     };
     let rotary::Parts { read: [cos, sin, positions, q], written } = rotary::rotary(a)?;
-    disjoint(&[k, v, slots, k_scale, v_scale, cos, sin, positions, q, keys, values, written], 9)
+    // The kernel writes the scales of an int8 cache.
+    let read = if a.pages.keys.dtype == DType::Int8 { 7 } else { 9 };
+    disjoint(&[k, v, slots, cos, sin, positions, q, k_scale, v_scale, keys, values, written], read)
 }
 
 /// Checks everything except the rotation, the overlaps, and whether one launch can take all tokens.
@@ -35,15 +38,24 @@ fn tensors(a: &Append) -> Result<[Part; 7], Error> {
         return Err(Error::invalid(V.dtype, a.v.dtype.name(), expected));
     }
     let keys = &a.pages.keys;
-    if ![a.k.dtype, DType::E4m3].contains(&keys.dtype) || a.k.dtype == DType::E4m3 {
+    let takes = [a.k.dtype, DType::E4m3, DType::Int8].contains(&keys.dtype);
+    if !takes || matches!(a.k.dtype, DType::E4m3 | DType::Int8) {
         let feature = format_args!("{} tokens and an {} cache", a.k.dtype.name(), keys.dtype.name());
-        let reason = "tokens are f16 or bf16, and the cache has their type or is e4m3";
+        let reason = "tokens are f16 or bf16, and the cache has their type or is e4m3 or int8";
         return Err(Error::unsupported(feature, reason));
     }
     if keys.shape[2..] != a.k.shape[2..] {
         let expected =
             format_args!("it must be [pages, page, {heads}, {head_dim}], with the heads and columns of k");
         return Err(Error::invalid(cache::KEYS.shape, format!("{:?}", keys.shape), expected));
+    }
+    if keys.dtype == DType::Int8 && head_dim > WARP_PARTS * APPEND_COLUMNS {
+        let feature = format_args!("head_dim {head_dim} of an append to an int8 cache");
+        let most = WARP_PARTS * APPEND_COLUMNS;
+        return Err(Error::unsupported(
+            feature,
+            format_args!("a warp rounds a row of at most {most} columns"),
+        ));
     }
     let values = &a.pages.values;
     if values.shape[3] != head_dim {

@@ -2,7 +2,7 @@
 //! values; kernels clamp them.
 use super::footprint::Footprint;
 use super::{Names, Part, Use, address, input, names, output};
-use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, Paged, TensorView};
+use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, Paged, TensorView, TokenScales};
 use crate::{DType, Error};
 
 names!(
@@ -39,7 +39,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         ));
     }
     if keys.dtype == DType::F32 {
-        return Err(Error::unsupported("a KV cache of f32", "KV caches are f16, bf16 or e4m3"));
+        return Err(Error::unsupported("a KV cache of f32", "KV caches are f16, bf16, e4m3 or int8"));
     }
     whole_chunks(keys.dtype, head_dim)?;
     whole_chunks(keys.dtype, values.shape[3])?;
@@ -59,7 +59,15 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
             "all pages together may hold less than 2^31 keys; use several KV caches",
         ));
     }
-    let scale = |name: &Names, scale| self::scale(name, scale, keys.dtype, [sequences, heads]);
+    let scale = |name: &Names, scale: &KvScale| match scale {
+        KvScale::Tokens(scales) => tokens(name, scales, keys.dtype, [count * page, heads], used).map(Some),
+        _ if keys.dtype == DType::Int8 => Err(Error::invalid(
+            name.name,
+            format!("{scale:?}"),
+            "an int8 KV cache has a scale for each token and key head; use KvPages::int8",
+        )),
+        scale => self::scale(name, scale, keys.dtype, [sequences, heads]),
+    };
     Ok([
         (&KEYS, Some(footprints[0])),
         (&VALUES, Some(footprints[1])),
@@ -141,7 +149,7 @@ fn scale(
         return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
     }
     match *scale {
-        KvScale::One => Ok(None),
+        KvScale::One | KvScale::Tokens(_) => Ok(None),
         KvScale::Value(value) if value.is_normal() && value > 0.0 => Ok(None),
         KvScale::Value(value) => {
             Err(Error::invalid(name.name, format_args!("{value:e}"), "it must be a normal f32 above 0"))
@@ -150,6 +158,42 @@ fn scale(
             per_head(name, address, elements, strides, extents).map(Some)
         }
     }
+}
+
+/// Checks the scales of `slots` slots of `heads` heads.
+fn tokens(
+    name: &Names,
+    scales: &TokenScales,
+    dtype: DType,
+    [slots, heads]: [usize; 2],
+    used: Use,
+) -> Result<Footprint, Error> {
+    if dtype != DType::Int8 {
+        let expected = format_args!("a KV cache of {} has no scales per token; omit them", dtype.name());
+        return Err(Error::invalid(name.name, format!("{scales:?}"), expected));
+    }
+    let TokenScales { address: base, elements, strides } = *scales;
+    address(name, base, 4)?;
+    let of = [("slot to slot", slots, strides[0]), ("head to head", heads, strides[1])];
+    let mut dims = [(1, 0); 4];
+    for (dim, (which, extent, stride)) in dims.iter_mut().zip(of) {
+        let bytes = u64::try_from(stride).ok().and_then(|stride| stride.checked_mul(4));
+        match bytes.filter(|bytes| *bytes < 1 << 32) {
+            _ if extent == 1 => {}
+            Some(bytes) => *dim = (extent as u64, bytes),
+            None => {
+                let expected = format_args!("the stride from {which} must be 0 or more, and below 2^30");
+                return Err(Error::invalid(name.strides, format!("{strides:?}"), expected));
+            }
+        }
+    }
+    let footprint = Footprint { base, unit: 4, dims };
+    super::fits(name.elements, &footprint, elements)?;
+    if used == Use::Written && footprint.overlaps_itself() {
+        let expected = "no two slots or heads may share a scale; use TokenScales::contiguous";
+        return Err(Error::invalid(name.strides, format!("{strides:?}"), expected));
+    }
+    Ok(footprint)
 }
 
 /// Checks f32 values for these numbers of sequences and heads.

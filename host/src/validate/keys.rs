@@ -27,9 +27,9 @@ fn in_tensors(p: &Problem) -> Result<(), Error> {
 }
 
 fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {
-    if cache.dtype != p.dtype && cache.dtype != DType::E4m3 {
+    if cache.dtype != p.dtype && !matches!(cache.dtype, DType::E4m3 | DType::Int8) {
         let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), cache.dtype.name());
-        return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype or e4m3"));
+        return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype, e4m3 or int8"));
     }
     whole_chunks(cache.dtype, p.head_dim)?;
     total_k(cache.total_k)?;

@@ -1,7 +1,7 @@
 //! Checks of latent caches (MLA).
 use super::cache::KEYS;
 use crate::request::{Append, KvPages, Mask};
-use crate::{DType, Error, Problem};
+use crate::{Error, Problem};
 
 /// Refuses each feature that decode kernels for latent caches lack.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
@@ -16,7 +16,9 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     };
     let (left, _) = p.mask.sides();
     match () {
-        () if cache.dtype == DType::E4m3 => refused("dtype e4m3", "latent caches have the queries' dtype"),
+        () if cache.dtype != p.dtype => {
+            refused(&format!("dtype {}", cache.dtype.name()), "latent caches have the queries' dtype")
+        }
         () if p.varlen.is_some() => refused(
             "varlen queries",
             "all sequences must have equal query counts; make one request per query count",

@@ -29,10 +29,10 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
         return Err(Error::invalid(what, 0, "every size must be 1 or more"));
     }
-    if let DType::E4m3 | DType::F32 = p.dtype {
+    if let DType::E4m3 | DType::Int8 | DType::F32 = p.dtype {
         let feature = format_args!("dtype {}", p.dtype.name());
-        let reason =
-            "q, k, v and o must be f16 or bf16; only KV caches are e4m3, and only partial states are f32";
+        let reason = "q, k, v and o must be f16 or bf16; only KV caches are e4m3 or int8, and only partial \
+                      states are f32";
         return Err(Error::unsupported(feature, reason));
     }
     if !p.heads_q.is_multiple_of(p.heads_k) {

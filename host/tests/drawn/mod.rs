@@ -4,6 +4,7 @@ use ferroflash::request::*;
 use ferroflash::*;
 
 mod launched;
+mod on_cache;
 
 pub use launched::Outcome;
 
@@ -64,6 +65,8 @@ pub const KINDS: &[(&str, Draw)] = &[
     ("append", append),
     ("merge", merge),
     ("few on tensors", |random| Request::Attention(few(random), None)),
+    ("shared prefixes", on_cache::shared),
+    ("two widths on a cache", on_cache::of_two_widths),
 ];
 
 /// Distance of the buffers.

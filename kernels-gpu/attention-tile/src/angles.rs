@@ -11,7 +11,8 @@ pub fn angles<E: LoadEight>(of: &Angles, token: u32, i: u32) -> [[f32; 8]; 2] {
     // SAFETY: the index is below the number of positions, which is at least 1, and the base is a multiple of
     // a position's size, as `Angles` promises.
     let position = unsafe { integer(of.positions, of.wide_positions, token.min(of.tokens - 1)) };
-    let row = position.clamp(0, of.rows as i64 - 1) as u64;
+    // Not `clamp`, which panics if there is no row: the path to the panic would keep lanes apart.
+    let row = position.max(0).min(of.rows as i64 - 1) as u64;
     let i = i.min(of.eights - 1);
     [of.cos, of.sin].map(|base| {
         let at = base.wrapping_add(row.wrapping_mul(of.row_bytes));

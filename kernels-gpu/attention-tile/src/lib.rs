@@ -5,6 +5,7 @@
 //! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | every page that is read exists, even if the table is invalid |
 //! | [`BlockList`], [`ListWalk`] | a work tile's list of key blocks; a walk through them | every block has keys, even if the list is invalid |
 //! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
+//! | [`ScaleWalk`], [`ScalesDown`] | a warp's and a block's walk through the scales of a cache's rows | every scale that is read exists |
 //! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`angles`] | cosines and sines of a token's position, for rotary embedding | every row that is read exists, even if the position is invalid |
@@ -22,15 +23,17 @@ mod map;
 mod packed_gqa;
 mod per_head;
 mod rows;
+mod scales;
 mod slot;
 mod table;
 mod walk;
 
 pub use angles::angles;
 pub use block_list::{BlockList, ListWalk, Next};
-pub use map::{FoundRow, InFoundPages, InPages, Page, PagedRow};
+pub use map::{FoundRow, InFoundPages, InPages, Page, PageBox, PagedRow};
 pub use packed_gqa::PackedRows;
 pub use per_head::{LoadScales, load_per_head};
 pub use rows::{CacheRows, Down, Order, PageWalk, Up};
+pub use scales::{HeadScales, ScaleWalk, ScalesDown};
 pub use slot::CacheRow;
 pub use walk::{CacheWalk, PagedRows, PagedTiles, Source, Strided};

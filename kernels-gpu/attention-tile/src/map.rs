@@ -1,5 +1,6 @@
 //! Keys and values in pages, through tensor maps.
 use crate::table::page;
+use cuda_std::math::opaque;
 use cuda_std::tma;
 use spec::{Cache, PageBoxes, PagedMap, RaggedMap, TensorMap};
 use tile::Steps;
@@ -26,6 +27,20 @@ impl PagedRow {
         PagedRow { cache: *cache, boxes, sequence, head, row, rows }
     }
 
+    /// Calls `copy` with the two coordinates in the map of the box that begins with row `first` of a tile, in
+    /// page `number`: its row, and the end of its page's rows.
+    #[inline(always)]
+    fn in_page<T>(&self, number: u32, first: u32, copy: impl FnOnce(u32, u32) -> T) -> T {
+        let row = self.row + first;
+        let (_, within) = self.cache.page.div_rem(row);
+        // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
+        let rest = self.rows.saturating_sub(row - within).min(self.cache.page.get());
+        let own = if number < self.cache.pages { rest } else { 0 };
+        let (row, end) =
+            (RaggedMap::END - own + within, if own > 0 { number * self.boxes.pitch() + own } else { 0 });
+        copy(row, end)
+    }
+
     /// Starts the copies of the box that begins with row `first` of a tile, in page `number`, from column
     /// `FIRST` on.
     ///
@@ -38,19 +53,24 @@ impl PagedRow {
         first: u32,
         (to, map, tile, full): (u32, u64, Panels, u32),
     ) {
-        let row = self.row + first;
-        let (_, within) = self.cache.page.div_rem(row);
-        // The number of the sequence's rows from the page's first row on; 0 if the page does not exist.
-        let rest = self.rows.saturating_sub(row - within).min(self.cache.page.get());
-        let own = if number < self.cache.pages { rest } else { 0 };
-        let (row, end) =
-            (RaggedMap::END - own + within, if own > 0 { number * self.boxes.pitch() + own } else { 0 });
-        tile.each(to + first * tile.row_bytes(), |to, column| {
-            let at = [FIRST + column, row, self.head, end, RaggedMap::END];
-            // SAFETY: the caller keeps the preconditions, and the host has encoded the box's rows.
-            unsafe { tma::load_5d(to, map, at, full) }
+        self.in_page(number, first, |row, end| {
+            tile.each(to + first * tile.row_bytes(), |to, column| {
+                let at = [FIRST + column, row, self.head, end, RaggedMap::END];
+                // SAFETY: the caller keeps the preconditions, and the host has encoded the box's rows.
+                unsafe { tma::load_5d(to, map, at, full) }
+            })
         })
     }
+}
+
+/// A lane's box of keys, or of values, in one page.
+#[derive(Clone, Copy)]
+pub struct PageBox {
+    boxes: PageBoxes,
+    head: u32,
+    /// The coordinates of the box in the map.
+    row: u32,
+    end: u32,
 }
 
 /// The map kind of [`PagedMap`]. Such a map describes the keys, or the values, in the pages of a cache.
@@ -58,7 +78,7 @@ impl PagedRow {
 pub struct InPages;
 
 // SAFETY: the producer threads share the boxes; the boxes of a panel cover its rows, and the panels cover the
-// tile.
+// tile. A box has at least 8 rows and a tile has at most 256, so the lanes of a warp have all boxes, too.
 unsafe impl MapKind for InPages {
     type Data = PagedMap;
     type At = PagedRow;
@@ -86,6 +106,28 @@ unsafe impl MapKind for InPages {
             let number = page(&at.cache, at.sequence, at.row + first);
             // SAFETY: the caller keeps the preconditions.
             unsafe { at.copy_box::<0>(number, first, (to, map, tile, full)) }
+        }
+    }
+
+    type Boxes = PageBox;
+    /// The lanes look up the pages of all boxes together. Keys and values lie in the same pages, so one
+    /// look-up serves both.
+    #[inline(always)]
+    fn find_boxes(at: PagedRow, lane: u32) -> PageBox {
+        // `opaque`: LLVM would keep several numbers of the lane in registers, from tile to tile.
+        let first = opaque(lane) * at.boxes.rows();
+        let number = page(&at.cache, at.sequence, at.row + first);
+        at.in_page(number, first, |row, end| PageBox { boxes: at.boxes, head: at.head, row, end })
+    }
+    #[inline(always)]
+    unsafe fn load_boxes(to: u32, map: u64, tile: Panels, of: PageBox, full: u32, lane: u32) {
+        let PageBox { boxes, head, row, end } = of;
+        let first = opaque(lane) * boxes.rows();
+        if first < tile.rows() {
+            tile.each(to + first * tile.row_bytes(), |to, column| {
+                // SAFETY: the reason in `load` holds here too.
+                unsafe { tma::load_5d(to, map, [column, row, head, end, RaggedMap::END], full) }
+            })
         }
     }
 }
@@ -144,5 +186,18 @@ unsafe impl<const FIRST: u32> MapKind for InFoundPages<FIRST> {
         let first = lane * found.at.boxes.rows();
         // SAFETY: the caller keeps the preconditions.
         unsafe { found.at.copy_box::<FIRST>(found.page.0, first, (to, map, tile, full)) }
+    }
+
+    type Boxes = FoundRow;
+    #[inline(always)]
+    fn find_boxes(at: FoundRow, _: u32) -> FoundRow {
+        at
+    }
+    #[inline(always)]
+    unsafe fn load_boxes(to: u32, map: u64, tile: Panels, found: FoundRow, full: u32, lane: u32) {
+        if Self::has_some(&found, tile.rows(), lane) {
+            // SAFETY: the caller keeps the preconditions, and the tile has this box.
+            unsafe { Self::load(to, map, tile, found, full, lane) }
+        }
     }
 }

@@ -2,16 +2,22 @@
 use cuda_std::memory::ld_global_b32;
 use spec::{CacheScales, PerHead};
 
+/// The address of head `head`'s number in sequence, or slot, `of`.
+#[inline(always)]
+pub(crate) fn per_head_at(scale: &PerHead, of: u32, head: u32) -> u64 {
+    scale
+        .base
+        .wrapping_add((of as u64).wrapping_mul(scale.sequence_bytes))
+        .wrapping_add((head as u64).wrapping_mul(scale.head_bytes))
+}
+
 /// Loads the number of head `head` of sequence `sequence`.
 #[inline(always)]
 pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
     if scale.base == 0 {
         return scale.value;
     }
-    let at = scale
-        .base
-        .wrapping_add((sequence as u64).wrapping_mul(scale.sequence_bytes))
-        .wrapping_add((head as u64).wrapping_mul(scale.head_bytes));
+    let at = per_head_at(scale, sequence, head);
     // SAFETY: each head of each sequence has a number, and the base is a multiple of 4, as `PerHead`
     // promises.
     f32::from_bits(unsafe { ld_global_b32(at) })
@@ -19,18 +25,32 @@ pub fn load_per_head(scale: &PerHead, sequence: u32, head: u32) -> f32 {
 
 /// Scales of keys and of values, as a kernel's parameters have them.
 pub trait LoadScales: CacheScales {
+    /// Whether there are scales.
+    const ARE_SOME: bool;
     /// The scale of head `head` of a sequence: of keys (0) or of values (1).
     fn load(&self, which: usize, sequence: u32, head: u32) -> f32;
+    /// The scales of keys and of values, if there are any.
+    fn both(&self) -> Option<&[PerHead; 2]>;
 }
 impl LoadScales for () {
+    const ARE_SOME: bool = false;
     #[inline(always)]
     fn load(&self, _: usize, _: u32, _: u32) -> f32 {
         1.0
     }
+    #[inline(always)]
+    fn both(&self) -> Option<&[PerHead; 2]> {
+        None
+    }
 }
 impl LoadScales for [PerHead; 2] {
+    const ARE_SOME: bool = true;
     #[inline(always)]
     fn load(&self, which: usize, sequence: u32, head: u32) -> f32 {
         load_per_head(&self[which], sequence, head)
+    }
+    #[inline(always)]
+    fn both(&self) -> Option<&[PerHead; 2]> {
+        Some(self)
     }
 }

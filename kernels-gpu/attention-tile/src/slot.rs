@@ -1,6 +1,8 @@
 //! Writes the row of a KV cache that a slot names.
-use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_v4_b32};
-use spec::{Cache, Slots};
+use crate::per_head::per_head_at;
+use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_b32, st_global_v2_b32, st_global_v4_b32};
+use spec::{Cache, PerHead, Slots};
+use tile::Warp;
 use tile::global::{OwnPart, StoreEight};
 
 /// The key and the value of one head in an existing row of a cache.
@@ -9,6 +11,8 @@ pub struct CacheRow {
     value: u64,
     /// Number of bytes of the key that exist, and of the value.
     bytes: [u32; 2],
+    /// The slot.
+    slot: u32,
 }
 
 impl CacheRow {
@@ -31,7 +35,7 @@ impl CacheRow {
         let [key, value] = [cache.keys, cache.values].map(|base| base.wrapping_add(chunk as u64 * 16));
         // The function returns a value, because a reference to optional parameters would put them into local
         // memory.
-        Some(CacheRow { key, value, bytes: [cache.chunks * 16; 2] })
+        Some(CacheRow { key, value, bytes: [cache.chunks * 16; 2], slot: slot as u32 })
     }
 
     /// The row without its value: stores then write the key alone. In a latent cache, the value is a part of
@@ -57,6 +61,29 @@ impl CacheRow {
             // SAFETY: the part exists, and the base is a multiple of 16, as `Cache` promises.
             unsafe { C::store_eight(at, x) }
         })
+    }
+
+    /// Stores this thread's eight columns of the key and eight columns of the value, as integers of eight
+    /// bits.
+    #[inline(always)]
+    pub fn store_integers(&self, own: &OwnPart, key_value: [[u32; 2]; 2]) {
+        self.store(own, 8, key_value, |at, x| {
+            // SAFETY: the part exists, and the base is a multiple of 16, as `Cache` promises.
+            unsafe { st_global_v2_b32(at, x) }
+        })
+    }
+
+    /// Stores the scales of the key and of the value of head `head`, once per warp.
+    #[inline(always)]
+    pub fn store_scales(&self, to: &[PerHead; 2], head: u32, scales: [f32; 2], warp: Warp) {
+        if warp.lane() == 0 {
+            for which in 0..2 {
+                let at = per_head_at(&to[which], self.slot, head);
+                // SAFETY: the slot exists. Each slot of every head has a scale, at a multiple of 4, as
+                // `PerHead` promises.
+                unsafe { st_global_b32(at, scales[which].to_bits()) }
+            }
+        }
     }
 
     /// Calls `store` with the address of the thread's part (of `bytes` bytes) of the key, and with its

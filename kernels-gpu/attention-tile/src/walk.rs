@@ -25,7 +25,7 @@ impl Strided {
     /// The first row of the share's tile `i`. The result is at or past the last row if the tile does not
     /// exist.
     #[inline(always)]
-    fn row(&self, i: u32) -> u32 {
+    pub(crate) fn row(&self, i: u32) -> u32 {
         (self.first + i * self.stride) * 16
     }
 

@@ -8,6 +8,10 @@ pub struct AppendCopy;
 /// Divides rows of `E` by the KV cache's scales and rounds the results to `C`.
 pub struct Append<E, C>(PhantomData<(E, C)>);
 
+/// Rounds rows of `E` to integers of eight bits, and stores a scale for each row of a head. A warp has a
+/// row.
+pub struct AppendInt8<E>(PhantomData<E>);
+
 /// Columns of one row that a thread copies, in keys and in values.
 pub const APPEND_COLUMNS: usize = 8;
 
@@ -20,6 +24,15 @@ impl<E: Element, C: Element> Line for Append<E, C> {
     type Info = AppendInfo;
     const INFO: AppendInfo =
         AppendInfo { contract: Contract::of::<Self>(""), rounds: Some([E::DTYPE, C::DTYPE]), rotates: None };
+}
+
+impl<E: Element> Line for AppendInt8<E> {
+    type Info = AppendInfo;
+    const INFO: AppendInfo = AppendInfo {
+        contract: Contract::of::<Self>(""),
+        rounds: Some([E::DTYPE, DType::Int8]),
+        rotates: None,
+    };
 }
 
 impl Kernel for AppendCopy {
@@ -43,6 +56,16 @@ impl<E: Element, C: Element> Kernel for Append<E, C> {
     }
 }
 
+impl<E: Element> Kernel for AppendInt8<E> {
+    type Params = AppendParams;
+    const THREADS: u32 = 256;
+    const SMEM_BYTES: usize = 0;
+    const BLOCKS_PER_SM: u32 = 4;
+    fn grid(params: &AppendParams) -> [u32; 3] {
+        [params.parts.blocks(), 1, 1]
+    }
+}
+
 /// Parameters of an append kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +80,8 @@ pub struct AppendParams {
     pub slots: Slots,
     /// Scales of keys and of values.
     pub scales: [PerHead; 2],
-    /// The distribution of all tokens' heads over threads, head by head.
+    /// The distribution of all tokens' heads over threads, head by head. If the kernel needs whole rows
+    /// ([`AppendInfo::whole_rows`]), a row has [`WARP_PARTS`] parts.
     pub parts: RowParts,
     /// Heads per token.
     pub heads: FastDiv,
@@ -78,4 +102,15 @@ pub struct AppendInfo {
     pub rounds: Option<[DType; 2]>,
     /// The dtype of the tokens that the kernel rotates, or `None` if it does not rotate.
     pub rotates: Option<DType>,
+}
+
+/// Parts of a row if each warp has a row: one part, or one pair of parts, per lane. Parts behind the row's
+/// last one do not exist.
+pub const WARP_PARTS: usize = 32;
+
+impl AppendInfo {
+    /// Whether each warp must have a row, because the row has its own scale.
+    pub const fn whole_rows(&self) -> bool {
+        matches!(self.rounds, Some([_, DType::Int8]))
+    }
 }

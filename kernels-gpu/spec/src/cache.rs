@@ -1,5 +1,5 @@
 //! KV caches, as kernels see them: plain data without padding, with equal bytes on both sides.
-use crate::FastDiv;
+use crate::{DType, Element, FastDiv};
 
 /// A KV cache: `[page][row][head][column]`. The column's stride is one element; the other strides are free,
 /// and are the same for keys and values. Row `i` of sequence `b` is row `i % page` of page
@@ -49,13 +49,15 @@ pub struct Slots {
     pub wide: u32,
 }
 
-/// Scales: one f32 for all heads, or one per head and sequence.
+/// Scales: one f32 for all heads, or one per head and sequence. In a cache of [`crate::Int8`], every row has
+/// scales: one per head and slot, where [`Slots`] says which row is a slot's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerHead {
     /// Device address of the first scale, a multiple of 4; 0 if `value` is the scale.
     pub base: u64,
-    /// Bytes from one sequence's scales to the next sequence's scales.
+    /// Bytes from one sequence's scales to the next sequence's scales; or from one slot's to the next slot's,
+    /// below 2^32.
     pub sequence_bytes: u64,
     /// Bytes from one head's scale to the next head's scale.
     pub head_bytes: u64,
@@ -69,6 +71,11 @@ pub struct PerHead {
 pub trait CacheScales: Copy {}
 impl CacheScales for () {}
 impl CacheScales for [PerHead; 2] {}
+
+/// Bytes of shared memory for the scales of `rows` rows of keys and of values of type `E`.
+pub(crate) const fn row_scales_bytes<E: Element>(rows: usize) -> usize {
+    if matches!(E::DTYPE, DType::Int8) { rows * 2 * size_of::<f32>() } else { 0 }
+}
 
 contract::no_padding! {
     Cache {

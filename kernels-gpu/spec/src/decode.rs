@@ -1,5 +1,6 @@
 //! Decode kernels: few queries per sequence on a long paged KV cache, with lengths on the device. This file
 //! has the configurations, [`params`] has the parameters.
+use crate::cache::row_scales_bytes;
 use crate::{
     AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
     PageKind, Path, Queries, Schedule, Sm80, Target, TileScheduler,
@@ -47,7 +48,8 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
     type Params = DecodeParams;
     const TARGET: Target = E::TARGET;
     const THREADS: u32 = WARPS as u32 * 32;
-    const SMEM_BYTES: usize = WARPS * SLOTS * 2 * D * 256 * E::BYTES + q_bytes(D * G);
+    const SMEM_BYTES: usize =
+        WARPS * SLOTS * (2 * D * 256 * E::BYTES + row_scales_bytes::<E>(16)) + q_bytes(D * G);
     const BLOCKS_PER_SM: u32 = warps_per_sm(Self::SMEM_BYTES) / WARPS as u32;
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]

@@ -1,4 +1,5 @@
 //! Portable forward kernels on keys and values of another type than the products' operands.
+use crate::cache::row_scales_bytes;
 use crate::forward::tile_bytes;
 use crate::*;
 use core::marker::PhantomData;
@@ -38,7 +39,8 @@ impl<
         assert!(M.is_multiple_of(W), "the warps' row tiles must make up the block's");
         (M / W) as u32 * 32
     };
-    const SMEM_BYTES: usize = tile_bytes::<E>() * D * (M + 2 * N) + tile_bytes::<S>() * D * 2 * N;
+    const SMEM_BYTES: usize =
+        tile_bytes::<E>() * D * (M + 2 * N) + tile_bytes::<S>() * D * 2 * N + row_scales_bytes::<S>(N * 16);
     fn grid(params: &FwdParams) -> [u32; 3] {
         [params.order.tiles, 1, 1]
     }

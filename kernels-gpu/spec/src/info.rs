@@ -171,7 +171,7 @@ impl AttnInfo {
 
     /// Whether the kernel takes scales of keys and values.
     pub const fn has_scales(&self) -> bool {
-        matches!(self.kv_dtype, DType::E4m3)
+        matches!(self.kv_dtype, DType::E4m3 | DType::Int8)
     }
 
     /// Whether the kernel's queries are always varlen.
@@ -211,9 +211,15 @@ impl AttnInfo {
         panel(self.head_dim)
     }
 
+    /// Columns per box of a Hopper kernel's K and V. A row of a box of eight bits has 128 bytes, too, even if
+    /// the head dim is smaller.
+    pub const fn key_panel(&self) -> u32 {
+        if self.kv_dtype.bytes() == 1 { EIGHT_BIT_PANEL } else { self.panel() }
+    }
+
     /// Columns and rows of a Hopper kernel's boxes: first of Q and O, then of K and V.
     pub const fn boxes(&self) -> [[u32; 2]; 2] {
-        boxes(self.head_dim, self.tile_n)
+        [[self.panel(), Self::Q_BOX_ROWS], [self.key_panel(), self.tile_n]]
     }
 
     /// The columns and rows of the boxes of a bias that a Hopper kernel copies beside keys.
@@ -231,6 +237,9 @@ pub(crate) const fn bias_box(tile_n: u32) -> [u32; 2] {
 pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }
+
+/// Columns per box of a tensor of eight bits.
+pub(crate) const EIGHT_BIT_PANEL: u32 = 128;
 
 /// Columns per box of a tensor with this number of columns.
 pub(crate) const fn panel(head_dim: u32) -> u32 {

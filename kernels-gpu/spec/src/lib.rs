@@ -27,6 +27,7 @@ mod decode;
 mod dequant;
 mod forward;
 mod hopper;
+mod hopper_dequant;
 mod info;
 mod kernels;
 mod lineage;
@@ -47,15 +48,16 @@ mod variant;
 mod varlen;
 
 pub use and::And;
-pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendParams};
+pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendInt8, AppendParams, WARP_PARTS};
 pub use block_mask::BlockMask;
 pub use block_sparse::BlockSparse;
 pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::no_padding;
 pub use contract::{
-    Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Integers, Kernel, Native, PartPairs,
-    Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap, Vector as Lse,
+    Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Int8, Integers, Kernel, Native,
+    PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap,
+    Vector as Lse,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
@@ -64,6 +66,7 @@ pub use dequant::FwdDequant;
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
+pub use hopper_dequant::FwdHopperDequant;
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
 pub use kernels::{ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels};
 pub use lineage::LINEAGE;

@@ -38,10 +38,10 @@ pub struct PagedParams<S = ()> {
     pub values: Cache,
 }
 
-/// Parameters of a [`Paged`] Hopper kernel.
+/// Parameters of a [`Paged`] Hopper kernel, with scales `S`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HopperPagedParams {
+pub struct HopperPagedParams<S = ()> {
     /// The forward parameters, with one batch of all sequences' queries. `sequences` assigns the query blocks
     /// of its heads to sequences. No sequence has more than `k_len` keys. The position of the last query is
     /// as in [`PagedParams::forward`]. If batches are contiguous, each batch's LSE follows the rows of the
@@ -64,16 +64,23 @@ pub struct HopperPagedParams {
     pub many: ManySequences,
     /// Padding to a multiple of 64 bytes: 0.
     pub reserved: [u32; 12],
+    /// Scales of keys and of values.
+    pub scales: S,
 }
 contract::no_padding! {
     PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
-    HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved }
+    HopperPagedParams {
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved, scales
+    }
+    HopperPagedParams<[PerHead; 2]> {
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved, scales
+    }
 }
 
-told_nothing!(HopperPagedParams);
+told_nothing!(HopperPagedParams<S>, S);
 
-impl AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams {
+impl<S> AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams<S> {
     #[inline(always)]
     fn as_ref(&self) -> &HopperParams<RaggedMap, PagedMap> {
         &self.forward
@@ -88,6 +95,26 @@ impl PagedParams {
     }
 }
 
+impl HopperPagedParams {
+    /// The parameters with these scales.
+    pub const fn scales<S: Copy>(self, scales: S) -> HopperPagedParams<S> {
+        let HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, .. } = self;
+        let HopperPagedParams { many, reserved, .. } = self;
+        HopperPagedParams {
+            forward,
+            cache,
+            cu_seqlens_q,
+            lengths,
+            sequences,
+            queries,
+            boxes,
+            many,
+            reserved,
+            scales,
+        }
+    }
+}
+
 impl<S: Copy> Scheduled for PagedParams<S> {
     fn order(&self) -> &TileOrder {
         self.forward.order()
@@ -97,7 +124,7 @@ impl<S: Copy> Scheduled for PagedParams<S> {
     }
 }
 
-impl Scheduled for HopperPagedParams {
+impl<S: Copy> Scheduled for HopperPagedParams<S> {
     fn order(&self) -> &TileOrder {
         self.forward.order()
     }
@@ -114,5 +141,5 @@ impl IsaMarker for Sm80 {
 impl IsaMarker for Sm90a {
     const KIND: Isa = Isa::Sm90a;
     type Varlen = HopperParams<RaggedMap>;
-    type Paged<S: CacheScales> = HopperPagedParams;
+    type Paged<S: CacheScales> = HopperPagedParams<S>;
 }

@@ -18,8 +18,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Head dim 32.
     d32 [Full, Causal] 128x64: FwdOverlap<E, Mask, 8, 2, 4, 2, 2>;
     d32 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>;
-    // Head dim 64, in this order: long sequences; shorter sequences; few queries for the card; very few
-    // queries.
+    // Head dim 64: long sequences; shorter sequences; few queries for the card; very few queries.
     d64 [Full, Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 4, 4>;
     d64 [Full, Causal, Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>;
     d64 [Full, Causal] 64x64: FwdOverlap<E, Mask, 4, 1, 4, 4, 4>;
@@ -34,8 +33,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d96 [Full] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 0>;
     d96 [Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 2>;
     d96 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 6, 0, 2>;
-    // Head dim 128: for most cards; for SMs with shared memory for one block of 64 keys; for few queries on
-    // the card.
+    // Head dim 128: for most cards; for SMs with room for one block of 64 keys; for few queries.
     d128 [Full, Causal] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>;
     d128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>;
     d128 [Full, Causal] 32x64_k2: Fwd<E, Mask, 2, 1, 2, 2, 8, 8, 2>;
@@ -51,8 +49,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d192 [Causal] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
     d192 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>;
     d192 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>;
-    // Head dim 192 with values of 128 columns (MLA after up-projection): first for cards with enough shared
-    // memory, then for all cards.
+    // Values of 128 columns (MLA after up-projection): for cards with enough shared memory; for all cards.
     d192x128 [Full, Causal] 128x48: Fwd<E, Mask, 8, 2, 1, 3, 12, 0, 2, 8>;
     d192x128 [Full, Causal] 64x48: Fwd<E, Mask, 4, 1, 1, 3, 12, 12, 2, 8>;
     d192x128 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2, 8>;
@@ -78,16 +75,19 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
     append_f16_e4m3: Append<F16, E4m3>;
     append_bf16_e4m3: Append<Bf16, E4m3>;
+    append_f16_int8: AppendInt8<F16>;
+    append_bf16_int8: AppendInt8<Bf16>;
     append_rotary_f16: RotaryAppend<F16, AppendCopy>;
     append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
     append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
     append_rotary_bf16_e4m3_native: RotaryAppend<Bf16, Append<Bf16, Native<E4m3>>>;
     append_rotary_f16_e4m3: RotaryAppend<F16, Append<F16, E4m3>>;
     append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
+    append_rotary_f16_int8: RotaryAppend<F16, AppendInt8<F16>>;
+    append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Decode`], in the planner's order. Kernels with few stages (`_s1`, `_s2`) are for
-    /// short work.
+    /// Every compiled [`Decode`], in the planner's order. Few stages (`_s1`, `_s2`) are for short work.
     DECODES: AttnInfo, decode [F16 Bf16]
     // Head dim 64.
     d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;
@@ -128,6 +128,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
+    // Caches of integers with a scale for each row.
+    int8_d64 [Causal, Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>;
+    int8_d128 [Causal, Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>;
     // Trees of drafts. Each row of a block pairs one draft token with one of the key head's query heads.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
@@ -208,13 +211,14 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Causal, Local] 64x32: Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
     d512 [Causal] 64x32: Paged<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
     d512 [Local] 32x32: Paged<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
-    // Caches of eight bits: cards with a conversion instruction; all cards, where one kernel serves every
-    // mask.
+    // Caches of eight bits: cards with a conversion instruction; all cards, with one kernel for all masks.
     e4m3_d64 [Causal, Local] 128x64_native: Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
     e4m3_d64 [Local] 128x64: Paged<FwdDequant<E, E4m3, Mask, 8, 2, 4, 4, 4>>;
     e4m3_d128 [Causal, Local] 128x32_native: Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
     e4m3_d128 [Local] 128x32: Paged<FwdDequant<E, E4m3, Mask, 8, 2, 2, 8, 0>>;
     e4m3_d256 [Local] 64x32: Paged<FwdDequant<E, E4m3, Mask, 4, 1, 2, 16, 4>>;
+    int8_d64 [Local] 128x64: Paged<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
+    int8_d128 [Local] 128x32: Paged<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     }
     $crate::lines! { $emit
     /// Every compiled decode kernel for the sequences of few queries of a mixed batch.
@@ -273,14 +277,15 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
     $crate::lines! { $emit
-    /// Every compiled [`Paged`] Hopper kernel. Few kernels suffice: causal kernels also run full masks, and
-    /// other head dims run on the kernel of the next larger head dim. (Kernels of head dim 256 spill at the
-    /// end of work tiles.) No kernel supports ALiBi slopes; causal kernels support no softcap.
+    /// Every compiled [`Paged`] Hopper kernel. Causal kernels also run full masks, but no softcap. No kernel
+    /// supports ALiBi slopes. (Kernels of head dim 256 spill at the end of work tiles.)
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192x128 [Causal] 128x128: Paged<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
+    e4m3_d64 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
+    e4m3_d128 [Causal] 128x112: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 7, 8, 2, true>>;
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have

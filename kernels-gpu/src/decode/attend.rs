@@ -11,21 +11,26 @@ use crate::partial::Partial;
 use crate::rows::Sequence;
 use crate::softcap::softcap;
 use crate::variant::{MaskFn, Scores};
-use attention_tile::{CacheWalk, PagedRows, PagedTiles, Source, Strided, load_per_head};
+use attention_tile::{CacheWalk, PagedRows, PagedTiles, ScaleWalk, Source, Strided, load_per_head};
 use core::ops::ControlFlow;
 use spec::{
     DType, Decode, DecodeCombine, DecodeParams, FewCombine, FewParams, FewQueries, Kernel, Local, MaskKind,
     MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
 };
-use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore};
+use tile::copy::CpAsync;
+use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore, ValueScale};
 use tile::pipeline::PerWarp;
-use tile::shared::SharedTile;
-use tile::{Block, Smem, Steps, shared_layout};
+use tile::shared::{Scaled, SharedTile, StageScales};
+use tile::{Block, Smem, Steps, Warp, shared_layout};
 
 shared_layout! {
     /// A tile of 16 keys and a tile of their values.
     KvTile / KvTileSlot<E, D> { k: SharedTile<E, 1, D>, v: SharedTile<E, 1, D> }
 }
+
+/// Each warp's ring of stages. The scales of a stage's rows lie beside the stages, if rows have scales.
+type Rings<E, const D: usize, const SLOTS: usize, const WARPS: usize> =
+    PerWarp<KvTile<E, D>, SLOTS, WARPS, <E as Scaled>::Scales<1>>;
 
 /// Finds keys in pages of this alignment.
 pub trait Find: PageMarker {
@@ -192,17 +197,26 @@ fn attend<
         (ColAcc::<D, G>::zero(), Softmax::new(<Mask::Scores as Scores>::scale_log2(p)));
 
     // Each warp copies its tiles through its own pipeline, without block barriers.
-    let (places, right): (PerWarp<KvTile<E, D>, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
+    let (places, right): (Rings<E, D, SLOTS, WARPS>, PlaceB<E::As, D, G>) = smem.split();
     let ring = places.own(block);
     let mut walk = CacheWalk::<E, Page::Source, D>::new(&p.cache, share, item.kv_head, warp);
+    let mut scale_walk =
+        ScaleWalk::<E::Scales<1>, Page::Source>::new(&p.cache, &p.scales, share, item.kv_head, warp);
+    let mut copy = |tile: &KvTileSlot<E, D, CpAsync<Warp>>, scales: &_| {
+        walk.copy([&tile.k, &tile.v]);
+        scale_walk.copy(scales);
+    };
     // The block loads Q before it starts the copies of keys. Q has few bytes, which would otherwise wait
     // behind the keys.
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
-    let mut kv = ring.stream(|slot| walk.copy([&slot.k, &slot.v]));
+    let mut kv = ring.stream(&mut copy);
     let q = right.keep(q, block);
-    let [k_factor, v_factor] =
-        [0, 1].map(|i| E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head));
+    let [k_factor, v_factor] = [0, 1].map(|i| match E::Scales::<1>::EXIST {
+        true => 1.0,
+        false => E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head),
+    });
     let k_factor = factor.map(|x| x * k_factor);
+    let mut v_scale = ValueScale::new();
 
     // Each column has its own mask and its own state of the scores, because columns are queries of several
     // heads.
@@ -217,9 +231,12 @@ fn attend<
     let whole = whole.reduce(|a, b| [a[0].max(b[0]), a[1].min(b[1])]);
 
     for key in share.tiles() {
-        let step = |tile: &KvTile<E, D>, warp: &mut _| {
+        let step = |tile: &KvTile<E, D>, scales: &E::Scales<1>, warp: &mut _| {
             let mut s = ColAcc::<1, G>::product(&tile.k, &q, *warp); // S^T = K Q^T
-            if E::DTYPE == DType::E4m3 {
+            if E::Scales::<1>::EXIST {
+                s.scale_keys(scales, *warp);
+            }
+            if E::DTYPE == DType::E4m3 || E::DTYPE == DType::Int8 && Q::SCALED {
                 s.scale_columns(&k_factor);
             }
             if matches!(Mask::KIND, MaskKind::Local) {
@@ -238,14 +255,21 @@ fn attend<
             }
             s.keep_before(&end, key, *warp);
             softmax.observe(&s, &mut acc_o, *warp);
-            let probs = softmax.exp::<E::As, 1>(&s, *warp); // P = exp2(S - max)
+            let probs = match E::Scales::<1>::EXIST {
+                true => softmax.exp_scaled(&s, v_scale.of_rows(scales, &mut acc_o, *warp), *warp),
+                false => softmax.exp::<E::As, 1>(&s, *warp), // P = exp2(S - max)
+            };
             acc_o.add_transposed(&tile.v, &probs, *warp); // O^T += V^T P^T
         };
-        kv.turn(&mut warp, step, |slot| walk.copy([&slot.k, &slot.v]));
+        kv.turn(&mut warp, step, &mut copy);
     }
 
     if E::DTYPE == DType::E4m3 {
         acc_o.map(|x| x * v_factor);
+    }
+    if E::Scales::<1>::EXIST {
+        acc_o.map(|x| x * v_scale.factor());
+        softmax.gather(warp);
     }
 
     // Warps merge their results through shared memory; splits merge theirs through global memory.

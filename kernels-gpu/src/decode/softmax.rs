@@ -47,6 +47,29 @@ impl<const G: usize> Softmax<G> {
         p
     }
 
+    /// P = exp2(S - max), with this lane's two rows of each tile multiplied by `by`, as the right operand
+    /// of V^T P^T. Adds P, without the factors, to this lane's sums. [`Softmax::gather`] must follow the
+    /// last tile. A sum of rounded P would not help: the products with factors are rounded differently.
+    #[inline(always)]
+    pub fn exp_scaled<E: TensorCore>(
+        &mut self,
+        s: &ColAcc<1, G>,
+        by: [f32; 2],
+        warp: Warp,
+    ) -> ColFrag<E, 1, G> {
+        let mut p = *s;
+        p.map_at(0, warp, |x, column, _| ex2(fma(x, self.scale_log2, self.minus_max[column])));
+        self.sum.add_lanes(&p);
+        p.scale_rows(by);
+        p.to_operand(warp, |x, _| x)
+    }
+
+    /// Adds up the sums of all lanes.
+    #[inline(always)]
+    pub fn gather(&mut self, warp: Warp) {
+        self.sum.gather(warp)
+    }
+
     /// P = exp2(S - max) with the current maximum, as the right operand of V^T P^T. Does not change the sums.
     #[inline(always)]
     pub fn probabilities<E: TensorCore, const R: usize>(

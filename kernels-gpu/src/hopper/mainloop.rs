@@ -1,7 +1,8 @@
 //! The code that Hopper's schedules share: the producer's copies, the mask of a work tile, and the loop over
 //! its key blocks.
 use crate::blocks::{At, BlockRange, Seen};
-use crate::hopper::scheduler::{KeysOf, MapTile, ParamsOf, Scheduler};
+use crate::capped::Rescaled;
+use crate::hopper::scheduler::{ForwardOf, KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::hopper::staged::Staged;
 use crate::rows::{Rows, Sequence};
@@ -10,34 +11,38 @@ use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel, MaskMarker};
 use tile::group::Warpgroup;
 use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
-use tile::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageGuard};
+use tile::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageConverter, StageGuard};
 use tile::shared::{SharedTile, SharedTiles};
-use tile::tma::{MapKind, Tma, TmaTensor};
+use tile::tma::{Fills, MapKind, TileTransport, TmaTensor, TmaTransport};
 use tile::wgmma::{Ab, Abt};
 use tile::{Block, Warp};
 
 /// A stage of Q, with a tile of 64 rows per warpgroup.
 pub type QTiles<E, const W: usize, const D: usize> = SharedTiles<E, 4, D, W>;
 
-/// A pipeline of key blocks, or of value blocks.
-pub type Blocks<S, E, const N: usize, const D: usize, const STAGES: usize> =
-    MbarrierPipeline<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>;
+/// The transport that fills blocks of `E` from keys and values of type `F`, for scheduler `S`.
+type KeysBy<S, E, F> = <F as Fills<E>>::By<KeysOf<S>>;
 
-/// The problem's tensors.
-pub struct Tensors<E, Q, K, const N: usize, const D: usize, const DV: usize> {
+/// A pipeline of key blocks, or of value blocks, filled from elements `F`.
+pub type Blocks<S, E, F, const N: usize, const D: usize, const STAGES: usize> =
+    MbarrierPipeline<SharedTile<E, N, D>, STAGES, KeysBy<S, E, F>>;
+
+/// The problem's tensors, with keys and values of type `F`.
+pub struct Tensors<E, F: Fills<E>, Q, K: MapKind, const N: usize, const D: usize, const DV: usize> {
     /// Queries.
     pub q: TmaTensor<E, 4, D, Q>,
     /// Keys.
-    pub k: TmaTensor<E, N, D, K>,
+    pub k: <F::By<K> as TileTransport<E>>::Tensor<N, D>,
     /// Values.
-    pub v: TmaTensor<E, N, DV, K>,
+    pub v: <F::By<K> as TileTransport<E>>::Tensor<N, DV>,
     /// Output.
     pub o: TmaTensor<E, 4, DV, Q>,
 }
 
 /// The tensors of scheduler `S`'s work tiles.
-pub type TensorsOf<S, E, const N: usize, const D: usize, const DV: usize> = Tensors<
+pub type TensorsOf<S, E, F, const N: usize, const D: usize, const DV: usize> = Tensors<
     E,
+    F,
     <<S as Scheduler>::Tile as MapTile>::Queries,
     <<S as Scheduler>::Tile as MapTile>::Keys,
     N,
@@ -45,16 +50,16 @@ pub type TensorsOf<S, E, const N: usize, const D: usize, const DV: usize> = Tens
     DV,
 >;
 
-impl<E: Mma, Q: MapKind, K: MapKind, const N: usize, const D: usize, const DV: usize>
-    Tensors<E, Q, K, N, D, DV>
+impl<E: Mma, F: Fills<E>, Q: MapKind, K: MapKind, const N: usize, const D: usize, const DV: usize>
+    Tensors<E, F, Q, K, N, D, DV>
 {
     /// The tensors behind the launch's tensor maps.
     #[inline(always)]
     pub fn of<C: Kernel<Params: AsRef<HopperParams<Q::Data, K::Data>>>>(block: &Block<C>) -> Self {
         Tensors {
             q: block.tensor(|p| &p.as_ref().q),
-            k: block.tensor(|p| &p.as_ref().k),
-            v: block.tensor(|p| &p.as_ref().v),
+            k: F::By::tensor(block, |p| &p.as_ref().k),
+            v: F::By::tensor(block, |p| &p.as_ref().v),
             o: block.tensor(|p| &p.as_ref().o),
         }
     }
@@ -81,6 +86,12 @@ pub struct Attended<E, const N: usize, const DV: usize, const ORDERED: bool> {
     pub acc_o: Acc<1, DV>,
     /// P of the latest block.
     pub probs: AFrag<E, 1, N>,
+}
+
+/// The parameters for the products of a tile's keys, under mask `Mask`.
+#[inline(always)]
+fn rescaled<'p, P: MapTile, Mask: MaskFn>(p: &'p ForwardOf<P>, tile: &P) -> Rescaled<'p, ForwardOf<P>> {
+    Rescaled::new(p, P::SCALED.then(|| tile.factors()[0]), !Mask::Scores::IS_NONE)
 }
 
 /// A work tile under a mask, with the rows of `W` warpgroups, and key blocks of `N` base tiles.
@@ -112,7 +123,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
             )
         }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
-        let of = Sequence::of(p.as_ref(), &rows, tile.before());
+        let of = Sequence::of(&rescaled::<P, Mask>(p.as_ref(), &tile), &rows, tile.before());
         let mask = Mask::tile(variant, &of, [W as u32 * 64, Self::TILE_N]);
         let seen = mask.range(&rows, Self::TILE_N);
         let mut range = tile.share(seen);
@@ -143,7 +154,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     /// Factor that converts scores to exponents of 2.
     #[inline(always)]
     pub fn scale_log2(&self) -> f32 {
-        Mask::Scores::scale_log2(self.p.as_ref())
+        Mask::Scores::scale_log2(&rescaled::<P, Mask>(self.p.as_ref(), &self.tile))
     }
 
     /// Whether at least one row does not see all keys of block `n`.
@@ -163,7 +174,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         edge: bool,
         (first_row, warp): (u32, Warp),
     ) {
-        let (p, rows) = (self.p.as_ref(), &self.rows);
+        let (p, rows) = (&rescaled::<P, Mask>(self.p.as_ref(), &self.tile), &self.rows);
         let mut at = At { rows, row0: rows.first + first_row, key0: n * Self::TILE_N, warp };
         if Mask::LISTED {
             at.key0 = self.mask.block(n) * Self::TILE_N;
@@ -190,12 +201,13 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         const DV: usize,
         const STAGES: usize,
         const ORDERED: bool,
+        By: TmaTransport,
     >(
         &self,
         so_far: &mut Attended<E, N, DV, ORDERED>,
         q_tile: &StageGuard<'_, QTiles<E, W, D>>,
-        k: &mut Consumer<SharedTile<E, N, D>, STAGES, Tma<P::Keys>>,
-        v: &mut Consumer<SharedTile<E, N, DV>, STAGES, Tma<P::Keys>>,
+        k: &mut Consumer<SharedTile<E, N, D>, STAGES, By>,
+        v: &mut Consumer<SharedTile<E, N, DV>, STAGES, By>,
         staged: &mut StagedConsumer<Mask, W, N>,
         group: &mut Warpgroup<W>,
     ) {
@@ -232,6 +244,10 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let sink = || Mask::sink(self.variant, &self.of, self.tile.counts_sink());
         let (normalise, lse) = softmax.finish(Mask::SINK.then(sink), warp);
         acc_o.scale_or_clear_rows(&normalise);
+        if P::SCALED {
+            let [_, of_values] = self.tile.factors();
+            acc_o.map(|x| x * of_values);
+        }
         send(&acc_o, self.queries(), group);
         let to = self.tile.lse(self.p);
         to.store_together(&lse, self.rows.first + group.first_row(), warp);
@@ -246,6 +262,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 pub fn copy<
     S: Scheduler,
     E: Mma,
+    F: Fills<E>,
     Mask: MaskFn,
     const W: usize,
     const N: usize,
@@ -256,25 +273,28 @@ pub fn copy<
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     mut source: S,
-    tensors: &TensorsOf<S, E, N, D, DV>,
+    tensors: &TensorsOf<S, E, F, N, D, DV>,
     mut q: Producer<QTiles<E, W, D>, PLACES, S::By>,
-    mut k: Producer<SharedTile<E, N, D>, STAGES, Tma<KeysOf<S>>>,
-    mut v: Producer<SharedTile<E, N, DV>, STAGES, Tma<KeysOf<S>>>,
+    mut k: Producer<SharedTile<E, N, D>, STAGES, KeysBy<S, E, F>>,
+    mut v: Producer<SharedTile<E, N, DV>, STAGES, KeysBy<S, E, F>>,
     (mut staged, numbers): (<StagedBy<Mask, W, N> as Specialized>::Producer, &StagedTensor<Mask, N>),
 ) {
     let mut behind = None;
-    while let Some(tile) = source.find() {
+    while let Some(mut tile) = source.find() {
+        if let Some(warp) = F::By::whole_warp(&k) {
+            tile = tile.in_warp(p, warp);
+        }
         if tile.is_empty() {
             continue;
         }
         let view = View::<S::Tile, Mask, W, N>::of(p, variant, tile);
         S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
-            let block = view.keys(n);
-            k.load(&tensors.k, block);
+            let block = F::By::find(&k, view.keys(n));
+            F::By::load(&mut k, &tensors.k, block);
             let values = if PLACES == 1 { Some(block) } else { behind.replace(block) };
             if let Some(values) = values {
-                v.load(&tensors.v, values);
+                F::By::load(&mut v, &tensors.v, values);
             }
             let number = if Mask::LISTED { view.mask.block(n) } else { n };
             let key = number * N as u32 * 16;
@@ -283,6 +303,28 @@ pub fn copy<
     }
     S::end(&mut q, &tensors.q);
     if let Some(values) = behind {
-        v.load(&tensors.v, values);
+        F::By::load(&mut v, &tensors.v, values);
+    }
+    F::By::finish(k);
+}
+
+/// A converter warp: converts key blocks and value blocks in the order in which consumers read them.
+#[inline(always)]
+pub fn convert<
+    S: Scheduler,
+    E: Mma,
+    F: Fills<E>,
+    const N: usize,
+    const D: usize,
+    const DV: usize,
+    const STAGES: usize,
+>(
+    mut k: StageConverter<SharedTile<E, N, D>, STAGES, KeysBy<S, E, F>>,
+    mut v: StageConverter<SharedTile<E, N, DV>, STAGES, KeysBy<S, E, F>>,
+) {
+    let mut more = F::By::convert(&mut k);
+    while more {
+        more = F::By::convert(&mut k);
+        F::By::convert(&mut v);
     }
 }

@@ -1,5 +1,6 @@
 //! Prefill on a paged KV cache, on Hopper. The difference from [`super::varlen`] is the producer: its threads
 //! look up the pages of keys and values, and copy the pages box by box.
+use crate::capped::factor;
 use crate::entries::RunAs;
 use crate::hopper::scheduler::MapTile;
 use crate::hopper::varlen::{Found, VarlenScheduler, sequence_of};
@@ -7,62 +8,83 @@ use crate::hopper::{Body, HopperKernel};
 use crate::lengths::{self, Span};
 use crate::rows::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
-use attention_tile::{InPages, PagedRow};
+use attention_tile::{InPages, LoadScales, PagedRow};
+use core::marker::PhantomData;
 use spec::{
     HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a, Told,
     VariantParams, WorkTile,
 };
 use tile::global::GlobalVec;
 use tile::tma::{RaggedRow, TileInfo};
-use tile::{Block, Smem};
+use tile::{Block, Smem, Warp};
 
-/// A tile of one sequence, whose keys and values lie in a KV cache.
+/// A tile of one sequence, whose keys and values lie in a KV cache with scales `S`.
 #[derive(Clone, Copy)]
-struct CacheTile(SequenceTile);
+struct CacheTile<S> {
+    of: SequenceTile,
+    /// See [`MapTile::factors`].
+    factors: [f32; 2],
+    kind: PhantomData<S>,
+}
 
-impl QueryTile for CacheTile {
+impl<S: LoadScales> QueryTile for CacheTile<S> {
     const MAY_LACK_KEYS: bool = true;
 
     #[inline(always)]
     fn before(&self) -> u32 {
-        self.0.before()
+        self.of.before()
     }
     #[inline(always)]
     fn rows(&self, p: &impl Problem, tile_m: u32) -> Rows {
-        self.0.rows(p, tile_m)
+        self.of.rows(p, tile_m)
     }
 }
 
-impl MapTile for CacheTile {
+impl<S: LoadScales> MapTile for CacheTile<S> {
     type Queries = RaggedMap;
     type Keys = InPages;
-    type Params = HopperPagedParams;
+    type Params = HopperPagedParams<S>;
 
     #[inline(always)]
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.of.is_empty()
     }
 
     #[inline(always)]
     fn queries(&self, row: u32) -> RaggedRow {
-        self.0.query(row)
+        self.of.query(row)
     }
 
     #[inline(always)]
-    fn keys(&self, p: &HopperPagedParams, row: u32) -> PagedRow {
-        let SequenceTile { tile, sequence, keys, .. } = self.0;
+    fn keys(&self, p: &HopperPagedParams<S>, row: u32) -> PagedRow {
+        let SequenceTile { tile, sequence, keys, .. } = self.of;
         PagedRow::new(&p.cache, p.boxes, sequence, tile.kv_head, row, keys.rows())
     }
 
     #[inline(always)]
-    fn lse(&self, p: &HopperPagedParams) -> GlobalVec {
-        self.0.lse(&p.forward.lse, p.forward.q_len, |first| p.queries.div_rem(first).0)
+    fn lse(&self, p: &HopperPagedParams<S>) -> GlobalVec {
+        self.of.lse(&p.forward.lse, p.forward.q_len, |first| p.queries.div_rem(first).0)
+    }
+
+    #[inline(always)]
+    fn in_warp(self, p: &HopperPagedParams<S>, warp: Warp) -> Self {
+        let of = self.of.uniform(warp);
+        let [k, v] = [0, 1].map(|which| p.scales.load(which, of.sequence, of.tile.kv_head));
+        let factors = [factor(&p.forward, k), v].map(|x| f32::from_bits(warp.uniform(x.to_bits())));
+        CacheTile { of, factors, kind: PhantomData }
+    }
+
+    const SCALED: bool = S::ARE_SOME;
+
+    #[inline(always)]
+    fn factors(&self) -> [f32; 2] {
+        self.factors
     }
 }
 
-impl Found for CacheTile {
+impl<S: LoadScales> Found for CacheTile<S> {
     #[inline(always)]
-    fn find(p: &HopperPagedParams, tile: WorkTile, tile_m: u32) -> Self {
+    fn find(p: &HopperPagedParams<S>, tile: WorkTile, tile_m: u32) -> Self {
         let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
         let (packed, least) = (cu_seqlens_q.count > 0, p.many.least.get());
         let of @ (sequence, queries, _) = sequence_of(
@@ -85,37 +107,46 @@ impl Found for CacheTile {
         );
         let keys = Span::upto(lengths::length(&p.lengths, sequence, forward.k_len));
         let aligned = (keys.rows() as i32 - queries.rows() as i32).wrapping_add(forward.window.shift);
-        CacheTile(SequenceTile::new(tile, of, keys, aligned))
+        CacheTile { of: SequenceTile::new(tile, of, keys, aligned), factors: [1.0; 2], kind: PhantomData }
     }
 
+    /// Factors take the place of what only masks and scores with parameters need.
     #[inline(always)]
     fn info(&self, told: bool) -> TileInfo {
-        self.0.info(told)
+        let info @ [a, b, c, d, e, f, _, _] = self.of.info(told);
+        match Self::SCALED {
+            true => {
+                let [k, v] = self.factors.map(f32::to_bits);
+                [a, b, c, d, e, f, k, v]
+            }
+            false => info,
+        }
     }
 
     #[inline(always)]
     fn of_info(info: TileInfo, told: bool) -> Self {
-        CacheTile(SequenceTile::of_info(info, told))
+        let factors = if Self::SCALED { [info[6], info[7]].map(f32::from_bits) } else { [1.0; 2] };
+        CacheTile { of: SequenceTile::of_info(info, told), factors, kind: PhantomData }
     }
 }
 
-impl<K: Body> HopperKernel for Paged<K> {
+impl<K: Body<Scales: LoadScales>> HopperKernel for Paged<K> {
     type Forward = HopperParams<RaggedMap, PagedMap>;
     #[inline(always)]
     fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap, PagedMap>> + Told<VariantParams<K>>>>(
-        p: &HopperPagedParams,
+        p: &HopperPagedParams<K::Scales>,
         variant: &VariantParams<K>,
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let source = |index, count| VarlenScheduler::<CacheTile, K>::of(p, index, count);
+        let source = |index, count| VarlenScheduler::<CacheTile<K::Scales>, K>::of(p, index, count);
         K::body(p, variant, source, block, smem)
     }
 }
 
-impl<K: Body<Mask: MaskMarker<Params = ()>>> RunAs<Paged<K>, Sm90a> for K {
+impl<K: Body<Mask: MaskMarker<Params = ()>, Scales: LoadScales>> RunAs<Paged<K>, Sm90a> for K {
     #[inline(always)]
-    fn run_as(p: HopperPagedParams, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
+    fn run_as(p: HopperPagedParams<K::Scales>, block: Block<Paged<K>>, smem: Smem<Paged<K>>) {
         Paged::<K>::enter(&p, &(), block, smem)
     }
 }

@@ -1,6 +1,7 @@
 //! Work tiles whose tensors are copied through tensor maps, and tile schedulers.
 use crate::work::QueryTile;
 use spec::{HopperParams, TensorMap, WorkTile};
+use tile::Warp;
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
 use tile::tma::{MapKind, StoreMapKind, Tma, TmaTile, TmaTransport};
@@ -25,6 +26,22 @@ pub trait MapTile: QueryTile {
     fn keys(&self, p: &Self::Params, row: u32) -> <Self::Keys as MapKind>::At;
     /// The LSE tensor, with all of its rows.
     fn lse(&self, p: &Self::Params) -> GlobalVec;
+
+    /// An equal tile that ptxas may keep in uniform registers, with its factors. A producer that is a whole
+    /// warp calls this function for the tile that it has found.
+    #[inline(always)]
+    fn in_warp(self, _: &Self::Params, _: Warp) -> Self {
+        self
+    }
+
+    /// Whether keys and values have scales.
+    const SCALED: bool = false;
+    /// The factor of the products of the tile's keys ([`crate::capped::factor`]), and the scale of its
+    /// values.
+    #[inline(always)]
+    fn factors(&self) -> [f32; 2] {
+        [1.0; 2]
+    }
 }
 
 /// The forward parameters of kernels whose work tiles have type `P`.

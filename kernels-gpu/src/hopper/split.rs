@@ -73,7 +73,7 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, TensorMap, TensorMap, N, D, D>::of(&block);
+        let tensors = Tensors::<E, E, TensorMap, TensorMap, N, D, D>::of(&block);
         let numbers = Mask::Staged::tensor::<C, N>(&block);
         one_by_one::<_, _, _, Mask, W, N, D, D, STAGES, ORDERED>(
             (&p.forward, variant),

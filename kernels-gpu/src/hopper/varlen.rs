@@ -16,7 +16,7 @@ use spec::{
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
 use tile::tma::{BroadcastTma, RaggedRow, TileInfo, TmaTile};
-use tile::{Block, Smem};
+use tile::{Block, Smem, Warp};
 
 /// The sequence of query block `m_block`, the queries of this sequence, and the number of its queries before
 /// the block. `begin` returns the index of a sequence's first query block. If no sequence contains the block
@@ -48,6 +48,15 @@ impl SequenceTile {
         };
         let tile = WorkTile { m_block: 0, ..tile };
         SequenceTile { tile, sequence, queries, keys, shift: aligned.wrapping_add(before as i32), before }
+    }
+
+    /// An equal tile that ptxas may keep in uniform registers.
+    #[inline(always)]
+    pub fn uniform(self, warp: Warp) -> Self {
+        let SequenceTile { tile, sequence, queries, keys, shift, before } = self;
+        let [sequence, shift, before] = [sequence, shift as u32, before].map(|x| warp.uniform(x));
+        let [queries, keys] = [queries, keys].map(|span| span.uniform(warp));
+        SequenceTile { tile, sequence, queries, keys, shift: shift as i32, before }
     }
 
     /// The tile info that describes this tile. If masks or scores have parameters (`told`), the info includes

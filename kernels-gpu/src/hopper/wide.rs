@@ -27,7 +27,7 @@ type Shared<
     const STAGES: usize,
 > = (
     MbarrierPipeline<QTiles<E, W, D>, 1, <S as Scheduler>::By>,
-    (Blocks<S, E, N, D, STAGES>, (Blocks<S, E, N, DV, STAGES>, StagedBy<Mask, W, N>)),
+    (Blocks<S, E, E, N, D, STAGES>, (Blocks<S, E, E, N, DV, STAGES>, StagedBy<Mask, W, N>)),
 );
 
 /// Processes one work tile after the other. `store` gets a tile's results and the guard of the tile's Q.
@@ -46,7 +46,7 @@ pub fn one_by_one<
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     source: impl Fn(u32, u32) -> S,
-    (tensors, numbers): (&TensorsOf<S, E, N, D, DV>, &StagedTensor<Mask, N>),
+    (tensors, numbers): (&TensorsOf<S, E, E, N, D, DV>, &StagedTensor<Mask, N>),
     block: Block<C>,
     smem: Smem<C>,
     store: impl Fn(
@@ -63,8 +63,17 @@ pub fn one_by_one<
         shared,
         |(q, (k, (v, staged)))| {
             let (told, staged) = ((p, variant), (staged, numbers));
-            copy::<_, E, Mask, W, N, D, DV, 1, STAGES>(told, source(index, count), tensors, q, k, v, staged)
+            copy::<_, E, E, Mask, W, N, D, DV, 1, STAGES>(
+                told,
+                source(index, count),
+                tensors,
+                q,
+                k,
+                v,
+                staged,
+            )
         },
+        |_| (),
         |mut group, (mut q, (mut k, (mut v, mut staged)))| {
             let (warp, first_row) = (group.warp(), group.first_row());
             // This is not a `for` loop: if a loop ends at its top, ptxas assumes that lanes leave the loop
@@ -108,7 +117,7 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        let tensors = Tensors::<E, _, _, N, D, DV>::of(&block);
+        let tensors = Tensors::<E, E, _, _, N, D, DV>::of(&block);
         let numbers = Mask::Staged::tensor::<C, N>(&block);
         one_by_one::<_, _, _, Mask, W, N, D, DV, STAGES, ORDERED>(
             (p, variant),

@@ -29,12 +29,15 @@ unsafe impl<E: Element, const C: usize, const W: usize> Place for StoreBuffer<E,
 
 impl<E: Element, const C: usize, const W: usize> Specialized for StoreBuffer<E, C, W> {
     type Producer = ();
+    type Converter = ();
     type Consumer = Self;
     const PRODUCERS: u32 = 1;
     #[inline(always)]
     unsafe fn init(&self, _: u32) {}
     #[inline(always)]
     unsafe fn producer(self, _: Warp) {}
+    #[inline(always)]
+    unsafe fn converter(self, _: Warp) {}
     #[inline(always)]
     unsafe fn consumer(self, _: Warp) -> Self {
         self

@@ -331,7 +331,7 @@ impl<const R: usize, const G: usize> ColAcc<R, G> {
     }
 
     #[inline(always)]
-    fn each(&mut self, mut f: impl FnMut(usize, usize, usize, &mut f32)) {
+    pub(super) fn each(&mut self, mut f: impl FnMut(usize, usize, usize, &mut f32)) {
         for r in 0..R {
             for g in 0..G {
                 for i in 0..4 {
@@ -356,6 +356,28 @@ impl<const G: usize> ColSum<G> {
             for g in 0..G {
                 // SAFETY: `Warp` stands for 32 converged lanes.
                 unsafe { E::mma(&mut self.0[g], [E::ONES; 4], b.0[k][g]) }
+            }
+        }
+    }
+
+    /// Adds this lane's rows of `x`. [`ColSum::gather`] must follow the last addition.
+    #[inline(always)]
+    pub fn add_lanes<const R: usize>(&mut self, x: &ColAcc<R, G>) {
+        for g in 0..G {
+            for i in 0..4 {
+                for r in 0..R {
+                    self.0[g][i] += x.0[r][g][i];
+                }
+            }
+        }
+    }
+
+    /// Sums all lanes' rows.
+    #[inline(always)]
+    pub fn gather(&mut self, warp: Warp) {
+        for g in 0..G {
+            for c in 0..2 {
+                self.0[g][c] = warp.octet(self.0[g][c] + self.0[g][c + 2], |x, y| x + y);
             }
         }
     }

@@ -1,15 +1,15 @@
 //! Tiles of an element type as A operands, direct or transposed.
 use crate::Warp;
 use crate::mma::TensorCore;
-use crate::shared::convert::shift_odd_even;
-use crate::shared::{ConvertTo, SharedTile};
-use contract::{Bf16, E4m3, Element, F16, Native};
+use crate::shared::convert::{integers_odd_even, shift_odd_even};
+use crate::shared::{ConvertTo, Scaled, SharedTile};
+use contract::{Bf16, E4m3, F16, Int8, Native};
 use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use cuda_std::math::{permute_bytes, unpack_e4m3};
 
 /// An element type of shared tiles in products with few columns. Such a product may sum its k-steps in any
 /// column order that both operands share: `right_word` defines the order of the B operand's words.
-pub trait Stored: Element {
+pub trait Stored: Scaled {
     /// The element type that tensor cores multiply.
     type As: TensorCore;
     /// The value of a stored element, divided by the value that its operand has. The factor is 1, unless the
@@ -130,3 +130,4 @@ macro_rules! eight_bits {
 }
 eight_bits!(Native<E4m3>, halves | x | unpack_e4m3(permute_bytes(x, 0x3120)));
 eight_bits!(E4m3, halves shift_odd_even);
+eight_bits!(Int8, halves integers_odd_even);

@@ -2,6 +2,7 @@
 use crate::Warp;
 use crate::mma::{AFrag, Acc, Mma, OperandA, Part, Resident};
 use crate::shared::SharedTile;
+use crate::tma::Fills;
 use contract::{Bf16, F16};
 use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use cuda_std::wgmma::{self, Accumulator};
@@ -55,7 +56,7 @@ pub trait TensorCore: Mma {
 }
 
 /// An element type that tensor cores multiply asynchronously, for a warpgroup.
-pub trait WarpgroupCore: Mma {
+pub trait WarpgroupCore: Mma + Fills<Self> {
     /// Issues one k-step of `d = a b^T`, or of `d += a b^T` if `accumulate` is true.
     ///
     /// # Safety

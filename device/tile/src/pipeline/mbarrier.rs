@@ -36,6 +36,15 @@ pub struct Producer<T, const S: usize, By> {
     pub(crate) by: PhantomData<By>,
 }
 
+/// The side of a converter warp, between the producers and the consumers of a pipeline: the right to convert
+/// stages.
+pub struct StageConverter<T, const S: usize, By> {
+    pub(crate) state: PipelineState<T, S>,
+    /// The warp. Its index counts only converter warps.
+    pub(crate) warp: Warp,
+    pub(crate) by: PhantomData<By>,
+}
+
 /// The consumers' side of a pipeline: the right to read stages.
 pub struct Consumer<T, const S: usize, By = CpAsync<Warp>> {
     pub(crate) state: PipelineState<T, S>,
@@ -95,6 +104,12 @@ impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
     #[inline(always)]
     pub(crate) fn first(base: u32) -> Self {
         PipelineState { base, stage: 0, parity: 0, what: PhantomData }
+    }
+    /// The state of a round whose stage and parity are packed into one number, below `2 * S`.
+    #[inline(always)]
+    pub(crate) fn packed(base: u32, round: u32) -> Self {
+        let parity = (round >= S as u32) as u32;
+        PipelineState { base, stage: round - parity * S as u32, parity, what: PhantomData }
     }
     #[inline(always)]
     pub(crate) fn address(&self) -> u32 {

@@ -5,15 +5,20 @@ use crate::{Block, Warp};
 use contract::Kernel;
 use core::marker::PhantomData;
 use cuda_std::registers::{Registers, setmaxnreg_dec, setmaxnreg_inc};
-use cuda_std::{mbarrier, tma};
+use cuda_std::{mbarrier, thread, tma};
 
 /// Shared memory with a producer side and a consumer side. [`Block::specialize`] gives the two sides to
 /// different warps.
 pub trait Specialized: Place {
-    /// The number of producer threads. Each of these threads is in another warp.
+    /// The number of producer threads. Each of these threads is in another warp; if there are converter
+    /// warps, all of these threads are lanes of one warp.
     const PRODUCERS: u32;
+    /// Whether converter warps stand between producers and consumers.
+    const CONVERTS: bool = false;
     /// The producer side, for a producer thread.
     type Producer;
+    /// The side of a converter warp.
+    type Converter;
     /// The consumer side, for a consumer warp.
     type Consumer;
     /// Initialises the memory for `consumers` consumer warps.
@@ -21,12 +26,17 @@ pub trait Specialized: Place {
     /// # Safety
     /// - One thread calls this function, and a block barrier follows before any use.
     unsafe fn init(&self, consumers: u32);
-    /// The producer side for a thread of warp `warp`.
+    /// The producer side for producer thread `warp.index`, which is lane `warp.lane` of its warp.
     ///
     /// # Safety
-    /// - One thread of each of at least [`Self::PRODUCERS`] warps has the producer side, and no other thread
-    ///   has it. The warps are numbered from 0.
+    /// - At least [`Self::PRODUCERS`] threads, numbered from 0, have the producer side, and no other thread
+    ///   has it.
     unsafe fn producer(self, warp: Warp) -> Self::Producer;
+    /// The side of converter warp `warp`.
+    ///
+    /// # Safety
+    /// - If there are converter warps, three warps, numbered from 0, have this side; otherwise no warp.
+    unsafe fn converter(self, warp: Warp) -> Self::Converter;
     /// The consumer side for warp `warp`.
     ///
     /// # Safety
@@ -37,18 +47,23 @@ pub trait Specialized: Place {
 impl Specialized for () {
     const PRODUCERS: u32 = 1;
     type Producer = ();
+    type Converter = ();
     type Consumer = ();
     #[inline(always)]
     unsafe fn init(&self, _: u32) {}
     #[inline(always)]
     unsafe fn producer(self, _: Warp) -> Self::Producer {}
     #[inline(always)]
+    unsafe fn converter(self, _: Warp) -> Self::Converter {}
+    #[inline(always)]
     unsafe fn consumer(self, _: Warp) -> Self::Consumer {}
 }
 
 impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     const PRODUCERS: u32 = if A::PRODUCERS > B::PRODUCERS { A::PRODUCERS } else { B::PRODUCERS };
+    const CONVERTS: bool = A::CONVERTS || B::CONVERTS;
     type Producer = (A::Producer, B::Producer);
+    type Converter = (A::Converter, B::Converter);
     type Consumer = (A::Consumer, B::Consumer);
     #[inline(always)]
     unsafe fn init(&self, consumers: u32) {
@@ -64,6 +79,11 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
         unsafe { (self.0.producer(warp), self.1.producer(warp)) }
     }
     #[inline(always)]
+    unsafe fn converter(self, warp: Warp) -> Self::Converter {
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { (self.0.converter(warp), self.1.converter(warp)) }
+    }
+    #[inline(always)]
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer {
         // SAFETY: the caller keeps the preconditions.
         unsafe { (self.0.consumer(warp), self.1.consumer(warp)) }
@@ -76,11 +96,13 @@ struct Copying<P, const W: usize>(PhantomData<P>);
 struct Computing<P, const W: usize>(PhantomData<P>);
 
 /// Registers per thread of the producer warpgroup and of the consumer warpgroups. Several producer threads
-/// look up the place of each box, for which 24 registers are too few.
+/// look up the place of each box, for which 24 registers are too few. A whole warp that looks up boxes, and
+/// converter warps, which hold words of a stage, need more.
 const fn registers(w: usize, producers: u32) -> [u32; 2] {
     let [copying, computing] = match (w, producers) {
         (2, 1) => [24, 240],
-        (2, _) => [40, 232],
+        (2, 4) => [40, 232],
+        (2, _) => [56, 224],
         (3, _) => [32, 160],
         _ => panic!("there must be two or three consumer warpgroups"),
     };
@@ -99,7 +121,8 @@ impl<P: Specialized, const W: usize> Registers for Computing<P, W> {
 impl<K: Kernel> Block<K> {
     /// Divides the block into a producer warpgroup and `W` consumer warpgroups. Consumer warpgroups run
     /// `compute`. One thread of each of [`Specialized::PRODUCERS`] warps of the producer warpgroup runs
-    /// `copy`. The producer warpgroup releases registers, and the consumer warpgroups take them.
+    /// `copy`. If stages are converted, all lanes of the first warp run `copy`, and the other three warps run
+    /// `convert`. The producer warpgroup releases registers, and the consumer warpgroups take them.
     ///
     /// The block is consumed. Consumer warpgroups stay until their stores are written. Producers need not
     /// stay, because the consumers wait for every load. A producer thread may even exit within `copy`
@@ -109,13 +132,15 @@ impl<K: Kernel> Block<K> {
         self,
         shared: P,
         copy: impl FnOnce(P::Producer),
+        convert: impl FnOnce(P::Converter),
         compute: impl FnOnce(Warpgroup<W>, P::Consumer),
     ) {
         const {
             assert!(K::THREADS == 128 * (W as u32 + 1), "one warpgroup copies, the others compute");
             let [copying, computing] = registers(W, P::PRODUCERS);
             assert!(copying < computing, "producers must have fewer registers than consumers");
-            assert!(P::PRODUCERS == 1 || P::PRODUCERS == 4, "one thread must copy, or one of each warp");
+            let most = if P::CONVERTS { 32 } else { 4 };
+            assert!(P::PRODUCERS == 1 || P::PRODUCERS == most, "one thread copies, or one of each warp");
         }
         let mut block = self;
         // The number is the same in all lanes. ptxas must know this, so that branches on the number stay
@@ -127,12 +152,19 @@ impl<K: Kernel> Block<K> {
             mbarrier::fence_init();
         }
         block.sync();
-        let warp = Warp { index: number, lane: block.thread % 32 };
+        let lane = if P::CONVERTS { thread::lane_id() } else { block.thread % 32 };
+        let warp = Warp { index: number, lane };
         if number / 4 == 0 {
             // SAFETY: the whole warpgroup takes this branch, and it starts with more registers.
             unsafe { setmaxnreg_dec::<Copying<P, W>>() };
             // If only one thread produces, its warp and lane are constants.
-            if P::PRODUCERS > 1 && warp.lane == 0 {
+            if P::CONVERTS && number == 0 {
+                // SAFETY: the lanes of one warp call this.
+                copy(unsafe { shared.producer(Warp { index: warp.lane, ..warp }) });
+            } else if P::CONVERTS {
+                // SAFETY: the other three warps of the warpgroup call this.
+                convert(unsafe { shared.converter(Warp { index: number - 1, ..warp }) });
+            } else if P::PRODUCERS > 1 && warp.lane == 0 {
                 // SAFETY: one thread of each of four warps calls this.
                 copy(unsafe { shared.producer(warp) });
             } else if P::PRODUCERS == 1 && block.thread == 0 {

@@ -9,7 +9,7 @@
 //! address would cost three more instructions per product.
 use crate::Warp;
 use crate::pipeline::mbarrier::PipelineState;
-use crate::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized};
+use crate::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageConverter};
 use crate::shared::{SharedLayout, SharedTile, SharedTiles};
 use crate::tma::{BroadcastTma, MapKind, TileInfo, Tma, TmaTile, TmaTransport};
 use contract::Element;
@@ -53,8 +53,10 @@ impl<T> Drop for StageGuard<'_, T> {
 
 impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipeline<T, S, By> {
     type Producer = Producer<T, S, By>;
+    type Converter = StageConverter<T, S, By>;
     type Consumer = Consumer<T, S, By>;
-    const PRODUCERS: u32 = By::MapKind::PRODUCERS;
+    const PRODUCERS: u32 = By::PRODUCERS;
+    const CONVERTS: bool = By::CONVERTS;
     #[inline(always)]
     unsafe fn init(&self, consumers: u32) {
         let mut state = PipelineState::<T, S>::first(self.base);
@@ -63,6 +65,9 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipel
             unsafe {
                 mbarrier::init(state.full().address, By::ARRIVALS);
                 mbarrier::init(state.empty().address, consumers);
+                if By::CONVERTS {
+                    state.init_landed();
+                }
             }
             state.advance();
         }
@@ -70,6 +75,10 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipel
     #[inline(always)]
     unsafe fn producer(self, warp: Warp) -> Self::Producer {
         Producer { state: PipelineState::first(self.base), warp, by: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn converter(self, warp: Warp) -> Self::Converter {
+        StageConverter { state: PipelineState::first(self.base), warp, by: PhantomData }
     }
     #[inline(always)]
     unsafe fn consumer(self, warp: Warp) -> Self::Consumer {

@@ -11,6 +11,8 @@ use cuda_std::tma;
 /// - All producers for which `has_some` is true call `load`, and these calls together copy each byte of the
 ///   tile exactly once. No box reaches a byte outside of the tile.
 /// - `has_some` is true for producer 0.
+/// - If all lanes of a warp call `load_boxes` with what `find_boxes` has found for one row, these calls
+///   together copy each byte of the tile exactly once, too.
 pub unsafe trait MapKind: Copy + 'static {
     /// The type of the kernel's parameter that contains the encoded map.
     type Data: 'static;
@@ -33,6 +35,34 @@ pub unsafe trait MapKind: Copy + 'static {
     /// - The preconditions of [`tma::load_4d`] hold, for a map of this kind. The boxes of the map make up the
     ///   tile.
     unsafe fn load(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, producer: u32);
+
+    /// The boxes of one lane, if the lanes of a warp share the boxes of a tile.
+    type Boxes: Copy;
+    /// Finds a lane's boxes of the tile at `at`.
+    fn find_boxes(at: Self::At, lane: u32) -> Self::Boxes;
+    /// Starts the copies of a lane's boxes to shared memory.
+    ///
+    /// # Safety
+    /// - The preconditions of `load` hold.
+    unsafe fn load_boxes(to: u32, map: u64, tile: Panels, boxes: Self::Boxes, full: u32, lane: u32);
+}
+
+/// What a map kind with one producer does in a warp: the first lane has all boxes.
+macro_rules! first_lane {
+    () => {
+        type Boxes = Self::At;
+        #[inline(always)]
+        fn find_boxes(at: Self::At, _: u32) -> Self::At {
+            at
+        }
+        #[inline(always)]
+        unsafe fn load_boxes(to: u32, map: u64, tile: Panels, at: Self::At, full: u32, lane: u32) {
+            if lane == 0 {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe { Self::load(to, map, tile, at, full, 0) }
+            }
+        }
+    };
 }
 
 /// A kind of tensor map that also serves stores.
@@ -85,6 +115,7 @@ impl Panels {
 /// The map kind of dense batches: a row's coordinates are row, head and batch.
 // SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for TensorMap {
+    first_lane!();
     type Data = Self;
     type At = [u32; 3];
     #[inline(always)]
@@ -116,6 +147,7 @@ pub struct MatrixMap;
 
 // SAFETY: one producer; a panel is a box, and all panels are the tile.
 unsafe impl MapKind for MatrixMap {
+    first_lane!();
     type Data = TensorMap;
     type At = [u32; 4];
     #[inline(always)]
@@ -154,6 +186,7 @@ impl RaggedRow {
 
 // SAFETY: there is one producer. Each panel is a box, and the panels are the tile.
 unsafe impl MapKind for RaggedMap {
+    first_lane!();
     type Data = Self;
     type At = RaggedRow;
     #[inline(always)]
@@ -230,6 +263,18 @@ impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, 
     pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, producer: u32) {
         // SAFETY: the caller keeps the preconditions; the map's boxes are the tile.
         unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, producer) }
+    }
+}
+
+impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {
+    /// Starts the copies of one lane's boxes ([`MapKind::load_boxes`]).
+    ///
+    /// # Safety
+    /// - The preconditions of [`TmaTensor::load`] hold.
+    #[inline(always)]
+    pub(crate) unsafe fn load_boxes(&self, to: u32, boxes: M::Boxes, full: u32, lane: u32) {
+        // SAFETY: the caller keeps the preconditions; the map's boxes are the tile.
+        unsafe { M::load_boxes(to, self.map, SharedTile::<E, R, C>::IN_PANELS, boxes, full, lane) }
     }
 }
 

@@ -5,12 +5,16 @@ use crate::layout;
 use crate::tma::MapKind;
 use contract::TensorMap;
 use core::marker::PhantomData;
+use cuda_std::mbarrier;
 
 /// TMA copies tiles box by box, through tensor maps of kind `M`.
 pub struct Tma<M = TensorMap>(PhantomData<M>);
 /// TMA copies like [`Tma`]'s, with a [`TileInfo`] beside each stage. The producer writes the tile info, and
 /// every consumer reads it.
 pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
+/// TMA copies elements `F` into a stage, and converter warps convert them there. The producers are the lanes
+/// of one warp; the other warps of the producer warpgroup convert.
+pub struct ConvertedTma<F, M = TensorMap>(PhantomData<(F, M)>);
 
 /// Broadcast tile info: eight words about a stage, which the producer passes to the consumers.
 pub type TileInfo = [u32; 8];
@@ -19,6 +23,10 @@ pub type TileInfo = [u32; 8];
 pub trait TmaTransport: Transport {
     /// The kind of tensor maps.
     type MapKind: MapKind;
+    /// The number of threads that share the boxes of a stage.
+    const PRODUCERS: u32 = Self::MapKind::PRODUCERS;
+    /// Whether converter warps stand between TMA and the consumers.
+    const CONVERTS: bool = false;
 }
 
 macro_rules! engines {
@@ -38,4 +46,21 @@ macro_rules! engines {
 engines! {
     Tma: 0;
     BroadcastTma: size_of::<TileInfo>();
+}
+
+impl<F, M> ConvertedTma<F, M> {
+    /// Number of warps that convert.
+    pub(crate) const WARPS: u32 = 3;
+}
+impl<F, M> Sealed for ConvertedTma<F, M> {}
+impl<F, M: MapKind> Transport for ConvertedTma<F, M> {
+    const ARRIVALS: u32 = Self::WARPS;
+    /// The mbarrier *landed*, and a word that tells converter warps that no stage follows.
+    const INFO_BYTES: usize = 2 * mbarrier::BYTES;
+    const ROUND: usize = layout::PANEL_ALIGN;
+}
+impl<F, M: MapKind> TmaTransport for ConvertedTma<F, M> {
+    type MapKind = M;
+    const PRODUCERS: u32 = 32;
+    const CONVERTS: bool = true;
 }

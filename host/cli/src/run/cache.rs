@@ -40,7 +40,8 @@ pub(crate) struct Input {
     /// The number of columns of a latent cache's values, which are the first columns of keys, or `None` if
     /// the file has values.
     v_width: Option<usize>,
-    /// Scales of keys and of values: one for all key heads, or one per key head.
+    /// Scales of keys and of values: one for all key heads, or one per key head. An int8 cache has one per
+    /// row and key head, `[pages, page, heads]`.
     scales: [Option<Vec<f32>>; 2],
     pages: TensorView,
     /// The layout of values in their pages.
@@ -338,12 +339,18 @@ fn table(file: &File<'_>, batch: usize) -> Result<Option<(Vec<i32>, usize)>, Err
     }
 }
 
-/// Returns the scale of an e4m3 KV cache.
+/// Returns the scale of an e4m3 KV cache, or the scales of an int8 KV cache.
 fn scale(file: &File<'_>, name: &str, pages: &TensorView) -> Result<Option<Vec<f32>>, Error> {
+    if pages.dtype == DType::Int8 {
+        let [count, page, heads, _] = pages.shape;
+        return file.per_token(name, [count, page, heads]).map(Some);
+    }
     let scale = file.per_head(name, pages.shape[2], true)?;
     if scale.is_some() && pages.dtype != DType::E4m3 {
         let what = format_args!("has `{name}`, and `k_cache` is {}", pages.dtype.name());
-        return Err(file.invalid(format_args!("{what}; only an F8_E4M3 cache has scales, remove `{name}`")));
+        return Err(
+            file.invalid(format_args!("{what}; only an F8_E4M3 or I8 cache has scales, remove `{name}`"))
+        );
     }
     if let Some(wrong) = scale.iter().flatten().find(|x| !(x.is_normal() && **x > 0.0)) {
         return Err(file.invalid(format_args!("`{name}` has {wrong:e}; it must be a normal f32 above 0")));

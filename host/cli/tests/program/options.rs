@@ -75,8 +75,8 @@ fn options_that_are_not_valid() {
     check(
         &["bench", "--suite", "decoding"],
         2,
-        "has no suite `decoding`, only append, decode, extra, headline, hopper, hopper-extra, merge, \
-         mixed, mla, packed, paged, prefill, prefix, ragged",
+        "has no suite `decoding`, only append, chunked, decode, extra, headline, hopper, hopper-extra, \
+         merge, mixed, mla, packed, paged, prefill, prefix, ragged",
     );
     check(
         &["sweep", "--suite", "decode"],

@@ -139,6 +139,15 @@ const ROUNDED: &[AppendCase] = &[
     AppendCase { tokens: [100, 0], pages: [8, 16], ..PLAIN },
 ];
 
+/// Cases of int8 caches, whose rows have 16 to 256 columns.
+const INTEGERS: &[AppendCase] = &[
+    PLAIN,
+    AppendCase { lies: Hnd, wide: false, heads: 3, head_dim: 128, ..PLAIN },
+    AppendCase { lies: Interleaved { hnd: false }, heads: 1, head_dim: 16, pages: [7, 3], ..PLAIN },
+    AppendCase { lies: Interleaved { hnd: true }, head_dim: 256, pages: [40, 1], tokens: [21, 0], ..PLAIN },
+    AppendCase { head_dim: 48, tokens: [100, 0], pages: [8, 16], ..PLAIN },
+];
+
 /// A rotation of all 64 columns, with queries.
 const TURN: RotaryCase = RotaryCase {
     style: RotaryStyle::Halves,
@@ -200,8 +209,10 @@ const fn turned(rotary: RotaryCase, case: AppendCase) -> AppendCase {
 pub fn append_edges(kernel: &AppendInfo, seed: u64) -> Vec<AppendCase> {
     let (cases, types) = match (kernel.rotates, kernel.rounds) {
         (None, None) => (COPIES.to_vec(), vec![[DType::F16; 2], [DType::Bf16; 2]]),
+        (None, Some(types)) if kernel.whole_rows() => (INTEGERS.to_vec(), vec![types]),
         (None, Some(types)) => (ROUNDED.to_vec(), vec![types]),
         (Some(dtype), None) => ([ROTATED, ROTATED_COPIES].concat(), vec![[dtype; 2]]),
+        (Some(_), Some(types)) if kernel.whole_rows() => (ROTATED.to_vec(), vec![types]),
         (Some(_), Some(types)) => {
             let scales = [Scales::One, Scales::Values(0.75, 3.0), Scales::Heads].into_iter().cycle();
             (

@@ -1,12 +1,14 @@
 //! Append cases in host memory.
 use super::rotary::{Table, positions};
 use super::{AppendCase, Lies, RotaryCase, Scales, append};
+use crate::arithmetic::{decode, encode};
 use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
 use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
-use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView};
+use ferroflash::DType;
+use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView, TokenScales};
 
 /// The value of every byte of a cache before the append. A row that no slot names must keep this value.
 const OLD: u8 = 0xa5;
@@ -34,8 +36,8 @@ struct Turn {
 }
 
 impl AppendMemory {
-    /// Draws elements of all magnitudes: some are beyond e4m3's range, and some are NaN. Slots are in random
-    /// order.
+    /// Draws elements of all magnitudes: some are beyond e4m3's range, and some are NaN. Every second row
+    /// of an int8 cache has numbers only, and some rows have zeros only. Slots are in random order.
     pub fn new(case: &AppendCase) -> Self {
         let mut random = Random::new(case.seed);
         let slots = [(); 2].map(|()| slots(case, &mut random));
@@ -108,6 +110,13 @@ impl AppendMemory {
         }
     }
 
+    /// Returns the position of the scales of keys among the outputs, in an int8 cache. The scales of values
+    /// follow.
+    fn scales(&self) -> Option<usize> {
+        let rotates = self.rotary.as_ref().is_some_and(|turn| turn.of.query_heads.is_some());
+        (self.case.dtypes[1] == DType::Int8).then(|| self.caches() + usize::from(rotates))
+    }
+
     /// Returns the new keys as they go into the cache.
     fn keys(&self, round: usize) -> Vec<u16> {
         let mut keys = self.rows[0].clone();
@@ -127,10 +136,16 @@ impl AppendMemory {
         {
             // `view.address` is 0, the address of the first key.
             let first = GUARD + view.address as usize;
+            let scales = self.scales().map(|at| at + which);
+            let mut of_rows = scales.map(|at| std::mem::take(&mut caches[at]));
             let cache = &mut caches[which % count][first..];
-            append(cache, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {
+            let to = of_rows.as_mut().map_or(&mut [][..], |bytes| &mut bytes[GUARD..]);
+            append(cache, to, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {
                 self.scale(which, head)
             });
+            if let Some((at, bytes)) = scales.zip(of_rows) {
+                caches[at] = bytes;
+            }
         }
         if let Some(turn) = &self.rotary
             && let Some(heads) = turn.of.query_heads
@@ -190,6 +205,24 @@ fn numbers(case: &AppendCase, heads: usize, random: &mut Random) -> Vec<u16> {
     for bits in numbers.iter_mut().skip(1).step_by(3) {
         *bits = random.bits() as u16;
     }
+    if case.dtypes[1] == DType::Int8 {
+        for (i, row) in numbers.chunks_mut(case.head_dim).enumerate().filter(|(i, _)| i % 4 != 0) {
+            for bits in &mut *row {
+                // Integers and halves, so that quotients lie between two integers if the scale is 1; a few
+                // bits of the mantissa, which are subnormal numbers; zeros; or any numbers.
+                *bits = match i % 16 {
+                    1 => encode(case.dtypes[0], (random.bits() % 509) as f64 / 2.0 - 127.0),
+                    2 => *bits & 0x807f,
+                    3 => *bits & 0x8000,
+                    _ if decode(case.dtypes[0], *bits).is_finite() => *bits,
+                    _ => 0,
+                };
+            }
+            if i % 16 == 1 {
+                row[0] = encode(case.dtypes[0], 127.0);
+            }
+        }
+    }
     numbers
 }
 
@@ -232,6 +265,10 @@ impl Work for AppendMemory {
             }
             outputs.push((name, bytes));
         }
+        if self.scales().is_some() {
+            let bytes = self.elements() / self.case.head_dim * 4;
+            outputs.extend(["k_scale", "v_scale"].map(|name| buffer(name, bytes)));
+        }
         outputs
     }
 
@@ -251,7 +288,16 @@ impl Work for AppendMemory {
             }
         });
         let slots = if wide { Slots::i64 } else { Slots::i32 }(inputs[2], tokens as u64);
-        let pages = KvPages::new(keys, values).scales(k_scale, v_scale);
+        let pages = match self.scales() {
+            None => KvPages::new(keys, values).scales(k_scale, v_scale),
+            Some(at) => {
+                let [k, v] = [0, 1].map(|which| {
+                    let elements = (self.elements() / head_dim) as u64;
+                    TokenScales::contiguous(outputs[at + which] + GUARD as u64, elements, heads)
+                });
+                KvPages::int8(keys, values, k, v)
+            }
+        };
         let append = match self.case.lies {
             Lies::Latent(_) => Append::latent(k, pages, slots),
             _ => Append::new(k, v, pages, slots),

@@ -1,5 +1,5 @@
 //! The places of keys and values in a cache.
-use super::{DecodeCase, DecodeMemory, Pages, SCALES};
+use super::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;
 use crate::work::POISON;
 use ferroflash::DType;
@@ -61,7 +61,8 @@ impl DecodeMemory {
             for (b, rows) in rows[which].iter().enumerate() {
                 for (i, row) in rows.chunks(case.head_dim).enumerate() {
                     let row = &row[..view.shape[3]];
-                    let row: Vec<u8> = row.iter().flat_map(|x| case.stored(*x, SCALES[which])).collect();
+                    let row: Vec<u8> =
+                        row.iter().flat_map(|x| case.stored(*x, case.scale(which, i))).collect();
                     pool[which % buffers][self.place(&view, b, i)..][..row.len()].copy_from_slice(&row);
                 }
             }
@@ -78,11 +79,29 @@ impl DecodeMemory {
             let row = |i| {
                 let row = &pool[which % pool.len()][self.place(&views[which], b, i)..];
                 let columns = views[which].shape[3];
-                let row = row.chunks(bytes).take(columns).map(|x| case.read(x, SCALES[which]));
+                let row = row.chunks(bytes).take(columns).map(move |x| case.read(x, case.scale(which, i)));
                 row.chain(std::iter::repeat_n(0, case.head_dim - columns))
             };
             (0..case.filled[b] * case.heads[1]).flat_map(row).collect()
         })
+    }
+
+    /// Returns the scales of keys (0) or of values (1): one per head, or one per row in
+    /// `[pages][page][heads]` of an int8 cache. The scales of rows that belong to no sequence are poisoned.
+    pub(super) fn scales(&self, which: usize) -> Vec<u8> {
+        let (case, heads, (page, _)) = (&self.case, self.case.heads[1], self.case.paging());
+        if case.cache != DType::Int8 {
+            return case.scale(which, 0).to_ne_bytes().repeat(heads);
+        }
+        let mut all = vec![POISON; self.table.count * page * heads * 4];
+        for (b, filled) in case.filled.iter().enumerate() {
+            for (key, head) in (0..*filled).flat_map(|key| (0..heads).map(move |head| (key, head))) {
+                let number = self.table.numbers[b * self.table.columns + key / page] as usize;
+                let at = ((number * page + key % page) * heads + head) * 4;
+                all[at..][..4].copy_from_slice(&case.scale(which, key * heads + head).to_ne_bytes());
+            }
+        }
+        all
     }
 
     /// Returns the offset of a row's first byte in the buffer of `view`, whose address is 0. `row` is the

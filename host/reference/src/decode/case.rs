@@ -36,12 +36,16 @@ impl Pages {
     }
 }
 
+/// The integers of an int8 cache are normal numbers times this number.
+const INTEGERS: f32 = 32.0;
+
 /// A decode problem and the seed of its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeCase {
     /// Element type of queries and output.
     pub dtype: DType,
-    /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values.
+    /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values. In an int8 cache,
+    /// every row has its own scales.
     pub cache: DType,
     /// Number of keys of each sequence that the cache holds. The rows behind these keys are NaN.
     pub filled: Vec<usize>,
@@ -188,27 +192,54 @@ impl DecodeCase {
         }
     }
 
-    /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact,
-    /// because scales are powers of two.
+    /// Returns the scale of keys (0) or of values (1). In an int8 cache, it is the scale of row `row`,
+    /// counted in `[key][head]`. Products of integers and these scales are numbers of the queries' type.
+    pub(super) fn scale(&self, which: usize, row: usize) -> f32 {
+        match self.cache {
+            DType::E4m3 => [2.0, 0.5][which],
+            DType::Int8 => {
+                let bits = ((row * 2 + which) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+                // bf16 has no bits for other factors than powers of two.
+                let factor = match self.dtype {
+                    DType::F16 => [0.75, 1.0, 1.25, 1.75][bits as usize % 4],
+                    _ => 1.0,
+                };
+                // The scales of values have very different magnitudes.
+                let exponent = [1 - (bits >> 4) as i32 % 3, -((bits >> 4) as i32 % 11)][which];
+                factor * 2f32.powi(exponent) / INTEGERS
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact.
     pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
+            DType::Int8 => {
+                let integer = encode(DType::Int8, x * f64::from(INTEGERS));
+                encode(self.dtype, f64::from(decode(DType::Int8, integer) * scale))
+            }
             _ => encode(self.dtype, x),
         }
     }
 
     /// Converts a value that [`DecodeCase::number`] has returned to the bytes of the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
-        let bytes = bits.to_ne_bytes();
-        let eight = e4m3::encode(f64::from(decode(self.dtype, bits) / scale));
-        let (bytes, count) = if self.cache == DType::E4m3 { ([eight, 0], 1) } else { (bytes, 2) };
-        bytes.into_iter().take(count)
+        let number = f64::from(decode(self.dtype, bits) / scale);
+        let bytes = match self.cache {
+            DType::E4m3 | DType::Int8 => encode(self.cache, number).to_le_bytes(),
+            _ => bits.to_ne_bytes(),
+        };
+        bytes.into_iter().take(self.cache.bytes())
     }
 
     /// Converts bytes of the cache to a value of the queries' type.
     pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
         match self.cache {
-            DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(bytes[0]) * scale)),
+            DType::E4m3 | DType::Int8 => {
+                encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()) * scale))
+            }
             _ => u16::from_ne_bytes([bytes[0], bytes[1]]),
         }
     }

@@ -2,7 +2,6 @@
 use super::{DecodeCase, Pages};
 use crate::masks::at_edges;
 use crate::told::Told;
-use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 
@@ -20,7 +19,7 @@ fn of(entry: &AttnInfo, cases: Vec<DecodeCase>) -> Vec<DecodeCase> {
 
 /// Returns a head dim below the entry's, with whole chunks in its KV cache.
 fn less(entry: &AttnInfo) -> usize {
-    entry.head_dim as usize - if entry.kv_dtype == DType::E4m3 { 16 } else { 24 }
+    entry.head_dim as usize - if entry.kv_dtype.bytes() == 1 { 16 } else { 24 }
 }
 
 /// Returns problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout,

@@ -1,5 +1,5 @@
 //! Decode cases in device memory, and the outcome of a launch.
-use super::{DecodeMemory, Pages, SCALES};
+use super::{DecodeMemory, Pages};
 use crate::arithmetic::decode;
 use crate::tensor::TensorError;
 use crate::told::Told;
@@ -10,7 +10,8 @@ use crate::work::{
 };
 use ferroflash::driver::Harness;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Queries, Sinks, TensorView, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Queries, Sinks, TensorView, TokenScales,
+    VarlenQueries,
 };
 use ferroflash::{Attention, DType, Error, Plan};
 
@@ -19,7 +20,8 @@ const TABLE: usize = 3;
 const LENGTHS: usize = 4;
 const STARTS: usize = 5;
 const SLOPES: usize = 6;
-const POOL: usize = 7;
+const V_SCALE: usize = 7;
+const POOL: usize = 8;
 
 /// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,11 +126,12 @@ impl Work for DecodeMemory {
         let own = [
             ("q", bytes!(self.q)),
             ("sinks", bytes!(self.sinks)),
-            ("k_scale", bytes!(vec![SCALES[0]; case.heads[1]])),
+            ("k_scale", self.scales(0)),
             ("table", bytes!(self.table.numbers)),
             ("lengths", bytes!(case.lengths(Told::Filled))),
             ("cu_seqlens_q", bytes!(starts)),
             ("alibi_slopes", bytes!(self.slopes.values())),
+            ("v_scale", self.scales(1)),
         ];
         let own = own.into_iter().map(|(name, bytes)| Input::new(name, bytes));
         let extras = self.extras.buffers().into_iter().map(|(name, bytes)| Input::new(name, bytes));
@@ -152,7 +155,12 @@ impl Work for DecodeMemory {
         if case.cache == DType::E4m3 {
             // The scales of keys are in device memory, one per head. The scale of values is a number.
             let k = KvScale::Device { address: inputs[2], elements: case.heads[1] as u64, strides: [0, 1] };
-            pages = pages.scales(k, KvScale::Value(SCALES[1]));
+            pages = pages.scales(k, KvScale::Value(case.scale(1, 0)));
+        }
+        if case.cache == DType::Int8 {
+            let elements = (self.table.count * case.paging().0 * case.heads[1]) as u64;
+            let scales = |at| TokenScales::contiguous(at, elements, case.heads[1]);
+            pages = KvPages::int8(keys, values, scales(inputs[2]), scales(inputs[V_SCALE]));
         }
         let lengths = Index::new(inputs[LENGTHS], batch as u64);
         let table = Index::new(inputs[TABLE], self.table.numbers.len() as u64);

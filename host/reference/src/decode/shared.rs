@@ -59,6 +59,16 @@ impl DecodeCase {
         self.shared.as_ref().map_or(0, |shared| shared.pages(b)) * self.paging().0
     }
 
+    /// Returns the least number of keys of sequence `b` with which every query sees the whole prefix. Under a
+    /// causal mask, these are the prefix and a key for all but one of the queries.
+    pub(super) fn least(&self, b: usize) -> usize {
+        let behind = if self.mask.sides().1 == Some(0) { self.queries - 1 } else { 0 };
+        match self.prefix(b) {
+            0 => 0,
+            prefix => prefix + behind,
+        }
+    }
+
     /// Returns the keys of each sequence behind its prefix, if the device holds these lengths.
     pub(super) fn rest(&self, lengths: &[i32]) -> Vec<i32> {
         let rest = |(b, length): (usize, &i32)| length.wrapping_sub(self.prefix(b) as i32);

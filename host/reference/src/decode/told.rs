@@ -16,7 +16,7 @@ impl DecodeCase {
                     0 => [0, 1, keys, keys - 1][(random.bits() % 4) as usize].clamp(0, keys),
                     _ => (random.bits() % (keys as u64 + 1)) as i32,
                 };
-                filled.map(fewer).enumerate().map(|(b, keys)| keys.max(self.prefix(b) as i32)).collect()
+                filled.map(fewer).enumerate().map(|(b, keys)| keys.max(self.least(b) as i32)).collect()
             }
             Told::Garbage(seed) | Told::Lost(seed) => {
                 let mut random = Random::new(seed);

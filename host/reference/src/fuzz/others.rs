@@ -1,5 +1,5 @@
 //! Random problems of the families other than `forward`.
-use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick};
+use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick, shared};
 use crate::append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;
@@ -19,7 +19,7 @@ use ferroflash::{Attention, DType, Error};
 type Draw = fn(&mut Random, Limits) -> (Box<dyn Work + Send>, String);
 
 /// The families that [`super::Fuzz`] does not draw, by name.
-pub const FAMILIES: [&str; 6] = ["packed", "decode", "paged", "append", "merge", "mla"];
+pub const FAMILIES: [&str; 7] = ["packed", "decode", "paged", "append", "merge", "mla", "prefix"];
 const DRAWS: [Draw; FAMILIES.len()] = [
     packed,
     |random, limits| on_cache(random, limits, false),
@@ -27,6 +27,7 @@ const DRAWS: [Draw; FAMILIES.len()] = [
     append,
     merge,
     latent::draw,
+    shared::draw,
 ];
 
 /// A random valid problem of a family in [`FAMILIES`]. The problem consists of several launches of one plan.
@@ -177,6 +178,11 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let most = most_queries(limits, &filled, heads_k * group * head_dim);
     let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);
+    let cache = match (eight, head_dim) {
+        (false, _) => own,
+        (true, ..=128) => pick(random, &[DType::E4m3, DType::Int8]),
+        (true, _) => DType::E4m3,
+    };
     let pages = match below(random, 5) {
         0 => Pages::Dense,
         1 => Pages::Rows,
@@ -189,7 +195,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let splits = if many { [Splits::Auto, chunk] } else { [pick(random, &[Splits::Auto, exactly]), chunk] };
     let mut case = DecodeCase {
         dtype: own,
-        cache: if eight { DType::E4m3 } else { own },
+        cache,
         max_k,
         queries,
         heads: [heads_k * group, heads_k],
@@ -218,8 +224,13 @@ fn append(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
     let scales = [Scales::One, Scales::Values(random.normal().abs() as f32 + 1e-3, 2.0), Scales::Heads];
     let head_dim = head_dim(random) * if eight { 2 } else { 1 };
     let heads = 1 + below(random, limits.heads);
+    let cache = match (eight, head_dim) {
+        (false, _) => own,
+        (true, ..=256) => pick(random, &[DType::E4m3, DType::Int8]),
+        (true, _) => DType::E4m3,
+    };
     let case = AppendCase {
-        dtypes: [own, if eight { DType::E4m3 } else { own }],
+        dtypes: [own, cache],
         lies: pick(
             random,
             &[Lies::Nhd, Lies::Hnd, Lies::Interleaved { hnd: false }, Lies::Interleaved { hnd: true }],
@@ -229,7 +240,7 @@ fn append(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String)
         pages: [1 + below(random, 40), 1 + below(random, 64)],
         tokens: [1 + below(random, limits.seqlen), below(random, 9)],
         wide: one_in(random, 2),
-        scales: if eight { pick(random, &scales) } else { Scales::One },
+        scales: if cache == DType::E4m3 { pick(random, &scales) } else { Scales::One },
         rotary: (head_dim >= 16 && one_in(random, 2)).then(|| rotary(random, head_dim, heads)),
         seed: random.bits(),
     };

@@ -1,6 +1,5 @@
 //! The cases of a variant's kernel.
 use super::SEEDS;
-use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, Schedule};
 use ferroflash::spec::{Keys, Queries};
 use std::fmt;
@@ -107,7 +106,7 @@ pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
     if kernel.head_dim_v != kernel.head_dim && kernel.keys != Keys::Latent {
         return Err("there are no cases of values with another head dim");
     }
-    if kernel.kv_dtype == DType::E4m3 {
+    if kernel.kv_dtype.bytes() == 1 {
         return Err("there are no cases of eight-bit KV caches");
     }
     let case = |front, lengths: &[[usize; 2]], heads| Case {

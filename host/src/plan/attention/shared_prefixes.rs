@@ -7,7 +7,7 @@ use crate::select::shared_prefixes::{
     NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT, mixes_scales, obstacle, parts, pays,
 };
 use crate::select::{self, Query};
-use crate::{Error, validate};
+use crate::{Capabilities, Error, validate};
 
 /// Returns the two passes of a valid request, or the reason for a single pass over whole sequences.
 ///
@@ -52,17 +52,19 @@ fn passes(
 ) -> Result<Option<Chosen<Passes>>, Error> {
     let (p, room) = (query.problem, Room::default());
     let unsupported = |reason| Error::unsupported("shared_prefixes", reason);
-    let planned = |pass: &AttentionRequest<'_>| {
+    let planned = |pass: &AttentionRequest<'_>, on: &Capabilities| {
         let problem = &pass.problem();
         validate::problem(problem)?;
-        choose(&Query { problem, tensors: Some(pass), scratch: Scratch::Fastest, ..*query }, None)
+        choose(&Query { problem, tensors: Some(pass), on, scratch: Scratch::Fastest, ..*query }, None)
     };
+    // A launch has the tensor maps of one kernel. The prefix has more products per byte than the rest.
+    let without_maps = Capabilities { tensor_maps: false, ..query.on.clone() };
     let (merge, _) = select::merge([p.dtype; 2], query.on)?;
-    let rest = planned(&lower::rest(r, prefixes, &room).map_err(unsupported)?)?.kernel;
+    let rest = planned(&lower::rest(r, prefixes, &room).map_err(unsupported)?, &without_maps)?.kernel;
     if !matches!(rest.schedule, Schedule::Decode(_)) {
         return Ok(None);
     }
-    let prefix = |parts| planned(&lower::prefix(r, prefixes, parts, &room).map_err(unsupported)?);
+    let prefix = |parts| planned(&lower::prefix(r, prefixes, parts, &room).map_err(unsupported)?, query.on);
     let mut pass = prefix(1)?;
     let parts = parts(prefixes, &pass.kernel, p, query.on);
     if parts > 1 {

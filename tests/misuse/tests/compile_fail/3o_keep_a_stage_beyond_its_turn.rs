@@ -7,9 +7,9 @@ use tile::pipeline::Stream;
 
 fn turn(mut kv: Stream<Stage<F16, 1, 4>, 2, 4>, mut warp: Warp) {
     let mut kept = None;
-    let refill = |_: &StageSlot<F16, 1, 4, CpAsync<Warp>>| {};
-    kv.turn(&mut warp, |stage, _| kept = Some(stage), refill);
-    kv.turn(&mut warp, |_, _| {}, refill);
+    let refill = |_: &StageSlot<F16, 1, 4, CpAsync<Warp>>, _: &()| {};
+    kv.turn(&mut warp, |stage, _, _| kept = Some(stage), refill);
+    kv.turn(&mut warp, |_, _, _| {}, refill);
     drop(kept);
 }
 

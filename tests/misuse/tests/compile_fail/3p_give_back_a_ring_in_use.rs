@@ -6,7 +6,7 @@ use tile::pipeline::Stream;
 
 fn reclaim(mut kv: Stream<Stage<F16, 1, 4>, 2, 4>, mut warp: Warp, mut block: Block<K>) {
     let _scratch = kv.reclaim(&mut block);
-    kv.turn(&mut warp, |_, _| {}, |_| {});
+    kv.turn(&mut warp, |_, _, _| {}, |_, _| {});
 }
 
 fn main() {}

@@ -9,7 +9,7 @@ type Kv = Stream<Stage<F16, 1, 4>, 2, 4>;
 
 fn reclaim(mut a: Kv, b: Kv, mut warp: Warp, mut block: Block<K>) {
     let _scratch = a.reclaim(b, &mut block);
-    a.turn(&mut warp, |_, _| {}, |_| {});
+    a.turn(&mut warp, |_, _, _| {}, |_, _| {});
 }
 
 fn main() {}

@@ -10,7 +10,7 @@ use tile::tma::Tma;
 type K = Contract<640, 0>;
 
 fn split(block: Block<K>, ring: MbarrierPipeline<SharedTile<F16, 4, 4>, 2, Tma>) {
-    block.specialize(ring, |_| (), |_: Warpgroup<4>, _| ());
+    block.specialize(ring, |_| (), |_| (), |_: Warpgroup<4>, _| ());
 }
 
 fn main() {

@@ -2,6 +2,7 @@
 use super::fields::{self, Order, sizes};
 use super::workload::{Workload, fits};
 use crate::error::Error;
+use ferroflash::DType;
 use ferroflash::request::RotaryStyle;
 use reference::{AppendCase, AppendMemory, Lies, RotaryCase, Scales};
 use serde::Deserialize;
@@ -18,7 +19,7 @@ pub(crate) struct Shape {
     head_dim: usize,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
-    /// e4m3, or the tokens' type [default].
+    /// e4m3, int8, or the tokens' type [default].
     kv_dtype: Option<String>,
     /// Keys per page [default: 16].
     page: Option<usize>,
@@ -45,7 +46,9 @@ impl Shape {
             tokens as f64 * self.heads_q.unwrap_or(0) as f64 * head_dim as f64 * dtype.bytes() as f64;
         // Each token reads the angles of its position, in f32.
         let angles = rotary.map_or(0.0, |rotary| 4.0 * (tokens.min(rotary.rows) * head_dim) as f64);
-        let (read, written) = (read + queries + angles, written + queries);
+        // Each row of an int8 cache has two scales in f32.
+        let scales = if cache == DType::Int8 { 8.0 * (tokens * heads) as f64 } else { 0.0 };
+        let (read, written) = (read + queries + angles, written + queries + scales);
         // A slot is a 64-bit integer, like a position.
         fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64 + 16.0 * tokens as f64)?;
         let case = AppendCase {

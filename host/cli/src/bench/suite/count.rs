@@ -37,7 +37,9 @@ pub(super) fn least_bytes(p: &Problem, cache: DType) -> f64 {
     };
     let queries = (p.heads_q * p.dtype.bytes()) as f64 * p.seqlen_q as f64;
     let keys = (p.heads_k * cache.bytes()) as f64 * seen as f64;
-    p.batch as f64 * (p.head_dim + p.head_dim_v) as f64 * (queries + keys)
+    // Each row of an int8 cache has two scales in f32.
+    let scales = if cache == DType::Int8 { 8.0 * p.heads_k as f64 * seen as f64 } else { 0.0 };
+    p.batch as f64 * ((p.head_dim + p.head_dim_v) as f64 * (queries + keys) + scales)
 }
 
 #[cfg(test)]

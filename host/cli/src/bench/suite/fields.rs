@@ -28,10 +28,10 @@ pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
 
 /// Returns the type of a cache. Without a name, the cache has the queries' type.
 pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Error> {
-    let all = [queries, DType::E4m3];
+    let all = [queries, DType::E4m3, DType::Int8];
     let wrong = |name| {
-        let [own, eight] = all.map(DType::name);
-        Error::Invalid(format!("kv_dtype {name}: it must be {own} (the queries' type) or {eight}"))
+        let [own, e4m3, int8] = all.map(DType::name);
+        Error::Invalid(format!("kv_dtype {name}: it must be {own} (the queries' type), {e4m3} or {int8}"))
     };
     name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
 }

@@ -29,7 +29,7 @@ pub(crate) struct Shape {
     page: Option<usize>,
     /// Layout of a cache [default: NHD].
     layout: Option<Order>,
-    /// e4m3, or the queries' type [default].
+    /// e4m3, int8, or the queries' type [default].
     kv_dtype: Option<String>,
     /// Whether there are sink logits.
     #[serde(default)]

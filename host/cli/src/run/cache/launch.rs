@@ -5,9 +5,9 @@ use ferroflash::driver::Harness;
 use ferroflash::plan::{Problem, ScratchBytes};
 use ferroflash::request::{
     AttentionRequest, Counters, Index, KvCache, KvPages, KvScale, LseView, Queries, Scratch, SharedPrefixes,
-    Sinks, TensorView, VarlenQueries, Workspace,
+    Sinks, TensorView, TokenScales, VarlenQueries, Workspace,
 };
-use ferroflash::{Attention, Capabilities, Error, plan};
+use ferroflash::{Attention, Capabilities, DType, Error, plan};
 use std::time::Instant;
 
 /// Device addresses of the tensors.
@@ -82,6 +82,10 @@ impl Input {
     fn scale(&self, which: usize, at: Option<u64>) -> KvScale {
         let scale = self.scales[which].as_ref().zip(at);
         scale.map_or(KvScale::One, |(numbers, address)| {
+            if self.pages.dtype == DType::Int8 {
+                let elements = numbers.len() as u64;
+                return KvScale::Tokens(TokenScales::contiguous(address, elements, self.pages.shape[2]));
+            }
             let each = i64::from(numbers.len() > 1);
             KvScale::Device { address, elements: numbers.len() as u64, strides: [0, each] }
         })

@@ -2,10 +2,13 @@
 use super::Input;
 use crate::error::Error;
 use crate::results::{Results, Took};
+use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::TensorView;
 use rayon::prelude::*;
-use reference::{HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, widen_e4m3};
+use reference::{
+    HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, widen_e4m3, widen_int8,
+};
 use std::time::Instant;
 
 impl Input {
@@ -62,8 +65,9 @@ impl Input {
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, head_dim, head_dim_v, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
-        let [k, v] = self.pools().map(|(pool, view)| self.rows_in(pool, view, b, head));
+        let [k, v] = [0, 1].map(|which| self.rows_in(which, b, head));
         let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
+            _ if self.pages.dtype == DType::Int8 => 1.0,
             None => 1.0,
             Some([shared]) => *shared,
             Some(each) => each[head],
@@ -82,7 +86,12 @@ impl Input {
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
         let inputs = Inputs::new(problem, q, k?, v?)?.alibi(slopes.as_ref(), 0);
         let inputs = inputs.extras(&self.extras, [b, head * group]);
-        Ok(Reference::of_columns(&inputs, self.columns()).scale_values(dtype, v_scale))
+        let reference = Reference::of_columns(&inputs, self.columns());
+        if self.pages.dtype == DType::Int8 {
+            let values = self.rows_in(1, b, head);
+            return Ok(reference.scaled_probabilities(dtype, &values));
+        }
+        Ok(reference.scale_values(dtype, v_scale))
     }
 
     /// Returns the pages of keys and of values, with their layouts. In a latent cache, the pages of keys are
@@ -93,21 +102,28 @@ impl Input {
         [keys, if self.v_width.is_some() { keys } else { (values, &self.values) }]
     }
 
-    /// Returns the keys or values of a head of sequence `b`, without their scale, as numbers of the queries'
-    /// type.
-    fn rows_in(&self, pool: &[u8], view: &TensorView, b: usize, head: usize) -> Vec<u16> {
-        let (dtype, [_, page, _, columns]) = (self.problem.dtype, view.shape);
-        let rows = (0..self.lengths[b] as usize).flat_map(|key| {
-            let at = [self.page(b, key / page) as usize, key % page, head];
-            let at = at.into_iter().zip(view.strides).map(|(i, stride)| i * stride as usize).sum::<usize>();
-            let bytes = self.pages.dtype.bytes();
-            pool[at * bytes..][..columns * bytes].chunks_exact(bytes)
-        });
-        let number = |bytes: &[u8]| match *bytes {
-            [low, high] => u16::from_le_bytes([low, high]),
-            _ => widen_e4m3(bytes[0], dtype),
+    /// Returns the keys (0) or values (1) of a head of sequence `b`, as numbers of the queries' type. The
+    /// rows of an int8 cache are multiplied by their scales; the rows of an e4m3 cache are not.
+    fn rows_in(&self, which: usize, b: usize, head: usize) -> Vec<u16> {
+        let (pool, view) = self.pools()[which];
+        let (dtype, [_, page, heads, columns]) = (self.problem.dtype, view.shape);
+        let (scales, bytes) = (self.scales[which].as_deref(), self.pages.dtype.bytes());
+        let row = |key: usize| {
+            let [number, within] = [self.page(b, key / page) as usize, key % page];
+            let at = [number, within, head].into_iter().zip(view.strides);
+            let at = at.map(|(i, stride)| i * stride as usize).sum::<usize>();
+            let scale = match (self.pages.dtype, scales) {
+                (DType::Int8, Some(all)) => all[(number * page + within) * heads + head],
+                _ => 1.0,
+            };
+            let elements = pool[at * bytes..][..columns * bytes].chunks_exact(bytes);
+            elements.map(move |bytes| match (self.pages.dtype, bytes) {
+                (_, [low, high]) => u16::from_le_bytes([*low, *high]),
+                (DType::Int8, _) => widen_int8(bytes[0], scale, dtype),
+                _ => widen_e4m3(bytes[0], dtype),
+            })
         };
-        rows.map(number).collect()
+        (0..self.lengths[b] as usize).flat_map(row).collect()
     }
 
     /// Returns the worst verdict of all sequences.
