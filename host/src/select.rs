@@ -67,11 +67,17 @@ fn apart<'a>(p: &Problem, kernels: impl Iterator<Item = &'a AttnInfo>) -> Error 
     const REASON: &str = "k and v have different numbers of columns, or different strides in a KV cache";
     match kernels.filter(|e| e.has_own_values()).map(AttnInfo::columns).max() {
         Some([k, v]) => {
-            let reason = format_args!("{REASON}: kernels then take at most {k} columns of k and {v} of v");
+            let reason = format_args!(
+                "{REASON}: kernels then take at most {k} columns of k and {v} of v; if v has more, split v \
+                 and o into parts of columns; if k has more, give v as many columns as k"
+            );
             Error::unsupported(p.named_columns(), reason)
         }
         None => {
-            let reason = format_args!("{REASON}, which no kernel for this dtype of the KV cache takes");
+            let reason = format_args!(
+                "{REASON}, which no kernel for this dtype of the KV cache takes; use a cache of the queries' \
+                 dtype, or copy v into a cache of k's shape and strides"
+            );
             Error::unsupported(p.named_columns(), reason)
         }
     }

@@ -186,6 +186,22 @@ fn varlen_queries_on_values_of_their_own_columns() {
     }
 }
 
+/// An append writes keys and values of equal rows. Rows of two widths take one append each.
+#[test]
+fn appends_to_a_cache_of_two_widths() {
+    let f = with_own_rows(cached(1, [192, 128]));
+    let KeysValues::Cache(cache) = f.kv else { panic!("a cache") };
+    let [k, v] =
+        [192, 128].map(|columns| TensorView::bshd(14 * FAR, 1 << 38, DType::F16, [1, 8, 2, columns]));
+    let slots = Slots::i64(15 * FAR, 8);
+    let error = plan(&Append::new(k, v, cache.pages, slots), card("l4")).expect_err("two widths").to_string();
+    assert!(error.contains("v.shape"), "{error}");
+    for (rows, into) in [(k, cache.pages.keys), (v, cache.pages.values)] {
+        let append = Append::latent(rows, KvPages::latent(into, 8), slots);
+        assert_eq!(plan(&append, card("l4")).expect("valid").contract().symbol, "append_copy");
+    }
+}
+
 #[test]
 fn caches_without_a_kernel() {
     let wide = |columns| with_own_rows(cached(100, columns));

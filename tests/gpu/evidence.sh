@@ -27,7 +27,7 @@ sanitize-forward | 570 | compute-sanitizer | sanitize-forward.json: four tools o
 sanitize-forward-bf16 | 570 | compute-sanitizer | sanitize-forward-bf16.json: the portable forward kernels, bf16
 sanitize-varlen | 570 | compute-sanitizer | sanitize-varlen.json: portable varlen, split-KV and merge kernels
 sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels on dense tensors
-sanitize-hopper-keys | 570 | compute-sanitizer | sanitize-hopper-keys.json: Hopper's kernels: varlen, paged
+sanitize-hopper-keys | 570 | compute-sanitizer | sanitize-hopper-keys.json: Hopper's kernels: varlen, paged, MLA
 sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode and MLA kernels
 sanitize-paged | 570 | compute-sanitizer | sanitize-paged.json: portable paged kernels, mixed batches, append kernels
 sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
@@ -35,7 +35,7 @@ agree-forward | 570 | - | agree-forward.json: the GPU cross-checked with the sim
 agree-forward-bf16 | 570 | - | agree-forward-bf16.json: the portable forward kernels, bf16
 agree-varlen | 570 | - | agree-varlen.json: portable varlen, split-KV and merge kernels
 agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels on dense tensors
-agree-hopper-keys | 570 | - | agree-hopper-keys.json: Hopper's kernels: varlen, paged
+agree-hopper-keys | 570 | - | agree-hopper-keys.json: Hopper's kernels: varlen, paged, MLA
 agree-cache | 570 | - | agree-cache.json: decode and MLA kernels
 agree-paged | 570 | - | agree-paged.json: portable paged kernels, mixed batches, append kernels
 soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
@@ -130,7 +130,7 @@ part() {
         forward-bf16) kernels '^fwd_bf16' '_packed$|_split' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^merge' ;;
         hopper) kernels '^hopper_(f16|bf16)' ;;
-        hopper-keys) kernels '^hopper_(packed|paged)' ;;
+        hopper-keys) kernels '^hopper_(packed|paged|mla)' ;;
         cache) kernels '^decode|^mla' ;;
         paged) kernels '^paged|^mixed_few|^append' ;;
     esac

@@ -1,7 +1,7 @@
 //! Append: writes new keys and values to a KV cache of the caller.
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
-use crate::inputs::{Read, data, input, no_such_type};
+use crate::inputs::{CacheNumber, Read, data, input, no_such_type};
 use crate::rotary::{Launched, Refusable, Turn};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
@@ -20,6 +20,15 @@ pub struct CacheScales {
     pub keys: f32,
     /// Scale of values, above 0.
     pub values: f32,
+}
+
+/// The scales of an append to a cache of eight bits.
+#[derive(Clone, Copy)]
+pub(crate) enum AppendScales<'a> {
+    /// Of an e4m3 cache.
+    Numbers(CacheScales),
+    /// Of the rows of an int8 cache, of keys and of values: the append writes them.
+    Tokens([&'a Tensor; 2]),
 }
 
 impl Default for CacheScales {
@@ -45,7 +54,20 @@ pub fn append(
     slots: &Tensor,
     scales: Option<CacheScales>,
 ) -> Result<()> {
-    separate([k_cache, v_cache], &[("k", k), ("v", v), ("slots", slots)])?;
+    write(k, v, [k_cache, v_cache], slots, scales.map(AppendScales::Numbers))
+}
+
+/// Like [`append`], with scales of any kind.
+pub(crate) fn write(
+    k: &Tensor,
+    v: &Tensor,
+    [k_cache, v_cache]: [&Tensor; 2],
+    slots: &Tensor,
+    scales: Option<AppendScales<'_>>,
+) -> Result<()> {
+    let inputs = [("k", k), ("v", v), ("slots", slots)];
+    separate([k_cache, v_cache], &inputs)?;
+    apart(scales, [k_cache, v_cache], &inputs)?;
     k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales, turn: None })
 }
 
@@ -73,6 +95,18 @@ pub(crate) fn outside(cache: &Tensor, others: &[(&'static str, &Tensor)]) -> Res
     }
 }
 
+/// Refuses scales that share storage with other tensors of an append.
+pub(crate) fn apart(
+    scales: Option<AppendScales<'_>>,
+    [k_cache, v_cache]: [&Tensor; 2],
+    inputs: &[(&'static str, &Tensor)],
+) -> Result<()> {
+    let Some(AppendScales::Tokens([k_scale, v_scale])) = scales else { return Ok(()) };
+    let others = [&[("k_cache", k_cache), ("v_cache", v_cache)], inputs].concat();
+    outside(k_scale, &[&others[..], &[("v_scale", v_scale)]].concat())?;
+    outside(v_scale, &others)
+}
+
 /// Address of a tensor's storage, valid while the tensor lives. Tensors that share the storage share the
 /// address.
 fn storage(tensor: &Tensor) -> usize {
@@ -84,17 +118,68 @@ fn storage(tensor: &Tensor) -> usize {
 pub(crate) struct Keys<'a, 't> {
     pub v_cache: &'a Tensor,
     pub slots: &'a Tensor,
-    pub scales: Option<CacheScales>,
+    pub scales: Option<AppendScales<'a>>,
     pub turn: Option<&'a Turn<'t>>,
 }
 
-/// An append, second step. This step has all inputs, and launches the kernel.
+/// An append, second step. This step has all inputs. It launches the kernel, or begins [`KeyScales`] if rows
+/// have scales.
 struct Values<'a, 't> {
     tokens: [(&'a CudaStorage, &'a Layout); 2],
     keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,
     slots: &'a Tensor,
-    scales: Option<CacheScales>,
+    scales: Option<AppendScales<'a>>,
     turn: Option<&'a Turn<'t>>,
+}
+
+/// An append to an int8 cache, third step: it gets the scales of keys.
+struct KeyScales<'a, 's, 'v, 't> {
+    of: &'a Values<'v, 't>,
+    values: Mutex<(&'s mut CudaStorage, &'s Layout)>,
+    v_scale: &'a Tensor,
+}
+
+/// An append to an int8 cache, last step: it gets the scales of values, and launches the kernel.
+struct ValueScales<'a, 's, 'k, 'v, 't> {
+    before: &'a KeyScales<'a, 's, 'v, 't>,
+    keys: Mutex<CudaViewMut<'k, f32>>,
+}
+
+impl InplaceOp1 for KeyScales<'_, '_, '_, '_> {
+    fn name(&self) -> &'static str {
+        "append"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        candle::bail!("no cpu support for flash-attn")
+    }
+
+    fn cuda_fwd(&self, scales: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let keys = Mutex::new(written::<f32>(scales, layout.start_offset())?);
+        self.v_scale.inplace_op1(&ValueScales { before: self, keys })
+    }
+}
+
+impl InplaceOp1 for ValueScales<'_, '_, '_, '_, '_> {
+    fn name(&self) -> &'static str {
+        "append"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        candle::bail!("no cpu support for flash-attn")
+    }
+
+    fn cuda_fwd(&self, scales: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let KeyScales { of, values, .. } = self.before;
+        let (mut keys, mut values) = (lock(&self.keys), lock(values));
+        let scales = Some([keys.slice_mut(..), written::<f32>(scales, layout.start_offset())?]);
+        let (values, layout) = &mut *values;
+        match of.tokens[0].0.dtype() {
+            DType::F16 => of.on::<f16, i8>((values, layout), scales),
+            DType::BF16 => of.on::<bf16, i8>((values, layout), scales),
+            other => Err(no_such_type("keys", other)),
+        }
+    }
 }
 
 impl InplaceOp3 for Keys<'_, '_> {
@@ -139,34 +224,40 @@ impl InplaceOp1 for Values<'_, '_> {
     }
 
     fn cuda_fwd(&self, values: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        if let Some(AppendScales::Tokens([k_scale, v_scale])) = self.scales {
+            let values = Mutex::new((values, layout));
+            return k_scale.inplace_op1(&KeyScales { of: self, values, v_scale });
+        }
         let values = (values, layout);
         match (self.tokens[0].0.dtype(), values.0.dtype()) {
-            (DType::F16, DType::U8) => self.on::<f16, u8>(values),
-            (DType::BF16, DType::U8) => self.on::<bf16, u8>(values),
-            (DType::F16, _) => self.on::<f16, f16>(values),
-            (DType::BF16, _) => self.on::<bf16, bf16>(values),
+            (DType::F16, DType::U8) => self.on::<f16, u8>(values, None),
+            (DType::BF16, DType::U8) => self.on::<bf16, u8>(values, None),
+            (DType::F16, _) => self.on::<f16, f16>(values, None),
+            (DType::BF16, _) => self.on::<bf16, bf16>(values, None),
             (other, _) => Err(no_such_type("keys", other)),
         }
     }
 }
 
 impl Values<'_, '_> {
-    fn on<T: Element + CudaDType, C: Number + CudaDType>(
+    fn on<T: Element + CudaDType, C: CacheNumber>(
         &self,
         values: (&mut CudaStorage, &Layout),
+        scales: Option<[CudaViewMut<'_, f32>; 2]>,
     ) -> Result<()> {
         let slots = Read::of("slots", self.slots);
         match self.slots.dtype() {
-            DType::I64 => self.to::<T, C, i64>(values, &slots),
-            DType::I32 => self.to::<T, C, i32>(values, &slots),
+            DType::I64 => self.to::<T, C, i64>(values, &slots, scales),
+            DType::I32 => self.to::<T, C, i32>(values, &slots, scales),
             other => Err(invalid("slots", format_args!("{other:?}"), "their dtype must be i64 or i32")),
         }
     }
 
-    fn to<T: Element + CudaDType, C: Number + CudaDType, N: SlotNumber + CudaDType>(
+    fn to<T: Element + CudaDType, C: CacheNumber, N: SlotNumber + CudaDType>(
         &self,
         values: (&mut CudaStorage, &Layout),
         slots: &Read<'_>,
+        mut scales: Option<[CudaViewMut<'_, f32>; 2]>,
     ) -> Result<()> {
         let [k, v] = self.tokens;
         let stream = k.0.device().cuda_stream();
@@ -178,12 +269,15 @@ impl Values<'_, '_> {
         let (pages, page, heads, head_dim) = keys.1.shape().dims4()?;
         let strides: [usize; 4] = keys.1.stride().try_into().unwrap_or_default();
         let keys_at = keys.1.start_offset();
-        let (mut keys, mut values) =
-            (written::<C>(keys.0, keys_at)?, written::<C>(values.0, values.1.start_offset())?);
+        let (mut keys, mut values) = (written(keys.0, keys_at)?, written(values.0, values.1.start_offset())?);
+        let (mut keys, mut values) = (C::view_mut(&mut keys), C::view_mut(&mut values));
         let mut pages = PagesMut::new(&mut keys, &mut values, [pages, page, heads, head_dim])
             .strides(strides.map(|stride| stride as i64));
-        if let Some(CacheScales { keys, values }) = self.scales {
+        if let Some(AppendScales::Numbers(CacheScales { keys, values })) = self.scales {
             pages = pages.scales(Scale::Value(keys), Scale::Value(values));
+        }
+        if let Some([keys, values]) = &mut scales {
+            pages = pages.token_scales(keys, values);
         }
         match self.turn {
             None => here.attention.append(&stream, k, v, pages, &slots).map_err(refused),

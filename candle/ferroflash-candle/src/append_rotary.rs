@@ -1,5 +1,5 @@
 //! An append to a KV cache that rotates queries and keys.
-use crate::append::{CacheScales, Keys, separate};
+use crate::append::{AppendScales, CacheScales, Keys, apart, separate};
 use crate::rotary::{RotaryTable, Turn};
 use candle::{CpuStorage, CudaStorage, InplaceOp1, Layout, Result, Tensor};
 use std::sync::Mutex;
@@ -20,10 +20,26 @@ pub fn append_rotary(
     table: &RotaryTable,
     positions: &Tensor,
 ) -> Result<Tensor> {
+    let scales = scales.map(AppendScales::Numbers);
+    write_rotated(q, (k, v), (k_cache, v_cache), slots, scales, table, positions)
+}
+
+/// Like [`append_rotary`], with scales of any kind.
+pub(crate) fn write_rotated(
+    q: &Tensor,
+    (k, v): (&Tensor, &Tensor),
+    (k_cache, v_cache): (&Tensor, &Tensor),
+    slots: &Tensor,
+    scales: Option<AppendScales<'_>>,
+    table: &RotaryTable,
+    positions: &Tensor,
+) -> Result<Tensor> {
     table.check(positions)?;
     let RotaryTable { cos, sin, .. } = table;
     let inputs = [("k", k), ("v", v), ("slots", slots), ("q", q), ("cos", cos), ("sin", sin)];
-    separate([k_cache, v_cache], &[&inputs[..], &[("positions", positions)]].concat())?;
+    let inputs = [&inputs[..], &[("positions", positions)]].concat();
+    separate([k_cache, v_cache], &inputs)?;
+    apart(scales, [k_cache, v_cache], &inputs)?;
     let rotated = Tensor::zeros(q.shape(), q.dtype(), q.device())?;
     rotated.inplace_op1(&Rotated {
         q,
@@ -43,7 +59,7 @@ struct Rotated<'a> {
     key_value: [&'a Tensor; 2],
     caches: [&'a Tensor; 2],
     slots: &'a Tensor,
-    scales: Option<CacheScales>,
+    scales: Option<AppendScales<'a>>,
     table: &'a RotaryTable,
     positions: &'a Tensor,
 }

@@ -1,6 +1,6 @@
 //! The paged KV cache of one layer.
-use crate::append::{CacheScales, append};
-use crate::append_rotary::append_rotary;
+use crate::append::{AppendScales, CacheScales, write};
+use crate::append_rotary::write_rotated;
 use crate::attend::{Attend, both};
 use crate::inputs::no_such_type;
 use crate::parts::{LayerPages, on_its_pages};
@@ -44,6 +44,8 @@ pub struct KvCache {
     keys: Tensor,
     values: Tensor,
     scales: Option<CacheScales>,
+    /// The scales of the rows of an int8 cache, of keys and of values.
+    token_scales: Option<[Tensor; 2]>,
 }
 
 impl KvCache {
@@ -56,7 +58,7 @@ impl KvCache {
             return Err(no_such_type("a cache", dtype));
         }
         let [keys, values] = [Tensor::zeros(shape, dtype, device)?, Tensor::zeros(shape, dtype, device)?];
-        Ok(KvCache { keys, values, scales: None })
+        Ok(KvCache { keys, values, scales: None, token_scales: None })
     }
 
     /// Returns an e4m3 KV cache, half as large as one of 16 bits. A key or value is the stored number times
@@ -67,7 +69,31 @@ impl KvCache {
     pub fn e4m3(shape: (usize, usize, usize, usize), scales: CacheScales, device: &Device) -> Result<Self> {
         let [keys, values] =
             [Tensor::zeros(shape, DType::U8, device)?, Tensor::zeros(shape, DType::U8, device)?];
-        Ok(KvCache { keys, values, scales: Some(scales) })
+        Ok(KvCache { keys, values, scales: Some(scales), token_scales: None })
+    }
+
+    /// Returns an int8 KV cache. Each row of a head has a scale in f32, which [`KvCache::append`] computes:
+    /// the row's largest magnitude / 127. [`KvCache::tensors`] are u8 tensors with the bytes of the
+    /// integers.
+    ///
+    /// # Errors
+    /// Returns an error if the driver fails.
+    pub fn int8(shape: (usize, usize, usize, usize), device: &Device) -> Result<Self> {
+        let (pages, page, heads, _) = shape;
+        let [keys, values] =
+            [Tensor::zeros(shape, DType::U8, device)?, Tensor::zeros(shape, DType::U8, device)?];
+        let scales = || Tensor::zeros((pages, page, heads), DType::F32, device);
+        Ok(KvCache { keys, values, scales: None, token_scales: Some([scales()?, scales()?]) })
+    }
+
+    /// Returns the scales of an int8 cache's keys and values, `[pages, page, heads]`.
+    pub fn token_scales(&self) -> Option<[&Tensor; 2]> {
+        self.token_scales.as_ref().map(|[keys, values]| [keys, values])
+    }
+
+    fn append_scales(&self) -> Option<AppendScales<'_>> {
+        let of_rows = self.token_scales().map(AppendScales::Tokens);
+        of_rows.or(self.scales.map(AppendScales::Numbers))
     }
 
     /// Returns the keys and values, `[pages, page, heads, head_dim]`.
@@ -81,7 +107,7 @@ impl KvCache {
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         on_its_pages(&self.keys, step)?;
-        append(k, v, &self.keys, &self.values, &step.slots()?, self.scales)
+        write(k, v, [&self.keys, &self.values], &step.slots()?, self.append_scales())
     }
 
     /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values
@@ -100,7 +126,7 @@ impl KvCache {
     ) -> Result<Tensor> {
         on_its_pages(&self.keys, step)?;
         let (slots, caches) = (step.slots()?, (&self.keys, &self.values));
-        append_rotary(q, (k, v), caches, &slots, self.scales, table, &step.positions()?)
+        write_rotated(q, (k, v), caches, &slots, self.append_scales(), table, &step.positions()?)
     }
 
     /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their
@@ -122,6 +148,7 @@ impl KvCache {
     }
 
     fn pages(&self) -> LayerPages<'_> {
-        LayerPages { keys: &self.keys, values: &self.values, scales: self.scales }
+        let (scales, token_scales) = (self.scales, self.token_scales());
+        LayerPages { keys: &self.keys, values: &self.values, scales, token_scales }
     }
 }

@@ -1,9 +1,41 @@
 //! Converts candle's tensors to cudarc's views, and cudarc's views to FerroFlash's inputs.
 use crate::errors::{invalid, unsupported};
 use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::CudaView;
+use candle::cuda_backend::cudarc::driver::{CudaView, CudaViewMut};
 use candle::{CudaStorage, Layout, Result, Shape, Storage, StorageRef, Tensor};
-use ferroflash::cudarc::{Element, Integers, Tensor as Input};
+use ferroflash::cudarc::{Element, Integers, Number, Tensor as Input, signed, signed_mut};
+use half::{bf16, f16};
+
+/// A number type of KV caches. Candle has no i8, so a tensor of u8 holds the bytes of an int8 cache.
+pub(crate) trait CacheNumber: Number {
+    /// The type of candle's tensor.
+    type Stored: CudaDType;
+    fn view<'a>(data: &CudaView<'a, Self::Stored>) -> CudaView<'a, Self>;
+    fn view_mut<'a>(data: &'a mut CudaViewMut<'_, Self::Stored>) -> CudaViewMut<'a, Self>;
+}
+
+macro_rules! as_they_are {
+    ($($number:ty),*) => { $(impl CacheNumber for $number {
+        type Stored = Self;
+        fn view<'a>(data: &CudaView<'a, Self>) -> CudaView<'a, Self> {
+            data.slice(..)
+        }
+        fn view_mut<'a>(data: &'a mut CudaViewMut<'_, Self>) -> CudaViewMut<'a, Self> {
+            data.slice_mut(..)
+        }
+    })* };
+}
+as_they_are!(f16, bf16, u8);
+
+impl CacheNumber for i8 {
+    type Stored = u8;
+    fn view<'a>(data: &CudaView<'a, u8>) -> CudaView<'a, i8> {
+        signed(data)
+    }
+    fn view_mut<'a>(data: &'a mut CudaViewMut<'_, u8>) -> CudaViewMut<'a, i8> {
+        signed_mut(data)
+    }
+}
 
 /// A tensor of an operation.
 pub(crate) type Stored<'a> = (&'a CudaStorage, &'a Layout);
@@ -52,6 +84,15 @@ impl<'a> Read<'a> {
     /// Returns the tensor's elements, and the elements behind them in its storage.
     pub fn all<T: CudaDType>(&self) -> Result<CudaView<'_, T>> {
         data(self.stored()?)
+    }
+
+    /// Returns the tensor's f32 numbers. The tensor must be contiguous.
+    pub fn contiguous(&self) -> Result<CudaView<'_, f32>> {
+        if !self.is_contiguous() {
+            let value = format!("{:?} with strides {:?}", self.layout.dims(), self.layout.stride());
+            return Err(invalid(self.name, value, "a contiguous tensor"));
+        }
+        self.first(self.layout.shape().elem_count())
     }
 
     fn stored(&self) -> Result<Stored<'_>> {

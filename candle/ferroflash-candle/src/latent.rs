@@ -132,6 +132,6 @@ impl LatentCache {
     }
 
     fn pages(&self) -> LayerPages<'_> {
-        LayerPages { keys: &self.rows, values: &self.values, scales: None }
+        LayerPages { keys: &self.rows, values: &self.values, scales: None, token_scales: None }
     }
 }

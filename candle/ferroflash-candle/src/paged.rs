@@ -4,7 +4,7 @@ use crate::attend::{Attend, Outputs, both, device, run, stored};
 use crate::errors::invalid;
 use crate::extras::Reads;
 use crate::here::Here;
-use crate::inputs::{Read, Stored, data, input, no_such_type};
+use crate::inputs::{CacheNumber, Read, Stored, data, input, no_such_type};
 use crate::merge::compute;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
@@ -19,8 +19,8 @@ use half::{bf16, f16};
 #[must_use]
 #[non_exhaustive]
 pub struct PagedKv<'a> {
-    /// Keys: `(pages, page, heads, head_dim)` of the queries' dtype, or of u8 (e4m3). Pages may have any
-    /// size.
+    /// Keys: `(pages, page, heads, head_dim)` of the queries' dtype, or of u8 (e4m3, or int8 with
+    /// [`PagedKv::token_scales`]). Pages may have any size.
     pub keys: &'a Tensor,
     /// Values, with the pages and heads of the keys. With another head dim, or other strides, prefill kernels
     /// run, even for few queries. In a latent cache (MLA), the values are the first columns of the keys:
@@ -35,6 +35,8 @@ pub struct PagedKv<'a> {
     pub max_seqlen_k: Option<usize>,
     /// Scales of an e4m3 KV cache.
     pub scales: Option<CacheScales>,
+    /// Scales of keys and of values of an int8 KV cache: f32 `(pages, page, heads)`, contiguous.
+    pub token_scales: Option<[&'a Tensor; 2]>,
     /// The first pages that groups of sequences share.
     pub shared_prefixes: Option<SharedPages<'a>>,
 }
@@ -73,6 +75,7 @@ impl<'a> PagedKv<'a> {
             lengths,
             max_seqlen_k: None,
             scales: None,
+            token_scales: None,
             shared_prefixes: None,
         }
     }
@@ -140,6 +143,12 @@ impl<'a> PagedKv<'a> {
         lse: bool,
     ) -> Result<(Tensor, Option<Tensor>)> {
         run([q, self.keys, self.values], |inputs| match (inputs[0].0.dtype(), inputs[1].0.dtype()) {
+            (DType::F16, DType::U8) if self.token_scales.is_some() => {
+                self.on::<f16, i8>(inputs, queries, attend, lse)
+            }
+            (DType::BF16, DType::U8) if self.token_scales.is_some() => {
+                self.on::<bf16, i8>(inputs, queries, attend, lse)
+            }
             (DType::F16, DType::U8) => self.on::<f16, u8>(inputs, queries, attend, lse),
             (DType::BF16, DType::U8) => self.on::<bf16, u8>(inputs, queries, attend, lse),
             (DType::F16, _) => self.on::<f16, f16>(inputs, queries, attend, lse),
@@ -148,7 +157,7 @@ impl<'a> PagedKv<'a> {
         })
     }
 
-    fn on<T: Element + CudaDType, C: Number + CudaDType>(
+    fn on<T: Element + CudaDType, C: CacheNumber>(
         &self,
         [q, k, v]: [Stored<'_>; 3],
         queries: Queries<'_>,
@@ -158,13 +167,23 @@ impl<'a> PagedKv<'a> {
         let device = device(q);
         let stream = device.cuda_stream();
         let here = Here::of(&stream)?;
-        let (q_data, k_data, v_data) = (data::<T>(q)?, data::<C>(k)?, data::<C>(v)?);
+        let q_data = data::<T>(q)?;
+        let (k_data, v_data) = (C::view(&data::<C::Stored>(k)?), C::view(&data::<C::Stored>(v)?));
         let packed = matches!(queries, Queries::Packed { .. });
         let tensor = input("q", &q_data, q.1, packed)?;
         let heads = q.1.dims()[q.1.dims().len() - 2];
         let (mut pages, page, columns) = pages(k, v, [&k_data, &v_data])?;
         if let Some(CacheScales { keys, values }) = self.scales {
             pages = pages.scales(Scale::Value(keys), Scale::Value(values));
+        }
+        let names = ["k_scale", "v_scale"];
+        let of_rows = self.token_scales.map(|[k, v]| [Read::of(names[0], k), Read::of(names[1], v)]);
+        let of_rows = match &of_rows {
+            Some([k, v]) => Some([k.contiguous()?, v.contiguous()?]),
+            None => None,
+        };
+        if let Some([k, v]) = &of_rows {
+            pages = pages.scales(Scale::Tokens(k), Scale::Tokens(v));
         }
         let (table, lengths) = (Read::of("block_table", self.block_table), Read::of("lengths", self.lengths));
         let table_columns = table.shape().dims2()?.1;

@@ -12,6 +12,8 @@ pub(crate) struct LayerPages<'a> {
     /// In a latent cache, the first columns of the keys.
     pub values: &'a Tensor,
     pub scales: Option<CacheScales>,
+    /// The scales of the rows of an int8 cache.
+    pub token_scales: Option<[&'a Tensor; 2]>,
 }
 
 /// Refuses a step on pages of another size.
@@ -49,7 +51,7 @@ impl LayerPages<'_> {
         for part in step.parts() {
             let q = q.narrow(0, part.first_row, part.rows)?;
             let mut kv = PagedKv::new(self.keys, self.values, &part.table, &part.lengths);
-            kv.scales = self.scales;
+            (kv.scales, kv.token_scales) = (self.scales, self.token_scales);
             let (q, queries) = match part.even {
                 // The reshape copies only if the tensor's rows are not contiguous.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),

@@ -155,6 +155,46 @@ fn caches_of_any_kind() {
 }
 
 #[test]
+fn int8_caches() {
+    in_fake_cuda("cudarc_front::serving::int8_caches", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        // 40 pages of 16 keys with 2 heads of 64 columns.
+        let shape = [40, 16, 2, 64];
+        let integers = || stream.alloc_zeros::<i8>(40 * 16 * 128).expect("room");
+        let floats = |count| stream.alloc_zeros::<f32>(count).expect("room");
+        let (mut keys, mut values) = (integers(), integers());
+        let (mut k_scale, mut v_scale, mut short) = (floats(1280), floats(1280), floats(1279));
+        let slots = stream.alloc_zeros::<i64>(4).expect("room");
+        let new = zeros(&stream, 4 * 2 * 64);
+        let new = Tensor::new(&new, [1, 4, 2, 64]);
+        cuda.calls();
+        let into = PagesMut::new(&mut keys, &mut values, shape).token_scales(&mut k_scale, &mut v_scale);
+        front.append(&stream, new, new, into, &slots).expect("valid");
+        assert_eq!(launched(cuda), ["append"]);
+        let into = PagesMut::new(&mut keys, &mut values, shape).token_scales(&mut k_scale, &mut short);
+        let error = front.append(&stream, new, new, into, &slots).expect_err("too few").to_string();
+        assert!(error.contains("cache.v_scale.elements: 1279"), "{error}");
+        let into = PagesMut::new(&mut keys, &mut values, shape);
+        let error = front.append(&stream, new, new, into, &slots).expect_err("no scales").to_string();
+        assert!(error.contains("a scale for each token and key head"), "{error}");
+
+        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let q = zeros(&stream, 4 * 8 * 64);
+        let q = Tensor::new(&q, [4, 1, 8, 64]);
+        let pages = |v| Pages::new(&keys, &values, shape).scales(Scale::Tokens(&k_scale), Scale::Tokens(v));
+        let cached = |v| Inputs::cached(q, Cache::paged(pages(v), &table, 10, &lengths));
+        let mut scratch = ScratchMemory::new();
+        front.attend(&stream, &cached(&v_scale), &mut scratch).expect("valid");
+        assert_eq!(launched(cuda), ["decode"]);
+        let error = front.attend(&stream, &cached(&short), &mut scratch).map(|_| ()).expect_err("too few");
+        assert!(error.to_string().contains("cache.v_scale.elements: 1279"), "{error}");
+    });
+}
+
+#[test]
 fn values_of_half_the_columns() {
     in_fake_cuda("cudarc_front::serving::values_of_half_the_columns", |cuda| {
         let context = CudaContext::new(0).expect("a device");

@@ -20,12 +20,12 @@ pub fn integers(name: &'static str, shape: &[usize], numbers: &[i32]) -> Tensor 
     (name, Dtype::I32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
-fn floats(name: &'static str, shape: &[usize], numbers: &[f32]) -> Tensor {
+pub fn floats(name: &'static str, shape: &[usize], numbers: &[f32]) -> Tensor {
     (name, Dtype::F32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
 /// Returns three sequences of `queries` queries each, with 40, 0 and 17 keys in shuffled pages.
-fn tensors(queries: usize) -> Tensors {
+pub fn tensors(queries: usize) -> Tensors {
     let mut random = Random::new(3);
     let mut halves = |shape: &[usize]| -> Vec<u8> {
         let bits = random.normals(DType::F16, shape.iter().product());
@@ -88,7 +88,7 @@ fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u
 
 /// Like [`check`], with a kernel of this family.
 #[track_caller]
-fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
+pub fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
     let folder = Folder::new(test);
     let input = write(&folder, "cache.safetensors", tensors);
     let [cpu, sim] = ["cpu", "sim"].map(|device| {

@@ -1,0 +1,52 @@
+//! Tests `ferroflash run` on int8 caches in files: compares the simulator with the reference, and reads
+//! invalid files.
+use crate::cache::{Tensors, check_on, floats, integers, tensors, write};
+use crate::common::{Folder, check as refused};
+use reference::Random;
+use safetensors::Dtype;
+
+/// Numbers of pages, of keys per page and of key heads.
+const ROWS: [usize; 3] = [9, 16, 2];
+
+/// Converts keys and values to int8, with a scale for each row. The scales of pages that belong to no
+/// sequence are NaN.
+fn int8(mut tensors: Tensors) -> Tensors {
+    let mut random = Random::new(5);
+    for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
+        *dtype = Dtype::I8;
+        *bytes = (0..shape.iter().product()).map(|_| (random.normal() * 40.0) as i8 as u8).collect();
+    }
+    for name in ["k_scale", "v_scale"] {
+        let scale = |row: usize| match row / (ROWS[1] * ROWS[2]) {
+            1 | 3 | 4 | 6 => f32::NAN,
+            _ => 0.01 + random.normal().abs() as f32 / 50.0,
+        };
+        let scales: Vec<_> = (0..ROWS.iter().product()).map(scale).collect();
+        tensors.push(floats(name, &ROWS, &scales));
+    }
+    tensors
+}
+
+#[test]
+fn int8_caches() {
+    check_on("decode", "int8-one", &int8(tensors(1)), &[]);
+    check_on("decode", "int8-few", &int8(tensors(4)), &["--window", "20,0", "--softcap", "20"]);
+    let ragged = [tensors(4), vec![integers("cu_seqlens_q", &[4], &[0, 7, 10, 10])]].concat();
+    check_on("paged", "int8-ragged", &int8(ragged), &["--causal"]);
+}
+
+#[test]
+fn refusals() {
+    let folder = Folder::new("int8-refused");
+    let check = |spoil: fn(&mut Tensors), words| {
+        let mut tensors = int8(tensors(1));
+        spoil(&mut tensors);
+        let path = write(&folder, "cache.safetensors", &tensors);
+        refused(&["run", "--device", "cpu", "--input", &path], 2, words);
+    };
+    check(|t| drop(t.pop()), "there is no `v_scale`; an I8 cache needs `v_scale` [pages, page, heads] f32");
+    check(
+        |t| t.last_mut().expect("a scale").2 = vec![16, 9, 2],
+        "`v_scale` has shape [16, 9, 2]; it must be [pages, page, heads], [9, 16, 2]",
+    );
+}
