@@ -13,7 +13,7 @@ use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Keys, LEAST_KEYS,
 const THRESHOLD: f32 = 2.25;
 /// The same number for latent caches, whose work items take many products per byte. An idle half of the
 /// device then costs more than a merge.
-const LATENT_THRESHOLD: f32 = 2.0;
+const LATENT_THRESHOLD: f32 = 1.99;
 
 /// If the grid has many waves, the number of splits is chosen for this part of the resident thread blocks. A
 /// graph that was captured for many sequences and replays few still launches all its thread blocks. The idle

@@ -21,7 +21,7 @@ fn caches_of_any_kind() {
         let (shape, dense) = ([40, 16, 2, 64], [4, 160, 2, 64]);
         let (mut keys, mut values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 128));
         let bytes = stream.alloc_zeros::<u8>(40 * 16 * 128).expect("room");
-        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let table = stream.alloc_zeros::<u32>(80).expect("room");
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let scales = stream.alloc_zeros::<f32>(8).expect("room");
         let q = zeros(&stream, 4 * 8 * 64);
@@ -80,7 +80,7 @@ fn caches_of_any_kind() {
         let eight = Pages::new(&bytes, &bytes, shape);
         let per_head = PerHead::new(&scales).strides([2, 1]);
         let scaled = eight.scales(Scale::Heads(per_head), Scale::Value(0.5));
-        let paged = Cache::paged(pages, &table, 10, &lengths);
+        let paged = Cache::paged(pages, &table, 20, &lengths);
         let sinks = &scales;
         front.reserve(&stream, &Inputs::cached(q, paged), &mut scratch).expect("valid");
         let had = scratch.bytes();
@@ -95,7 +95,7 @@ fn caches_of_any_kind() {
         into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
         into(&Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
             .expect("valid");
-        into(&Inputs::cached(q, Cache::paged(Pages::interleaved(&both, shape), &table, 10, &lengths)))
+        into(&Inputs::cached(q, Cache::paged(Pages::interleaved(&both, shape), &table, 20, &lengths)))
             .expect("valid");
         into(&Inputs::cached(
             q,
@@ -121,7 +121,7 @@ fn caches_of_any_kind() {
         let (_, lse) = front
             .attend_with_lse(
                 &stream,
-                &Inputs::cached(q, Cache::paged(scaled, &table, 10, &lengths)),
+                &Inputs::cached(q, Cache::paged(scaled, &table, 20, &lengths)),
                 &mut scratch,
             )
             .expect("valid");
@@ -180,12 +180,12 @@ fn int8_caches() {
         let error = front.append(&stream, new, new, into, &slots).expect_err("no scales").to_string();
         assert!(error.contains("a scale for each token and key head"), "{error}");
 
-        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let table = stream.alloc_zeros::<u32>(80).expect("room");
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let q = zeros(&stream, 4 * 8 * 64);
         let q = Tensor::new(&q, [4, 1, 8, 64]);
         let pages = |v| Pages::new(&keys, &values, shape).scales(Scale::Tokens(&k_scale), Scale::Tokens(v));
-        let cached = |v| Inputs::cached(q, Cache::paged(pages(v), &table, 10, &lengths));
+        let cached = |v| Inputs::cached(q, Cache::paged(pages(v), &table, 20, &lengths));
         let mut scratch = ScratchMemory::new();
         front.attend(&stream, &cached(&v_scale), &mut scratch).expect("valid");
         assert_eq!(launched(cuda), ["decode"]);
@@ -201,12 +201,12 @@ fn values_of_half_the_columns() {
         let stream = context.new_stream().expect("a stream");
         let front = FlashAttention::new(&context).expect("a driver");
         let (keys, values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 64));
-        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let table = stream.alloc_zeros::<u32>(80).expect("room");
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let q = zeros(&stream, 4 * 8 * 64);
         let q = Tensor::new(&q, [4, 1, 8, 64]);
         let pages = Pages::new(&keys, &values, [40, 16, 2, 64]).values(32, [1024, 64, 32, 1]);
-        let inputs = Inputs::cached(q, Cache::paged(pages, &table, 10, &lengths));
+        let inputs = Inputs::cached(q, Cache::paged(pages, &table, 20, &lengths));
         cuda.calls();
         let o = front.attend(&stream, &inputs, &mut ScratchMemory::new()).expect("valid");
         assert_eq!((o.len(), launched(cuda)), (4 * 8 * 32, vec!["paged".to_owned()]));
@@ -221,7 +221,7 @@ fn latent_caches() {
         let stream = context.new_stream().expect("a stream");
         let front = FlashAttention::new(&context).expect("a driver");
         let (shape, mut rows) = ([40, 16, 1, 576], zeros(&stream, 40 * 16 * 576));
-        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let table = stream.alloc_zeros::<u32>(80).expect("room");
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let slots = stream.alloc_zeros::<i64>(4).expect("room");
         let new = zeros(&stream, 4 * 576);
@@ -248,7 +248,7 @@ fn latent_caches() {
         let mut scratch = ScratchMemory::new();
         let q = zeros(&stream, 4 * 16 * 576);
         let q = Tensor::new(&q, [4, 1, 16, 576]);
-        let cache = Cache::paged(Pages::latent(&rows, shape, 512), &table, 10, &lengths);
+        let cache = Cache::paged(Pages::latent(&rows, shape, 512), &table, 20, &lengths);
         let inputs = Inputs::cached(q, cache).mask(Mask::Causal).scale(0.0721);
         let (o, lse) = front.attend_with_lse(&stream, &inputs, &mut scratch).expect("valid");
         assert_eq!((o.len(), lse.len()), (4 * 16 * 512, 4 * 16));
@@ -256,7 +256,7 @@ fn latent_caches() {
         assert_eq!(o.len(), 4 * 16 * 512);
         // A combine kernel merges the splits of each launch.
         assert_eq!(launched(cuda), ["mla", "decode", "mla", "decode"]);
-        let whole = Cache::paged(Pages::latent(&rows, shape, 520), &table, 10, &lengths);
+        let whole = Cache::paged(Pages::latent(&rows, shape, 520), &table, 20, &lengths);
         for (name, inputs) in [
             ("scale", Inputs::cached(q, cache)),
             ("head_dim_v 520", Inputs::cached(q, whole).scale(0.1)),
@@ -277,11 +277,11 @@ fn what_was_captured_stays() {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
         let (shape, memory) = ([40, 16, 2, 64], zeros(&stream, 40 * 16 * 128));
-        let table = stream.alloc_zeros::<u32>(40).expect("room");
+        let table = stream.alloc_zeros::<u32>(80).expect("room");
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let (q, mut o) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
         let q = Tensor::new(&q, [4, 1, 8, 64]);
-        let cache = Cache::paged(Pages::new(&memory, &memory, shape), &table, 10, &lengths);
+        let cache = Cache::paged(Pages::new(&memory, &memory, shape), &table, 20, &lengths);
         let request = Inputs::cached(q, cache);
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
