@@ -58,6 +58,7 @@ const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("h200", BATCH, 8 * 256, same, D128),
     ("h200", BATCH, 8 * 256 + 1, same, HOPPER),
     ("h200", Shape { max_k: 1008, ..BATCH }, 8 * 256, same, HOPPER),
+    ("h200", Shape { max_k: 1008, ..BATCH }, 8 * 32, same, D128),
     ("h200", Shape { max_k: 1024, ..BATCH }, 8 * 256, same, D128),
     // Hopper's kernel does not take these pages. Portable kernels pay if most sequences have one query.
     ("h200", Shape { page: Some(1), ..BATCH }, 8 * 32, same, D128),

@@ -10,8 +10,8 @@ const MIXED: &str = "sequences of few and of many queries: a decode kernel takes
                      the many, in one launch";
 
 /// Maximum of the mean queries per sequence for which a batch uses portable kernels although the device has
-/// Hopper's instructions: Hopper's kernel does not accept the tensors, and the batch consists mostly of
-/// single queries. This number is an estimate; nobody has measured it.
+/// Hopper's instructions: Hopper's pair does not pay, and the batch consists mostly of single queries. This
+/// number is an estimate; nobody has measured it.
 const MOSTLY_FEW: usize = 32;
 
 /// Minimum of the maximum number of keys for which a decode kernel runs beside Hopper's kernel. The mean
@@ -35,16 +35,21 @@ const LEAST_KEYS: usize = 1024;
 pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [rows, _] = p.varlen?;
-    let (kernel, few) = kernels(q).find(|(kernel, few)| fit(kernel, few, on))?;
     let all = p.batch.saturating_mul(p.seqlen_q);
-    let has_few = p.seqlen_q <= most(p, few) as usize || p.batch > 1 && rows < all;
-    let pays = match kernel.isa {
-        Isa::Sm90a => p.seqlen_k >= LEAST_KEYS && (rows <= all / 2 || p.seqlen_q <= most(p, few) as usize),
-        Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype => true,
-        Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
+    let has_hopper = kernels(q).any(|(kernel, few)| kernel.isa == Isa::Sm90a && fit(kernel, few, on));
+    let pays = |kernel: &AttnInfo, few: &AttnInfo| {
+        let only_few = p.seqlen_q <= most(p, few) as usize;
+        let has_few = only_few || p.batch > 1 && rows < all;
+        let pays = match kernel.isa {
+            Isa::Sm90a => p.seqlen_k >= LEAST_KEYS && (rows <= all / 2 || only_few),
+            Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype && !has_hopper => true,
+            Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
+        };
+        has_few && pays
     };
-    let takes = has_few && pays && p.splits == Splits::Auto;
-    takes.then_some(Choice { few: Some(few), ..Choice::new(kernel, MIXED) })
+    let mut pairs = kernels(q).filter(|_| p.splits == Splits::Auto);
+    let (kernel, few) = pairs.find(|(kernel, few)| fit(kernel, few, on) && pays(kernel, few))?;
+    Some(Choice { few: Some(few), ..Choice::new(kernel, MIXED) })
 }
 
 /// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`.

@@ -138,7 +138,7 @@ fn caches_of_any_kind() {
 
         let three = table.slice(..3);
         let cases = [
-            ("cache.table", Inputs::cached(q, Cache::paged(pages, &table, 11, &lengths))),
+            ("cache.table", Inputs::cached(q, Cache::paged(pages, &table, 21, &lengths))),
             ("q.shape", Inputs::cached(q, paged).varlen_queries(&starts, 2)),
             ("cache.lengths", Inputs::cached(q, Cache::dense(pages, &three))),
             (
