@@ -9,7 +9,7 @@ use crate::{FastDiv, Sequences};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManySequences {
-    /// The kernel takes the sequences of at least this number of queries: [`FewParams::most`] + 1.
+    /// The kernel takes the sequences of at least this number of queries: [`crate::FewParams::most`] + 1.
     pub least: FastDiv,
     /// 1 for the numbering `s / tile_m + b`, otherwise 0.
     pub by_sequence: u32,

@@ -227,7 +227,7 @@ mod tests {
                 let [row, chunk] = place(lane);
                 assert_eq!(source(lane, panel), offset(ROWS, 8, row, panel * ACROSS + chunk));
                 for half in 0..2 {
-                    let to = target(lane) ^ half * 16;
+                    let to = target(lane) ^ (half * 16);
                     assert_eq!(to, offset(ROWS, 8, row, 2 * chunk + half));
                     assert!(written.insert(to));
                 }
