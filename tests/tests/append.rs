@@ -64,7 +64,7 @@ fn a_position_that_is_not_clamped_is_noticed() {
     };
     assert!(!noticed(&text));
     // A position behind the table reads behind the table. A negative position reads the last row.
-    assert!(noticed(&without(&text, "min.u64", |of| format!("mov.u64 {}, {};", of[0], of[1]))));
-    let never = |of: &[&str]| format!("setp.lt.s64 {}, {}, {};", of[0], of[1], i64::MIN);
-    assert!(noticed(&without(&text, "setp.lt.s64", never)));
+    let always = |of: &[&str]| format!("setp.ge.u64 {}, {}, 0;", of[0], of[1]);
+    assert!(noticed(&without(&text, "setp.lt.u64", always)));
+    assert!(noticed(&without(&text, "max.s64", |of| format!("mov.u64 {}, {};", of[0], of[1]))));
 }

@@ -22,7 +22,8 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     let names = suites.keys().map(String::as_str).collect::<Vec<_>>().join(" ");
     assert_eq!(
         names,
-        "append decode extra headline hopper hopper-extra merge mixed mla packed paged prefill prefix ragged"
+        "append chunked decode extra headline hopper hopper-extra merge mixed mla packed paged prefill \
+         prefix ragged"
     );
     let forward = read_forward(None, &[]).expect("valid");
     assert_eq!(
@@ -313,7 +314,9 @@ fn nothing_is_there_twice() {
 #[test]
 fn files_that_are_not_suites() {
     let error = |only: &str| read(None, &[only.to_owned()]).map(drop).expect_err("unknown").to_string();
-    assert!(error("decoding").contains("only append, decode, extra, headline, hopper, hopper-extra, merge"));
+    assert!(
+        error("decoding").contains("only append, chunked, decode, extra, headline, hopper, hopper-extra")
+    );
     assert_eq!(parse(LIKE).expect("it shows a valid file")["mine"].len(), 2);
     let missing = read(Some(Path::new("no-such-file.json")), &[]).map(drop).expect_err("missing");
     let missing = missing.to_string();
