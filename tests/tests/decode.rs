@@ -1,5 +1,6 @@
 //! Tests of decode kernels in the simulator: lengths, pages and splits of every kind, and garbage in device
 //! memory. `simulated.rs` runs each kernel on its edge cases.
+use ferroflash::DType;
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{DECODE_COMBINES, DECODES};
@@ -57,9 +58,9 @@ fn many_sequences() {
     for (batch, splits) in [(33, Splits::Auto), (70, Splits::Auto), (40, Splits::Chunk(128))] {
         let mut filled: Vec<usize> = (0..batch).map(|_| (random.bits() % 60) as usize).collect();
         filled[batch / 2] = 900;
-        for counters in [true, false] {
-            let case = DecodeCase { splits, counters, heads: [2, 1], ..DecodeCase::new(filled.clone()) };
-            check(&case, None);
+        for (counters, cache) in [(true, DType::F16), (false, DType::F16), (true, DType::Int8)] {
+            let case = DecodeCase { splits, counters, cache, ..DecodeCase::new(filled.clone()) };
+            check(&DecodeCase { heads: [2, 1], ..case }, None);
         }
     }
 }
@@ -80,10 +81,13 @@ fn other_lengths_under_one_plan() {
 #[test]
 fn garbage_lengths_and_pages() {
     let most = 120;
-    for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
+    let caches = [DType::F16, DType::Int8];
+    let layouts = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)];
+    for (cache, pages) in caches.into_iter().flat_map(|cache| layouts.map(|pages| (cache, pages))) {
         for (batch, queries) in [(6, 20), (40, 1)] {
             let filled: Vec<usize> = (0..batch).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-            let case = DecodeCase { pages, queries, heads: [2, 1], max_k: most, ..DecodeCase::new(filled) };
+            let case = DecodeCase { cache, pages, queries, heads: [2, 1], ..DecodeCase::new(filled) };
+            let case = DecodeCase { max_k: most, ..case };
             let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
             let lengths = (0..batch).map(|b| garbage[b % garbage.len()]).collect();
             check_lengths(&case, None, &[lengths]);
