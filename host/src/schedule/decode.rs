@@ -11,8 +11,8 @@ use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Keys, LEAST_KEYS,
 /// half of a sequence each, and end at the same time, cost more than one thread block that takes the whole
 /// sequence (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
-/// The same number for latent caches, whose work items take many products per byte. An idle half of the
-/// device then costs more than a merge.
+/// [`THRESHOLD`] for latent caches. Their work items take many products per byte, so an idle half of the
+/// device costs more than a merge.
 const LATENT_THRESHOLD: f32 = 1.99;
 
 /// If the grid has many waves, the number of splits is chosen for this part of the resident thread blocks. A

@@ -130,10 +130,10 @@ fn suits_length(e: &AttnInfo, p: &Problem, on: &Capabilities) -> bool {
         _ => 320 + 16,
     };
     let ordinary = |o: &&AttnInfo| !o.is_for_short_work() && o.head_dim == e.head_dim && solves(o, p);
-    let at_once = || list(p).filter(ordinary).map(|o| on.blocks_per_sm(&o.contract)).max().unwrap_or(0);
+    let per_sm = || list(p).filter(ordinary).map(|o| on.blocks_per_sm(&o.contract)).max().unwrap_or(0);
     let items = p.batch * p.heads_k * row_blocks(e, p) as usize;
     !e.is_for_short_work()
-        || p.splits == Splits::Auto && most_seen_keys(p) <= longest && items > (at_once() * on.sms) as usize
+        || p.splits == Splits::Auto && most_seen_keys(p) <= longest && items > (per_sm() * on.sms) as usize
 }
 
 /// Returns the cost of an entry: the number of thread blocks that share a key head's rows. If each sequence
@@ -175,9 +175,9 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
 }
 
 /// Returns the named entry, or the best one. The best entry has the smallest head dim, then the lowest
-/// [`cost`], then the fewest rows per thread block, then is for short work if the problem is, then no window
-/// mask if the problem needs none, then tiled
-/// pages if possible, then the most resident blocks per SM.
+/// [`cost`], then the fewest rows per thread block. Among these entries, an entry for short work comes first
+/// (see [`suits_length`]), then an entry without a window mask if the problem needs none, then an entry for
+/// tiled pages if possible, then the entry with the most resident blocks per SM.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if

@@ -47,7 +47,7 @@ pub unsafe trait MapKind: Copy + 'static {
     unsafe fn load_boxes(to: u32, map: u64, tile: Panels, boxes: Self::Boxes, full: u32, lane: u32);
 }
 
-/// What a map kind with one producer does in a warp: the first lane has all boxes.
+/// Implements a map kind with one producer for a warp: the first lane has all boxes.
 macro_rules! first_lane {
     () => {
         type Boxes = Self::At;
