@@ -260,22 +260,22 @@ impl Launch {
     ) -> Result<(), Error> {
         for kernel in std::iter::once(&self.first).chain(self.others.iter().flatten()) {
             let (Kernel { place, grid, .. }, own) = (*kernel, self.bytes(kernel));
-            match self.maps.iter().flatten() {
-                maps if kernel.mapped => {
-                    let mut all = WithMaps([0; MAP_BYTES + MOST]);
-                    let (places, rest) = all.0.split_at_mut(maps.clone().count() * size_of::<TensorMap>());
-                    for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
-                        encode(map)?.write(bytes);
-                    }
-                    rest[..own.len()].copy_from_slice(own);
-                    if let Some((map, at)) = &self.bias {
-                        encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
-                    }
-                    let end = places.len() + own.len();
-                    launch(place, grid, &all.0[..end])?;
-                }
-                _ => launch(place, grid, own)?,
+            if !kernel.mapped {
+                launch(place, grid, own)?;
+                continue;
             }
+            let mut all = WithMaps([0; MAP_BYTES + MOST]);
+            let maps = self.maps.iter().flatten();
+            let (places, rest) = all.0.split_at_mut(maps.clone().count() * size_of::<TensorMap>());
+            for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
+                encode(map)?.write(bytes);
+            }
+            rest[..own.len()].copy_from_slice(own);
+            if let Some((map, at)) = &self.bias {
+                encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
+            }
+            let end = places.len() + own.len();
+            launch(place, grid, &all.0[..end])?;
         }
         Ok(())
     }
