@@ -25,9 +25,9 @@ Examples:
   ferroflash kernels --json")]
 pub(super) struct Args {
     /// List only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a
-    /// instructions), decode (few queries on a KV cache), paged (many queries on a KV cache), mixed (few
-    /// queries of some sequences and many of others on a KV cache), append, merge. A Hopper kernel for varlen
-    /// or paged attention is in both families.
+    /// instructions), decode (few queries on a KV cache), mla (decode on a latent cache), paged (many queries
+    /// on a KV cache), mixed (few queries of some sequences and many of others on a KV cache), append, merge.
+    /// A Hopper kernel for varlen or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
     /// List only kernels whose queries have this element type: f16 or bf16.

@@ -36,8 +36,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         let entry = all.find(|e| e.contract.symbol == name && solves(e, p));
         let entry = entry.ok_or_else(|| {
             let expected = format_args!(
-                "it must be a kernel for latent caches of {}: `ferroflash kernels --family mla` and \
-                 `--family 'hopper mla'`",
+                "it must be a kernel for latent caches of {}: `ferroflash kernels --family mla`",
                 p.dtype.name()
             );
             Error::invalid("config", name, expected)
