@@ -43,13 +43,13 @@ const WINDOW: Mask = Mask::Window { left: Some(99), right: Some(0) };
 /// A card, a shape, the request, the kernel, words of the reason.
 #[rustfmt::skip]
 const PLANS: &[(&str, Shape, Change, &str, &str)] = &[
-    ("l4", ONE, same, "decode_f16_int8_d128_causal_16_rows", ""),
-    ("a100", ONE, |r| r.mask(Mask::Full), "decode_f16_int8_d128_causal_16_rows", ""),
-    ("h200", ONE, |r| r.mask(WINDOW), "decode_f16_int8_d128_local_16_rows", ""),
+    ("l4", ONE, same, "decode_f16_int8_d128_local_8_rows", ""),
+    ("a100", ONE, |r| r.mask(Mask::Full), "decode_f16_int8_d128_local_8_rows", ""),
+    ("h200", ONE, |r| r.mask(WINDOW), "decode_f16_int8_d128_local_8_rows", ""),
     ("h200", Shape { dtype: DType::Bf16, head_dim: 64, ..ONE }, |r| r.softcap(30.0),
-        "decode_bf16_int8_d64_local_16_rows", ""),
+        "decode_bf16_int8_d64_local_8_rows", ""),
     ("h200", Shape { page: None, ..ONE }, |r| r.splits(Splits::CHUNK).scratch(Scratch::Fastest),
-        "decode_f16_int8_d128_causal_16_rows", ""),
+        "decode_f16_int8_d128_local_8_rows", ""),
     ("l4", PROMPT, same, "paged_f16_int8_d128_local_128x32", "more than 64 rows"),
     ("a100", Shape { dtype: DType::Bf16, head_dim: 64, ..PROMPT }, |r| r.mask(WINDOW),
         "paged_bf16_int8_d64_local_128x64", "more than 64 rows"),

@@ -329,7 +329,7 @@ mod tests {
         let slots = (keys.shape[0] * keys.shape[1]) as u64;
         let tokens = |n: u64| KvScale::Tokens(TokenScales::contiguous(n << 40, slots * 8, 8));
         assert_eq!(scales, [tokens(8), tokens(9)]);
-        assert_eq!(chosen(&integers), "decode_f16_int8_d128_causal_16_rows");
+        assert_eq!(chosen(&integers), "decode_f16_int8_d128_local_8_rows");
     }
 
     #[test]

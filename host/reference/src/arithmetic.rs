@@ -129,9 +129,9 @@ pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
     encode(to, f64::from(e4m3::decode(bits)))
 }
 
-/// Multiplies an integer by its row's scale, and rounds the product to a wider type.
-pub fn widen_int8(bits: u8, scale: f32, to: DType) -> u16 {
-    encode(to, f64::from(bits as i8) * f64::from(scale))
+/// Converts an integer of eight bits to a wider type, exactly.
+pub fn widen_int8(bits: u8, to: DType) -> u16 {
+    encode(to, f64::from(bits as i8))
 }
 
 /// Panics, because no tensor of attention has this type. The planner refuses such a tensor, and the program

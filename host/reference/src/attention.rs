@@ -192,8 +192,8 @@ pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Computes attention without sinks, and rounds every intermediate result to the inputs' type: scaled keys,
-/// scores, probabilities, output.
+/// Computes attention without sinks, and rounds every intermediate result to the inputs' type: rows times
+/// their scales, scaled keys, scores, probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
     match inputs.problem.dtype {
         DType::F16 => attention(inputs, NaiveF16),
@@ -217,9 +217,10 @@ fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
             let mut v = Vec::with_capacity(columns * keys);
             for key in 0..keys {
                 for (d, x) in inputs.k.values(batch, key, head).enumerate() {
-                    k_transposed[d * keys + key] = arithmetic.round(A::Real::from_f32(x) * scale);
+                    let x = arithmetic.round(A::Real::from_f32(x));
+                    k_transposed[d * keys + key] = arithmetic.round(x * scale);
                 }
-                v.extend(inputs.v.values(batch, key, head).map(A::Real::from_f32));
+                v.extend(inputs.v.values(batch, key, head).map(|x| arithmetic.round(A::Real::from_f32(x))));
             }
             (k_transposed, v)
         })

@@ -129,9 +129,14 @@ impl DecodeMemory {
             let shape = [1, rows, heads, case.head_dim];
             HostTensor::new(bits, 0, case.dtype, shape, [rows as i64 * row, row, dim, 1])
         };
-        let q = self.query_rows(b);
-        let [k, v] = [0, 1].map(|i| tensor(&rows[i], keys, case.heads[1]));
-        let inputs = Inputs::new(case.problem(b, keys), tensor(q, queries, case.heads[0])?, k?, v?)?;
+        let q = tensor(self.query_rows(b), queries, case.heads[0])?;
+        let scales =
+            [0, 1].map(|i| (0..keys * case.heads[1]).map(|row| case.scale(i, row)).collect::<Vec<_>>());
+        let [k, v] = [0, 1].map(|i| match (tensor(&rows[i], keys, case.heads[1]), case.cache) {
+            (Ok(rows), DType::Int8) => rows.scaled(&scales[i]),
+            (rows, _) => rows,
+        });
+        let inputs = Inputs::new(case.problem(b, keys), q, k?, v?)?;
         let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, [b, 0]);
         let mut reference = Reference::of_columns(&inputs, case.columns());
         if case.sinks {
@@ -179,11 +184,10 @@ impl DecodeMemory {
             let rows = self.rows(&pool, b);
             let reference =
                 self.keys(b, *length).map_or(Ok(None), |keys| self.reference_of(&rows, b, keys))?;
-            let values = rows[1].iter().map(|bits| f64::from(decode(dtype, *bits)));
-            Ok(reference.map(|reference| match self.case.cache {
-                DType::Int8 => reference.by(rule, dtype, values).scaled_probabilities(dtype, &rows[1]),
-                _ => reference.by(rule, dtype, values),
-            }))
+            let scale = |i| self.case.row_scale(1, i / self.case.head_dim);
+            let values =
+                rows[1].iter().enumerate().map(|(i, bits)| f64::from(decode(dtype, *bits) * scale(i)));
+            Ok(reference.map(|reference| reference.by(rule, dtype, values)))
         };
         lengths.par_iter().enumerate().map(one).collect()
     }

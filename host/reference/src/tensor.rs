@@ -57,6 +57,14 @@ pub enum TensorError {
         /// Number of slopes required.
         want: usize,
     },
+    /// The number of scales of rows is wrong.
+    #[error("{got} scales of rows; there must be {want}: one per row and head of one batch")]
+    Scales {
+        /// Number of scales given.
+        got: usize,
+        /// Number of scales required.
+        want: usize,
+    },
     /// The number of query heads is not a multiple of the number of key heads.
     #[error("{heads_q} query heads cannot share {heads_k} key heads: heads_q must be a multiple of heads_k")]
     Heads {
@@ -76,6 +84,8 @@ pub struct HostTensor<'a> {
     dtype: DType,
     shape: [usize; 4],
     strides: [i64; 4],
+    /// A factor for each row, `[row][head]`, or `None` for 1.
+    scales: Option<&'a [f32]>,
 }
 
 impl<'a> HostTensor<'a> {
@@ -106,7 +116,7 @@ impl<'a> HostTensor<'a> {
         if first < 0 || last >= bits.len() as i128 {
             return Err(TensorError::OutOfBounds { first, last, len: bits.len() });
         }
-        Ok(HostTensor { bits, offset: offset as i64, dtype, shape, strides })
+        Ok(HostTensor { bits, offset: offset as i64, dtype, shape, strides, scales: None })
     }
 
     /// Creates a contiguous BSHD tensor.
@@ -118,12 +128,33 @@ impl<'a> HostTensor<'a> {
         Self::new(bits, 0, dtype, shape, [rows * heads * head_dim, heads * head_dim, head_dim, 1])
     }
 
+    /// Multiplies each row of each head by its scale, `[row][head]`. The tensor must have one batch.
+    ///
+    /// # Errors
+    /// Returns [`TensorError::Scales`] if there is not one scale per row and head.
+    pub fn scaled(self, scales: &'a [f32]) -> Result<Self, TensorError> {
+        let [batches, rows, heads, _] = self.shape;
+        let (got, want) = (scales.len(), batches * rows * heads);
+        let is_valid = batches == 1 && got == want;
+        is_valid
+            .then_some(HostTensor { scales: Some(scales), ..self })
+            .ok_or(TensorError::Scales { got, want })
+    }
+
+    /// Returns the largest magnitude of a tensor whose rows have scales, or `None` if rows have no scales.
+    pub(super) fn largest_scaled(&self) -> Option<f64> {
+        let [_, rows, heads, _] = self.shape;
+        let all = || (0..rows).flat_map(|row| (0..heads).flat_map(move |head| self.values(0, row, head)));
+        self.scales.map(|_| all().fold(0.0, |most, x| f64::from(x.abs()).max(most)))
+    }
+
     /// Returns a range of the tensor's rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {
         let [batches, _, heads, head_dim] = self.shape;
         let offset = self.offset + rows.start as i64 * self.strides[1];
-        HostTensor { offset, shape: [batches, rows.len(), heads, head_dim], ..self }
+        let scales = self.scales.map(|scales| &scales[rows.start * heads..rows.end * heads]);
+        HostTensor { offset, shape: [batches, rows.len(), heads, head_dim], scales, ..self }
     }
 
     /// Returns the shape `[batch, rows, heads, head_dim]`.
@@ -144,9 +175,9 @@ impl<'a> HostTensor<'a> {
         &self.bits[start as usize..][..self.shape[3]]
     }
 
-    /// Returns the numbers of one row of one head.
+    /// Returns the numbers of one row of one head: the elements times the row's scale, rounded to f32.
     pub fn values(&self, batch: usize, row: usize, head: usize) -> impl Iterator<Item = f32> + use<'a> {
-        let dtype = self.dtype;
-        self.row(batch, row, head).iter().map(move |bits| decode(dtype, *bits))
+        let (dtype, scale) = (self.dtype, self.scales.map_or(1.0, |all| all[row * self.shape[2] + head]));
+        self.row(batch, row, head).iter().map(move |bits| decode(dtype, *bits) * scale)
     }
 }

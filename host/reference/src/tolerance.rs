@@ -1,5 +1,5 @@
 //! The tolerance rule.
-use super::arithmetic::{decode, unit_roundoff};
+use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, naive, without_sinks};
 use super::tensor::HostTensor;
 use ferroflash::DType;
@@ -154,6 +154,13 @@ impl Reference {
     pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
         let [exact, naive] = [without_sinks(inputs), naive(inputs)].map(|all| all.first_columns(columns));
         let mut reference = Self::of_results(exact, &naive, inputs.problem().dtype);
+        if let Some(largest) = inputs.v().largest_scaled() {
+            // Decode kernels round each probability to f16 after its product with its value's scale, so the
+            // error does not cancel with the error of the sum.
+            reference.tolerance += unit_roundoff(DType::F16) * largest;
+            // Prefill kernels round each product of a key and its scale, as naive attention does.
+            reference.lse_tolerance += 2.0 * max_difference(&naive.lse, &reference.exact.lse);
+        }
         if let Some(sinks) = inputs.sinks() {
             reference.add_sinks(inputs.problem().dtype, sinks);
         }
@@ -183,16 +190,6 @@ impl Reference {
             Rule::Few => two_roundings(dtype, values),
         };
         Reference { tolerance: self.tolerance.max(roundings), ..self }
-    }
-
-    /// Permits one more rounding to f16, for `values` of rows that have scales: kernels round each
-    /// probability after its product with the row's scale, so the error does not cancel with the error of
-    /// the sum.
-    #[must_use]
-    pub fn scaled_probabilities(self, dtype: DType, values: &[u16]) -> Self {
-        let values = values.iter().map(|bits| f64::from(decode(dtype, *bits)));
-        let rounding = unit_roundoff(DType::F16) * values.fold(0.0, |most: f64, x| most.max(x.abs()));
-        Reference { tolerance: self.tolerance + rounding, ..self }
     }
 
     /// Returns the tolerance of O for this error of naive attention.

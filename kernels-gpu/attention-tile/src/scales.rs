@@ -41,12 +41,13 @@ struct Mine {
 }
 
 impl Mine {
-    /// The thread's scale, scale `i` of a stage of `rows` rows.
+    /// The thread's scale, scale `i` of a stage.
     #[inline(always)]
-    fn new(scales: &[PerHead; 2], head: u32, i: u32, rows: u32) -> Self {
-        let which = if i < rows { scales[0] } else { scales[1] };
+    fn new<K: StageScales>(scales: &[PerHead; 2], head: u32, i: u32) -> Self {
+        let [which, row] = K::place(i);
+        let which = if which == 0 { scales[0] } else { scales[1] };
         let base = which.base.wrapping_add((head as u64).wrapping_mul(which.head_bytes));
-        Mine { base, slot_bytes: which.sequence_bytes as u32, row: if i < rows { i } else { i - rows } }
+        Mine { base, slot_bytes: which.sequence_bytes as u32, row }
     }
 
     #[inline(always)]
@@ -62,8 +63,6 @@ pub struct ScaleWalk<K, S> {
     share: Strided,
     source: Option<S>,
     mine: Mine,
-    /// Index of the next tile.
-    i: u32,
     warp: Warp,
     kind: PhantomData<K>,
 }
@@ -76,8 +75,7 @@ impl<K: StageScales, S: Source> ScaleWalk<K, S> {
         let slots = slots(cache);
         ScaleWalk {
             source: if K::EXIST { Some(S::new(&slots, &share, warp)) } else { None },
-            mine: Mine::new(scales, head, warp.lane(), 16),
-            i: 0,
+            mine: Mine::new::<K>(scales, head, warp.lane()),
             kind: PhantomData,
             slots,
             share,
@@ -85,21 +83,18 @@ impl<K: StageScales, S: Source> ScaleWalk<K, S> {
         }
     }
 
-    /// Starts the copies of the next tile's scales, if the tile exists. Scales of rows past the end become
-    /// zero.
+    /// Starts the copies of the scales of tile `i`, which exists. Calls must name the tiles in ascending
+    /// order. Scales of rows past the end become zero.
     #[inline(always)]
-    pub fn copy(&mut self, slot: &K::Slot<CpAsync<Warp>>) {
+    pub fn copy(&mut self, slot: &K::Slot<CpAsync<Warp>>, i: u32) {
         let Some(source) = &mut self.source else { return };
-        let first = self.share.row(self.i);
-        if first < self.share.rows {
-            source.seek(&self.slots, &self.share, self.i, self.warp);
-            let from = self.mine.at(source.chunk(&self.slots, 0, self.mine.row, self.warp));
-            // SAFETY: a row before the end has a slot, because `chunk` has clamped its page; each slot of
-            // every head has a scale, at a multiple of 4, as `PerHead` promises. A lane's number is below the
-            // number of scales.
-            unsafe { K::copy(slot, self.warp.lane(), from, first + self.mine.row < self.share.rows) }
-        }
-        self.i += 1;
+        source.seek(&self.slots, &self.share, i, self.warp);
+        let from = self.mine.at(source.chunk(&self.slots, 0, self.mine.row, self.warp));
+        let present = self.share.row(i) + self.mine.row < self.share.rows;
+        // SAFETY: a row before the end has a slot, because `chunk` has clamped its page; each slot of every
+        // head has a scale, at a multiple of 4, as `PerHead` promises. A lane's number is below the number of
+        // scales.
+        unsafe { K::copy(slot, self.warp.lane(), from, present) }
     }
 }
 
@@ -123,7 +118,7 @@ impl<'p, K: StageScales, W: ThreadGroup> ScalesDown<'p, K, W> {
         const { assert!(K::COUNT <= W::THREADS, "each thread copies one scale or none") }
         let none = Mine { base: 0, slot_bytes: 0, row: 0 };
         let of = if K::EXIST { of } else { None };
-        let mine = of.map_or(none, |of| Mine::new(of.scales, of.head, group.member(), Self::ROWS));
+        let mine = of.map_or(none, |of| Mine::new::<K>(of.scales, of.head, group.member()));
         let mut walk = ScalesDown { of, mine, page: 0, kind: PhantomData };
         walk.look(from);
         walk

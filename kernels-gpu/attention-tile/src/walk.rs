@@ -167,9 +167,16 @@ impl<'p, E: Element, S: Source, const C: usize> CacheWalk<'p, E, S, C> {
     /// columns that do not exist become zero.
     #[inline(always)]
     pub fn copy(&mut self, slots: [&TileSlot<E, 1, C, CpAsync<Warp>>; 2]) {
+        self.copy_and(slots, |_| ())
+    }
+
+    /// Like [`CacheWalk::copy`]. If the tile exists, also calls `beside` with the index of the tile.
+    #[inline(always)]
+    pub fn copy_and(&mut self, slots: [&TileSlot<E, 1, C, CpAsync<Warp>>; 2], beside: impl FnOnce(u32)) {
         let first = self.share.row(self.i);
         if first < self.share.rows {
             self.source.seek(self.cache, &self.share, self.i, self.warp);
+            beside(self.i);
             let (row, _) = Walk::<E, 1, C, Warp>::place(&self.warp);
             for i in 0..Walk::<E, 1, C, Warp>::GROUPS {
                 let group = i * Walk::<E, 1, C, Warp>::GROUP;

@@ -50,7 +50,7 @@ impl<Q, E: Element, Mask, Page, const G: usize, const D: usize, const WARPS: usi
     const THREADS: u32 = WARPS as u32 * 32;
     const SMEM_BYTES: usize =
         WARPS * SLOTS * (2 * D * 256 * E::BYTES + row_scales_bytes::<E>(16)) + q_bytes(D * G);
-    const BLOCKS_PER_SM: u32 = warps_per_sm(Self::SMEM_BYTES) / WARPS as u32;
+    const BLOCKS_PER_SM: u32 = warps_per_sm::<E>(Self::SMEM_BYTES, G, D) / WARPS as u32;
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]
     }
@@ -67,11 +67,17 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     }
 }
 
-/// Warps that an SM can hold. Kernels for short work have at most 48 KiB of shared memory per block. A warp
-/// of such a kernel waits for most of its time, so the SM needs more of them, with at most 128 registers per
-/// thread.
-const fn warps_per_sm(smem_bytes: usize) -> u32 {
-    if smem_bytes <= 48 << 10 { 16 } else { 8 }
+/// Warps that an SM can hold. A warp of a kernel for short work, which has at most 48 KiB of shared memory per
+/// block, waits for most of its time, so the SM needs more of them, with at most 128 registers per thread. A
+/// warp of an int8 cache computes more for each byte: with 8 rows, 128 registers suffice at head dim 64, and
+/// 168 at head dim 128.
+const fn warps_per_sm<E: Element>(smem_bytes: usize, groups: usize, head_dim: usize) -> u32 {
+    match (matches!(E::DTYPE, DType::Int8) && groups == 1, head_dim) {
+        (true, ..=4) => 16,
+        (true, _) => 12,
+        _ if smem_bytes <= 48 << 10 => 16,
+        _ => 8,
+    }
 }
 
 /// Bytes of shared memory for Q of `steps` k-steps of 8 rows each; 0 for at most 24 k-steps, which fit
@@ -116,7 +122,9 @@ impl<
 impl AttnInfo {
     /// Whether this kernel is a decode kernel for short work: more warps per SM, fewer stages.
     pub const fn is_for_short_work(&self) -> bool {
-        matches!(self.schedule, Schedule::Transposed) && self.warps() * self.contract.min_blocks_per_sm > 8
+        let many = self.warps() * self.contract.min_blocks_per_sm > 8;
+        // Every kernel of int8 caches has many warps per SM.
+        matches!(self.schedule, Schedule::Transposed) && many && !matches!(self.kv_dtype, DType::Int8)
     }
 }
 

@@ -128,9 +128,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Causal, Local] 8_rows_native: Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d256 [Causal, Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>;
     e4m3_d512 [Local] 8_rows: Decode<E, E4m3, Mask, Rows, 1, 32, 2, 2>;
-    // Caches of integers with a scale for each row.
-    int8_d64 [Causal, Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>;
-    int8_d128 [Causal, Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>;
+    // Caches of integers with a scale for each row. One kernel serves every mask.
+    int8_d64 [Local] 8_rows: Decode<E, Int8, Mask, Rows, 1, 4, 8, 4>;
+    int8_d64 [Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>;
+    int8_d128 [Local] 8_rows: Decode<E, Int8, Mask, Rows, 1, 8, 6, 3>;
+    int8_d128 [Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>;
     // Trees of drafts. Each row of a block pairs one draft token with one of the key head's query heads.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;

@@ -18,7 +18,7 @@ use spec::{
     MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
 };
 use tile::copy::CpAsync;
-use tile::mma::{ColAcc, ColFrag, ColVec, LoadAs, PlaceB, Stored, TensorCore, ValueScale};
+use tile::mma::{ColAcc, ColFrag, ColVec, LaneScales, LoadAs, PlaceB, Stored, TensorCore};
 use tile::pipeline::PerWarp;
 use tile::shared::{Scaled, SharedTile, StageScales};
 use tile::{Block, Smem, Steps, Warp, shared_layout};
@@ -203,8 +203,7 @@ fn attend<
     let mut scale_walk =
         ScaleWalk::<E::Scales<1>, Page::Source>::new(&p.cache, &p.scales, share, item.kv_head, warp);
     let mut copy = |tile: &KvTileSlot<E, D, CpAsync<Warp>>, scales: &_| {
-        walk.copy([&tile.k, &tile.v]);
-        scale_walk.copy(scales);
+        walk.copy_and([&tile.k, &tile.v], |i| scale_walk.copy(scales, i));
     };
     // The block loads Q before it starts the copies of keys. Q has few bytes, which would otherwise wait
     // behind the keys.
@@ -216,7 +215,6 @@ fn attend<
         false => E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head),
     });
     let k_factor = factor.map(|x| x * k_factor);
-    let mut v_scale = ValueScale::new();
 
     // Each column has its own mask and its own state of the scores, because columns are queries of several
     // heads.
@@ -233,8 +231,9 @@ fn attend<
     for key in share.tiles() {
         let step = |tile: &KvTile<E, D>, scales: &E::Scales<1>, warp: &mut _| {
             let mut s = ColAcc::<1, G>::product(&tile.k, &q, *warp); // S^T = K Q^T
+            let scales = LaneScales::load(scales, *warp);
             if E::Scales::<1>::EXIST {
-                s.scale_keys(scales, *warp);
+                s.scale_keys(&scales);
             }
             if E::DTYPE == DType::E4m3 || E::DTYPE == DType::Int8 && Q::SCALED {
                 s.scale_columns(&k_factor);
@@ -254,10 +253,12 @@ fn attend<
                 s.map_at(key, *warp, |x, c, k| if mask[c].sees(position[c], k) { x } else { none });
             }
             s.keep_before(&end, key, *warp);
-            softmax.observe(&s, &mut acc_o, *warp);
-            let probs = match E::Scales::<1>::EXIST {
-                true => softmax.exp_scaled(&s, v_scale.of_rows(scales, &mut acc_o, *warp), *warp),
-                false => softmax.exp::<E::As, 1>(&s, *warp), // P = exp2(S - max)
+            let probs = if E::Scales::<1>::EXIST {
+                softmax.observe_scaled(&s, scales.values_log2(), &mut acc_o, *warp);
+                softmax.exp_scaled(&s, scales.values(), *warp)
+            } else {
+                softmax.observe(&s, &mut acc_o, *warp);
+                softmax.exp::<E::As, 1>(&s, *warp) // P = exp2(S - max)
             };
             acc_o.add_transposed(&tile.v, &probs, *warp); // O^T += V^T P^T
         };
@@ -268,7 +269,6 @@ fn attend<
         acc_o.map(|x| x * v_factor);
     }
     if E::Scales::<1>::EXIST {
-        acc_o.map(|x| x * v_scale.factor());
         softmax.gather(warp);
     }
 

@@ -32,10 +32,35 @@ impl<const G: usize> Softmax<G> {
         let growth = seen.zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max));
         if warp.any(growth.reduce(f32::max) > SLACK) {
             let new = seen.across(warp, f32::max).zip(self.minus_max, |x, old| old.min(-x * self.scale_log2));
-            let rescale = new.zip(self.minus_max, |new, old| ex2(new - old));
-            self.minus_max = new;
-            self.sum.scale(&rescale);
-            acc_o.scale_columns(&rescale);
+            self.raise(new, acc_o);
+        }
+    }
+
+    /// Replaces the negated maxima, and rescales O and the sums.
+    #[inline(always)]
+    fn raise<const D: usize>(&mut self, minus_max: ColVec<f32, G>, acc_o: &mut ColAcc<D, G>) {
+        let rescale = minus_max.zip(self.minus_max, |new, old| ex2(new - old));
+        self.minus_max = minus_max;
+        self.sum.scale(&rescale);
+        acc_o.scale_columns(&rescale);
+    }
+
+    /// Like [`Softmax::observe`], for values with scales: the maximum of a column is the maximum of its
+    /// products of exp2(S) and scale. `values_log2` are the logarithms of the scales of this lane's two rows.
+    /// The largest product with a scale is then near 1, whatever the scales are, and a column ignores the
+    /// scales of keys that its mask hides.
+    #[inline(always)]
+    pub fn observe_scaled<const D: usize>(
+        &mut self,
+        s: &ColAcc<1, G>,
+        values_log2: [f32; 2],
+        acc_o: &mut ColAcc<D, G>,
+        warp: Warp,
+    ) {
+        let seen = s.scaled_plus_rows(self.scale_log2, values_log2).lane_max();
+        if warp.any(seen.zip(self.minus_max, |x, minus_max| x + minus_max).reduce(f32::max) > SLACK) {
+            let new = seen.across(warp, f32::max).zip(self.minus_max, |x, old| old.min(-x));
+            self.raise(new, acc_o);
         }
     }
 
@@ -47,9 +72,9 @@ impl<const G: usize> Softmax<G> {
         p
     }
 
-    /// P = exp2(S - max), with this lane's two rows of each tile multiplied by `by`, as the right operand
-    /// of V^T P^T. Adds P, without the factors, to this lane's sums. [`Softmax::gather`] must follow the
-    /// last tile. A sum of rounded P would not help: the products with factors are rounded differently.
+    /// P = exp2(S - max), with this lane's two rows of each tile multiplied by the scales `by`, as the right
+    /// operand of V^T P^T. Adds P, without the scales, to this lane's sums. [`Softmax::gather`] must follow
+    /// the last tile. A sum of rounded P would not help: the products with scales are rounded differently.
     #[inline(always)]
     pub fn exp_scaled<E: TensorCore>(
         &mut self,

@@ -364,9 +364,9 @@ impl<const G: usize> ColSum<G> {
     #[inline(always)]
     pub fn add_lanes<const R: usize>(&mut self, x: &ColAcc<R, G>) {
         for g in 0..G {
-            for i in 0..4 {
+            for c in 0..2 {
                 for r in 0..R {
-                    self.0[g][i] += x.0[r][g][i];
+                    self.0[g][c] += x.0[r][g][c] + x.0[r][g][c + 2];
                 }
             }
         }
@@ -377,7 +377,7 @@ impl<const G: usize> ColSum<G> {
     pub fn gather(&mut self, warp: Warp) {
         for g in 0..G {
             for c in 0..2 {
-                self.0[g][c] = warp.octet(self.0[g][c] + self.0[g][c + 2], |x, y| x + y);
+                self.0[g][c] = warp.octet(self.0[g][c], |x, y| x + y);
             }
         }
     }

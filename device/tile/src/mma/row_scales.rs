@@ -1,20 +1,58 @@
 //! Scales of rows in products with few columns: a score's row is a key, and a probability's row is a value.
 use crate::Warp;
-use crate::mma::{ColAcc, ColVec};
+use crate::mma::ColAcc;
 use crate::shared::StageScales;
+use cuda_std::math::{fma, lg2};
 
-/// The scales of this lane's two rows of a tile: of keys (0) or of values (1).
-#[inline(always)]
-fn of_rows(scales: &impl StageScales, which: usize, warp: Warp) -> [f32; 2] {
-    let row = warp.lane / 4;
-    [scales.load(which, row), scales.load(which, row + 8)]
+/// The largest exponent of a value's scale; the smallest exponent is `-MOST`. Sums of probabilities relative
+/// to the largest product of a probability and a scale then stay within f32.
+const MOST: f32 = 48.0;
+const LARGEST: f32 = f32::from_bits((127 + MOST as u32) << 23);
+const SMALLEST: f32 = f32::from_bits((127 - MOST as u32) << 23);
+
+/// The scales of this lane's two rows of a tile of keys, and of the tile of their values.
+pub struct LaneScales {
+    keys: [f32; 2],
+    values: [f32; 2],
+    /// 0, or NaN for a value whose scale is above [`LARGEST`], infinite or NaN.
+    invalid: [f32; 2],
+}
+
+impl LaneScales {
+    /// Loads the scales of this lane's rows. A scale of a value below [`SMALLEST`] becomes [`SMALLEST`], and
+    /// its value becomes practically 0.
+    #[inline(always)]
+    pub fn load(scales: &impl StageScales, warp: Warp) -> Self {
+        let [keys, values] = scales.load_lane(warp.lane / 4);
+        LaneScales {
+            keys,
+            // The maximum and the minimum of NaN and a number are the number.
+            values: values.map(|scale| scale.max(SMALLEST).min(LARGEST)),
+            // A product above `LARGEST` times this factor is infinite.
+            invalid: values.map(|scale| scale * (f32::MAX / LARGEST) * 0.0),
+        }
+    }
+
+    /// The scales of values. All of them are finite and above 0, so that a product with the probability 0 of
+    /// a hidden key is 0.
+    #[inline(always)]
+    pub fn values(&self) -> [f32; 2] {
+        self.values
+    }
+
+    /// The logarithms to base 2 of the scales of values.
+    #[inline(always)]
+    pub fn values_log2(&self) -> [f32; 2] {
+        self.values.map(lg2)
+    }
 }
 
 impl<const G: usize> ColAcc<1, G> {
-    /// Multiplies each row by the scale of its key.
+    /// Multiplies each row by the scale of its key. If the scale of the key's value is invalid, the row
+    /// becomes NaN: a mask then hides it.
     #[inline(always)]
-    pub fn scale_keys(&mut self, scales: &impl StageScales, warp: Warp) {
-        self.scale_rows(of_rows(scales, 0, warp));
+    pub fn scale_keys(&mut self, by: &LaneScales) {
+        self.each(|_, _, i, x| *x = fma(*x, by.keys[i / 2], by.invalid[i / 2]));
     }
 
     /// Multiplies this lane's two rows by two numbers.
@@ -22,60 +60,11 @@ impl<const G: usize> ColAcc<1, G> {
     pub fn scale_rows(&mut self, by: [f32; 2]) {
         self.each(|_, _, i, x| *x *= by[i / 2]);
     }
-}
 
-/// The power of two by which a warp divides the scales of values. 16-bit probabilities times scales would
-/// otherwise leave the range of their type. All quotients are below 2, unless a scale is above 2^126. The
-/// power grows with the scales, and O is then rescaled, as for the maximum of the scores.
-pub struct ValueScale {
-    power: f32,
-    inverse: f32,
-}
-
-impl ValueScale {
-    /// The state before the first value.
+    /// `self * by`, plus one number for each of this lane's two rows.
     #[inline(always)]
-    pub fn new() -> Self {
-        Self::of(0.0)
-    }
-
-    /// The largest power of two that is not above `x`, among the powers that have a normal inverse.
-    #[inline(always)]
-    fn of(x: f32) -> Self {
-        let exponent = (x.to_bits() >> 23).clamp(15, 252);
-        let [power, inverse] = [exponent, 254 - exponent].map(|bits| f32::from_bits(bits << 23));
-        ValueScale { power, inverse }
-    }
-
-    /// The scales of the values of this lane's two rows, divided by the power of two. If a scale needs a
-    /// larger power, rescales `acc_o` first.
-    #[inline(always)]
-    pub fn of_rows<const D: usize, const G: usize>(
-        &mut self,
-        scales: &impl StageScales,
-        acc_o: &mut ColAcc<D, G>,
-        warp: Warp,
-    ) -> [f32; 2] {
-        let of = of_rows(scales, 1, warp);
-        let most = of[0].abs().max(of[1].abs());
-        if warp.any(most >= self.power * 2.0) {
-            let new = Self::of(warp.octet(most, f32::max));
-            acc_o.scale_columns(&ColVec::splat(self.power * new.inverse));
-            *self = new;
-        }
-        of.map(|scale| scale * self.inverse)
-    }
-
-    /// The factor of O.
-    #[inline(always)]
-    pub fn factor(&self) -> f32 {
-        self.power
-    }
-}
-
-impl Default for ValueScale {
-    #[inline(always)]
-    fn default() -> Self {
-        Self::new()
+    pub fn scaled_plus_rows(mut self, by: f32, rows: [f32; 2]) -> Self {
+        self.each(|_, _, i, x| *x = fma(*x, by, rows[i / 2]));
+        self
     }
 }

@@ -5,7 +5,7 @@ use crate::shared::SharedLayout;
 use contract::{Bf16, E4m3, Element, F16, Int8, Native};
 use core::marker::PhantomData;
 use cuda_std::cp_async::cp_async_4_or_zero;
-use cuda_std::memory::ld_shared_b32;
+use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32};
 
 /// An element type, and the scales that its rows have.
 pub trait Scaled: Element {
@@ -17,8 +17,10 @@ pub trait Scaled: Element {
 pub trait StageScales: SharedLayout {
     /// Whether rows have scales.
     const EXIST: bool;
-    /// Number of scales: of keys, then of values.
+    /// Number of scales, of keys and of values.
     const COUNT: u32;
+    /// Scale `i`: whether it is a key's (0) or a value's (1), and the row.
+    fn place(i: u32) -> [u32; 2];
     /// Starts the copy of scale `i`. If `present` is false, or the scale does not exist, the scale is 0.
     ///
     /// # Safety
@@ -28,6 +30,9 @@ pub trait StageScales: SharedLayout {
     /// The scale of row `row` of keys (0) or of values (1). A row that does not exist has the scale of
     /// another row.
     fn load(&self, which: usize, row: u32) -> f32;
+    /// The scales of keys and of values of rows `row` and `row + 8` of the first base tile, where `row` is
+    /// below 8.
+    fn load_lane(&self, row: u32) -> [[f32; 2]; 2];
 }
 
 /// The scales of `R` base tiles of rows of keys and of values.
@@ -44,9 +49,12 @@ pub struct RowScalesSlot<const R: usize, By> {
 impl<const R: usize> RowScales<R> {
     const ROWS: u32 = R as u32 * 16;
 
+    /// A lane of a product with few columns has rows `row` and `row + 8` of a base tile. The four scales of
+    /// these rows lie side by side.
     #[inline(always)]
     fn at_row(&self, which: usize, row: u32) -> u32 {
-        self.base + (which as u32 * Self::ROWS + row % Self::ROWS) * 4
+        let row = row % Self::ROWS;
+        self.base + (row / 16 * 32 + row % 8 * 4 + row / 8 % 2 * 2 + which as u32) * 4
     }
 }
 
@@ -69,6 +77,10 @@ impl<const R: usize> StageScales for RowScales<R> {
     const EXIST: bool = true;
     const COUNT: u32 = 2 * Self::ROWS;
     #[inline(always)]
+    fn place(i: u32) -> [u32; 2] {
+        [i % 2, i / 32 * 16 + i / 2 % 2 * 8 + i / 4 % 8]
+    }
+    #[inline(always)]
     unsafe fn copy<W: ThreadGroup>(slot: &RowScalesSlot<R, CpAsync<W>>, i: u32, from: u64, present: bool) {
         // SAFETY: the word is a word of this slot, because the caller promises that `i` is below the count;
         // no thread reads it before the copy has landed. The caller promises that `from` may be read.
@@ -78,6 +90,13 @@ impl<const R: usize> StageScales for RowScales<R> {
     fn load(&self, which: usize, row: u32) -> f32 {
         // SAFETY: a word of a readable place.
         f32::from_bits(unsafe { ld_shared_b32(self.at_row(which, row)) })
+    }
+    #[inline(always)]
+    fn load_lane(&self, row: u32) -> [[f32; 2]; 2] {
+        // SAFETY: four words of a readable place, from a multiple of four words on.
+        let [k, v, k_below, v_below] =
+            unsafe { ld_shared_v4_b32(self.at_row(0, row % 8)) }.map(f32::from_bits);
+        [[k, k_below], [v, v_below]]
     }
 }
 
@@ -96,10 +115,18 @@ impl StageScales for () {
     const EXIST: bool = false;
     const COUNT: u32 = 0;
     #[inline(always)]
+    fn place(_: u32) -> [u32; 2] {
+        [0; 2]
+    }
+    #[inline(always)]
     unsafe fn copy<W: ThreadGroup>((): &(), _: u32, _: u64, _: bool) {}
     #[inline(always)]
     fn load(&self, _: usize, _: u32) -> f32 {
         1.0
+    }
+    #[inline(always)]
+    fn load_lane(&self, _: u32) -> [[f32; 2]; 2] {
+        [[1.0; 2]; 2]
     }
 }
 

@@ -10,8 +10,13 @@ const ROWS: [usize; 3] = [9, 16, 2];
 
 /// Converts keys and values to int8, with a scale for each row. The scales of pages that belong to no
 /// sequence are NaN.
-fn int8(mut tensors: Tensors) -> Tensors {
-    let mut random = Random::new(5);
+fn int8(tensors: Tensors) -> Tensors {
+    drawn(tensors, 5)
+}
+
+/// Like [`int8`], with random numbers of this seed.
+fn drawn(mut tensors: Tensors, seed: u64) -> Tensors {
+    let mut random = Random::new(seed);
     for (_, dtype, shape, bytes) in tensors.iter_mut().filter(|(name, ..)| name.ends_with("_cache")) {
         *dtype = Dtype::I8;
         *bytes = (0..shape.iter().product()).map(|_| (random.normal() * 40.0) as i8 as u8).collect();
@@ -33,6 +38,18 @@ fn int8_caches() {
     check_on("decode", "int8-few", &int8(tensors(4)), &["--window", "20,0", "--softcap", "20"]);
     let ragged = [tensors(4), vec![integers("cu_seqlens_q", &[4], &[0, 7, 10, 10])]].concat();
     check_on("paged", "int8-ragged", &int8(ragged), &["--causal"]);
+}
+
+/// With one key, O is the value, rounded once: `--check` permits no rounding of the probability.
+#[test]
+fn sequences_of_one_key() {
+    for seed in 1..=4 {
+        let mut tensors = drawn(tensors(1), seed);
+        tensors.iter_mut().filter(|(name, ..)| *name == "seqused_k").for_each(|lengths| {
+            *lengths = integers("seqused_k", &[3], &[1, 0, 2]);
+        });
+        check_on("decode", &format!("int8-one-key-{seed}"), &tensors, &[]);
+    }
 }
 
 #[test]

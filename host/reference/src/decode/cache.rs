@@ -6,8 +6,12 @@ use ferroflash::DType;
 use ferroflash::request::{KvPages, TensorView};
 use std::borrow::Cow;
 
-/// Keys and values of a sequence in the queries' type, `[key][head][column]`.
+/// Keys and values of a sequence in the queries' type, `[key][head][column]`. The rows of an int8 cache are
+/// not multiplied by their scales.
 pub(super) type Rows = [Vec<u16>; 2];
+
+/// Scales of hidden keys: too large for their neighbours, or no numbers.
+const HIDDEN: [f32; 5] = [1e6, f32::NAN, f32::INFINITY, -1.0, f32::MAX];
 
 /// The block table.
 #[derive(Clone, Debug)]
@@ -94,11 +98,17 @@ impl DecodeMemory {
             return case.scale(which, 0).to_ne_bytes().repeat(heads);
         }
         let mut all = vec![POISON; self.table.count * page * heads * 4];
-        for (b, filled) in case.filled.iter().enumerate() {
-            for (key, head) in (0..*filled).flat_map(|key| (0..heads).map(move |head| (key, head))) {
-                let number = self.table.numbers[b * self.table.columns + key / page] as usize;
-                let at = ((number * page + key % page) * heads + head) * 4;
-                all[at..][..4].copy_from_slice(&case.scale(which, key * heads + head).to_ne_bytes());
+        // Sequences may share a page, in which one of them hides a key that the other one sees.
+        for hidden in [true, false] {
+            for (b, filled) in case.filled.iter().enumerate() {
+                let keys = (0..*filled).filter(|key| hidden == (case.poisoned_scales && case.hides(b, *key)));
+                for (key, head) in keys.flat_map(|key| (0..heads).map(move |head| (key, head))) {
+                    let number = self.table.numbers[b * self.table.columns + key / page] as usize;
+                    let at = ((number * page + key % page) * heads + head) * 4;
+                    let own = case.scale(which, key * heads + head);
+                    let scale = if hidden { HIDDEN[key % HIDDEN.len()] } else { own };
+                    all[at..][..4].copy_from_slice(&scale.to_ne_bytes());
+                }
             }
         }
         all

@@ -2,7 +2,7 @@
 use super::shared::Shared;
 use crate::arithmetic::{decode, encode};
 use crate::e4m3;
-use crate::masks::fit;
+use crate::masks::{self, fit};
 use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::kernels::AttnInfo;
@@ -84,6 +84,9 @@ pub struct DecodeCase {
     /// Whether the block that finishes a sequence last combines its splits. Otherwise a second kernel
     /// combines them.
     pub counters: bool,
+    /// Whether the scales of keys that no query of their sequence sees are poisoned, in an int8 cache. All
+    /// launches must then find the lengths of [`Told::Filled`].
+    pub poisoned_scales: bool,
     /// Seed of the page order and of the sinks.
     pub seed: u64,
     /// The prefixes that groups of sequences share, on pages.
@@ -118,6 +121,7 @@ impl DecodeCase {
             bias: None,
             splits: Splits::Auto,
             counters: true,
+            poisoned_scales: false,
             seed: 1,
             shared: None,
             told: vec![Told::Filled],
@@ -193,32 +197,42 @@ impl DecodeCase {
     }
 
     /// Returns the scale of keys (0) or of values (1). In an int8 cache, it is the scale of row `row`,
-    /// counted in `[key][head]`. Products of integers and these scales are numbers of the queries' type.
+    /// counted in `[key][head]`.
     pub(super) fn scale(&self, which: usize, row: usize) -> f32 {
         match self.cache {
             DType::E4m3 => [2.0, 0.5][which],
             DType::Int8 => {
-                let bits = ((row * 2 + which) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-                // bf16 has no bits for other factors than powers of two.
-                let factor = match self.dtype {
-                    DType::F16 => [0.75, 1.0, 1.25, 1.75][bits as usize % 4],
-                    _ => 1.0,
-                };
+                let bits = ((row * 2 + which) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                let factor = 1.0 + (bits & 0xffff) as f32 / 65536.0;
                 // The scales of values have very different magnitudes.
-                let exponent = [1 - (bits >> 4) as i32 % 3, -((bits >> 4) as i32 % 11)][which];
+                let exponent = [1 - (bits >> 16) as i32 % 3, -((bits >> 16) as i32 % 11)][which];
                 factor * 2f32.powi(exponent) / INTEGERS
             }
             _ => 1.0,
         }
     }
 
+    /// Returns the factor of row `row`, counted in `[key][head]`, in the reference.
+    pub(super) fn row_scale(&self, which: usize, row: usize) -> f32 {
+        if self.cache == DType::Int8 { self.scale(which, row) } else { 1.0 }
+    }
+
+    /// Returns whether no query of sequence `b` sees key `key`.
+    pub(super) fn hides(&self, b: usize, key: usize) -> bool {
+        let (queries, keys) = (self.queries_of(b), self.filled[b]);
+        let problem = self.problem(b, keys);
+        let first = keys as i64 - queries as i64;
+        (0..queries as i64).all(|row| !masks::visible(&problem, first + row, 0).contains(&key))
+    }
+
     /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact.
+    /// An integer of an int8 cache is not multiplied by its scale.
     pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
         match self.cache {
             DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
             DType::Int8 => {
                 let integer = encode(DType::Int8, x * f64::from(INTEGERS));
-                encode(self.dtype, f64::from(decode(DType::Int8, integer) * scale))
+                encode(self.dtype, f64::from(decode(DType::Int8, integer)))
             }
             _ => encode(self.dtype, x),
         }
@@ -226,9 +240,10 @@ impl DecodeCase {
 
     /// Converts a value that [`DecodeCase::number`] has returned to the bytes of the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
-        let number = f64::from(decode(self.dtype, bits) / scale);
+        let number = decode(self.dtype, bits);
         let bytes = match self.cache {
-            DType::E4m3 | DType::Int8 => encode(self.cache, number).to_le_bytes(),
+            DType::E4m3 => encode(self.cache, f64::from(number / scale)).to_le_bytes(),
+            DType::Int8 => encode(self.cache, f64::from(number)).to_le_bytes(),
             _ => bits.to_ne_bytes(),
         };
         bytes.into_iter().take(self.cache.bytes())
@@ -237,9 +252,8 @@ impl DecodeCase {
     /// Converts bytes of the cache to a value of the queries' type.
     pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
         match self.cache {
-            DType::E4m3 | DType::Int8 => {
-                encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()) * scale))
-            }
+            DType::E4m3 => encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()) * scale)),
+            DType::Int8 => encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()))),
             _ => u16::from_ne_bytes([bytes[0], bytes[1]]),
         }
     }
@@ -298,6 +312,7 @@ impl std::fmt::Display for DecodeCase {
         if groups > 0 {
             write!(f, ", {groups} groups with shared prefixes")?;
         }
+        write!(f, "{}", if self.poisoned_scales { ", poisoned scales of hidden keys" } else { "" })?;
         write!(f, "{}", if self.counters { ", counters" } else { "" })
     }
 }

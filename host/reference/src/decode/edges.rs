@@ -2,6 +2,7 @@
 use super::{DecodeCase, Pages};
 use crate::masks::at_edges;
 use crate::told::Told;
+use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
 
@@ -61,6 +62,17 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Hnd(5) };
     cases.push(DecodeCase { pages, told, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
+    if entry.kv_dtype == DType::Int8 {
+        // With one key, the result is the value, rounded once.
+        cases.push(DecodeCase { heads: [4, 2], ..plain(&[1; 20]) });
+        cases.push(DecodeCase { heads: [4, 2], queries: 2, ..plain(&[2, 3, 2, 3, 4, 5, 9, 2]) });
+        if entry.mask == MaskKind::Local {
+            let mask = Mask::Window { left: Some(7), right: Some(0) };
+            let hidden = DecodeCase { mask, poisoned_scales: true, ..plain(&[9, 15, 16, 21, 300, 43]) };
+            cases.push(DecodeCase { queries: 2, heads: [4, 2], pages: Pages::Nhd(7), ..hidden.clone() });
+            cases.push(hidden);
+        }
+    }
     if entry.mask == MaskKind::Local {
         let window = |left, right| Mask::Window { left, right };
         for (mask, softcap) in [

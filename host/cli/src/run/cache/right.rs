@@ -80,18 +80,20 @@ impl Input {
         let first = queries.start * row + head * group * head_dim;
         let q = HostTensor::new(&self.q, first, dtype, [1, queries.len(), group, head_dim], strides)?;
         let rows_of = |rows, columns| HostTensor::bshd(rows, dtype, [1, keys, 1, columns]);
-        let [k, v] = [rows_of(&k[..], head_dim), rows_of(&v[..], head_dim_v)];
+        let [k, v] = [rows_of(&k[..], head_dim)?, rows_of(&v[..], head_dim_v)?];
+        let row_scales = [0, 1].map(|which| self.scales_in(which, b, head));
+        let [k, v] = match &row_scales {
+            [Some(of_keys), Some(of_values)] => [k.scaled(of_keys)?, v.scaled(of_values)?],
+            _ => [k, v],
+        };
         let own = |slopes: &Slopes| (head * group..(head + 1) * group).map(|m| slopes.of(b, m)).collect();
         let slopes =
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
-        let inputs = Inputs::new(problem, q, k?, v?)?.alibi(slopes.as_ref(), 0);
+        let inputs = Inputs::new(problem, q, k, v)?.alibi(slopes.as_ref(), 0);
         let inputs = inputs.extras(&self.extras, [b, head * group]);
         let reference = Reference::of_columns(&inputs, self.columns());
-        if self.pages.dtype == DType::Int8 {
-            let values = self.rows_in(1, b, head);
-            return Ok(reference.scaled_probabilities(dtype, &values));
-        }
-        Ok(reference.scale_values(dtype, v_scale))
+        let is_int8 = self.pages.dtype == DType::Int8;
+        Ok(if is_int8 { reference } else { reference.scale_values(dtype, v_scale) })
     }
 
     /// Returns the pages of keys and of values, with their layouts. In a latent cache, the pages of keys are
@@ -102,24 +104,28 @@ impl Input {
         [keys, if self.v_width.is_some() { keys } else { (values, &self.values) }]
     }
 
-    /// Returns the keys (0) or values (1) of a head of sequence `b`, as numbers of the queries' type. The
-    /// rows of an int8 cache are multiplied by their scales; the rows of an e4m3 cache are not.
+    /// Returns the scales of the keys (0) or values (1) of a head of sequence `b` in an int8 cache.
+    fn scales_in(&self, which: usize, b: usize, head: usize) -> Option<Vec<f32>> {
+        let [_, page, heads, _] = self.pages.shape;
+        let all = self.scales[which].as_deref().filter(|_| self.pages.dtype == DType::Int8)?;
+        let of = |key| all[(self.page(b, key / page) as usize * page + key % page) * heads + head];
+        Some((0..self.lengths[b] as usize).map(of).collect())
+    }
+
+    /// Returns the keys (0) or values (1) of a head of sequence `b`, as numbers of the queries' type. Rows
+    /// of eight bits are not multiplied by their scales.
     fn rows_in(&self, which: usize, b: usize, head: usize) -> Vec<u16> {
         let (pool, view) = self.pools()[which];
-        let (dtype, [_, page, heads, columns]) = (self.problem.dtype, view.shape);
-        let (scales, bytes) = (self.scales[which].as_deref(), self.pages.dtype.bytes());
+        let (dtype, [_, page, _, columns]) = (self.problem.dtype, view.shape);
+        let bytes = self.pages.dtype.bytes();
         let row = |key: usize| {
             let [number, within] = [self.page(b, key / page) as usize, key % page];
             let at = [number, within, head].into_iter().zip(view.strides);
             let at = at.map(|(i, stride)| i * stride as usize).sum::<usize>();
-            let scale = match (self.pages.dtype, scales) {
-                (DType::Int8, Some(all)) => all[(number * page + within) * heads + head],
-                _ => 1.0,
-            };
             let elements = pool[at * bytes..][..columns * bytes].chunks_exact(bytes);
             elements.map(move |bytes| match (self.pages.dtype, bytes) {
                 (_, [low, high]) => u16::from_le_bytes([*low, *high]),
-                (DType::Int8, _) => widen_int8(bytes[0], scale, dtype),
+                (DType::Int8, _) => widen_int8(bytes[0], dtype),
                 _ => widen_e4m3(bytes[0], dtype),
             })
         };
