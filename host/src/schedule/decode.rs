@@ -52,8 +52,8 @@ const MOST_ROUNDS: u64 = 4;
 /// represent larger products.
 const TOO_MANY: u64 = 1 << 30;
 
-/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head. A number
-/// of more than 32 bits becomes the largest number, which no schedule takes.
+/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head. A
+/// number of more than 32 bits becomes the largest number, which no schedule takes.
 pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
     u32::try_from(p.rows().div_ceil(e.tile_m as usize)).unwrap_or(u32::MAX)
 }
