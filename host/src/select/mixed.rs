@@ -1,6 +1,6 @@
 //! Selection for mixed batches: varlen queries on a KV cache. Some sequences have few queries, others have
 //! many.
-use super::{ASKED, Choice, Query, needs_no_splits, variant};
+use super::{ASKED, Choice, Query, needs_no_splits, reads_cache, variant};
 use crate::request::Splits;
 use crate::schedule::{few_of, most};
 use crate::{AttnInfo, Capabilities, Error, MaskKind};
@@ -63,15 +63,14 @@ pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
 /// device cannot run them, or if the request fixes the number of splits: the prefill kernel makes none.
 pub(super) fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
+    reads_cache(few, p)?;
     needs_no_splits(p)?;
     let pairs = || kernels(q).filter(|(_, own)| *own == few && p.varlen.is_some());
     let pair = pairs().find(|(kernel, few)| fit(kernel, few, on)).or_else(|| pairs().next());
     let (kernel, few) = pair.ok_or_else(|| {
         let expected = format_args!(
-            "it must be a kernel for {}, {} and this mask, on a cache of this type, without sinks, \
-             slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash \
-             kernels --family mixed`",
-            p.dtype.name(),
+            "it must be a kernel for {} and this mask, without sinks, slopes or bias, for varlen queries \
+             with at most {} query heads per key head: `ferroflash kernels --family mixed`",
             p.named_columns(),
             few.tile_m
         );
