@@ -103,9 +103,9 @@ whole() {
     [ -z "$1" ] || realpath "$1" || die "$1 is not there"
 }
 
-# Runs a command with its time limit, and notes the command line as a user would type it.
+# Runs a command with its time limit, and notes the command line as a user would type it, with one kernel for many.
 run() {
-    shown=$(echo "$*" | sed "s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
+    shown=$(echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
     # On SIGTERM, a program reports the results that it has.
