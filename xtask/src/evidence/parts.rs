@@ -35,7 +35,7 @@ pub const PARTS: &[Part] = &[
                 failed. No element may be off by 0.002 or more; the predecessor's best kernel was off by \
                 0.34. Then every kernel on its grid of problems, within twice the error of a naive 16-bit \
                 implementation.",
-        how: "./evidence.sh run verify docs/evidence/<device>",
+        how: "./evidence.sh run verify-cache .. docs/evidence/<device>",
         show: verify,
     },
     Part {
