@@ -47,7 +47,7 @@ fn kernels_of_each_card() {
         ("h200", prompts(), "hopper_paged_f16_e4m3_d128_causal_128x112"),
         ("h200", varlen(16 * 512), "hopper_paged_f16_e4m3_d128_causal_128x112"),
         // A mean of 32 queries per sequence: some sequences may have few queries.
-        ("h200", varlen(16 * 32), "mixed_few_f16_e4m3_d128_causal_16_rows_w4"),
+        ("h200", varlen(16 * 32), "mixed_few_f16_e4m3_d128_causal_16_rows_native"),
         ("h200", narrow, "paged_f16_e4m3_d128_causal_128x32_native"),
         ("h200", window, "paged_f16_e4m3_d128_local_128x32_native"),
         ("l4", prompts(), "paged_f16_e4m3_d128_causal_128x32_native"),
@@ -69,7 +69,10 @@ fn refusals() {
     let wider = AttentionArgs { head_dim: 272, q_strides: wider, o_strides: wider, ..wide };
     let wider = AttentionArgs { k_strides: pages, v_strides: pages, ..wider };
     for (args, words) in [
-        (AttentionArgs { k_scale: -1.0, ..prompts() }, "cache.k_scale: -1e0; it must be a normal f32 above 0"),
+        (
+            AttentionArgs { k_scale: -1.0, ..prompts() },
+            "cache.k_scale: -1e0; it must be a normal f32 above 0",
+        ),
         (wide, "head_dim 264 of an e4m3 cache: kernels take multiples of 16"),
         (wider, "e4m3 KV caches support head_dim up to 256"),
         (AttentionArgs { splits: 3, ..prompts() }, "only decode kernels support splits"),
