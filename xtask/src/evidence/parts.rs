@@ -67,8 +67,8 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "variants",
         title: "Fast: masks, scores and biases",
-        about: "ALiBi, softcap, sinks, biases, document masks and others, beside PyTorch's flex_attention on the \
-                same tensors; functions of a caller (bench/own), if they are built.",
+        about: "ALiBi, softcap, sinks, biases, document masks and others, beside PyTorch's flex_attention on \
+                the same tensors; functions of a caller (bench/own), if they are built.",
         how: "python3 bench/variants.py --out docs/evidence/<device>/variants.json",
         show: generic,
     },
