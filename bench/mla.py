@@ -1,15 +1,17 @@
-"""Times MLA decoding on a latent cache beside flex_attention and SDPA on the same tensors, and beside the time of its bytes.
+"""Times MLA decoding on a latent cache beside FlashMLA, FlashInfer, flex_attention and SDPA on the same tensors, and beside the time of
+its bytes.
 
     python3 mla.py --out mla.json                              # 16, 64 and 128 heads, bf16
     python3 mla.py --heads 128 --queries 1 2 --dtypes f16 bf16
 
-The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash reads pages in random order through a
-block table. The peers have no pages: they read a dense cache (sequences, 1, keys, 576), which helps them. Each result is compared
-with float64. The L2 cache is cold. `bytes` is the time to move the cache, queries and output at --gb-per-s. `products` is
+The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash, FlashMLA and FlashInfer read pages in
+random order through a block table. FlashMLA and FlashInfer run if they are installed. flex_attention and SDPA have no pages: they read
+a dense cache (sequences, 1, keys, 576), which helps them. Each result is compared with float64. The L2 cache is cold. `bytes` is the time to move the cache, queries and output at --gb-per-s. `products` is
 the time of the products at --tflops, the highest throughput of mma.sync.
 """
 import argparse
 import functools
+import importlib.util
 import random
 import sys
 
@@ -20,6 +22,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import compare
 import ferroflash
+import flashinfer_calls
 import kvcache
 import report
 
@@ -51,6 +54,17 @@ def naive(q, cache):
     return out
 
 
+def flash_mla(q, pages, table, lengths):
+    """Returns a call of FlashMLA. Its first call computes the schedule, as a serving engine does once per step."""
+    import flash_mla
+    schedule, _ = flash_mla.get_mla_metadata()
+
+    def call():
+        return flash_mla.flash_mla_with_kvcache(q, pages, table, lengths, VALUES, schedule, None, SCALE, causal=q.shape[1] > 1)[0]
+    call()
+    return call
+
+
 def contenders(q, pages, table, lengths, dense):
     """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
@@ -61,6 +75,11 @@ def contenders(q, pages, table, lengths, dense):
         return o
 
     calls = {"ferroflash": ours}
+    made = {"flash_mla": functools.partial(flash_mla, q, pages, table, lengths),
+            "flashinfer": functools.partial(flashinfer_calls.mla, q, pages, table, lengths, SCALE, VALUES)}
+    for name, make in made.items():
+        if importlib.util.find_spec(name) is not None:
+            calls[name] = lambda once=functools.cache(make): once()()
     if q.shape[1] == 1:
         qs, k = q.transpose(1, 2), dense[:, None]
         v = k[..., :VALUES]

@@ -202,7 +202,7 @@ call() {
             case $call in
                 *-decode) suites="decode decode-fa2 func func-cache decode-paged paged page1 e4m3 shapes speculative" ;;
                 *-batch) suites="ragged ragged-paged packed packed-paged packed-equal packed-portable graph append merge" ;;
-                *-requests) suites="prefix prefix-flashinfer mixed packed-e4m3 append-rotary append-rotary-q" ;;
+                *-requests) suites="shapes-flashinfer prefix prefix-flashinfer mixed packed-e4m3 append-rotary append-rotary-q" ;;
             esac
             run python3 serving.py --only $suites --seconds $((limit - 60)) --out "$out/$call.json" --svg "$out/$call.svg"
             ;;

@@ -65,6 +65,29 @@ pub const PARTS: &[Part] = &[
         show: generic,
     },
     Part {
+        name: "variants",
+        title: "Fast: masks, scores and biases",
+        about: "ALiBi, softcap, sinks, biases, document masks and others, beside PyTorch's flex_attention on \
+                the same tensors; functions of a caller (bench/own), if they are built.",
+        how: "python3 bench/variants.py --out docs/evidence/<device>/variants.json",
+        show: generic,
+    },
+    Part {
+        name: "widths",
+        title: "Fast: keys of 192 columns with values of 128",
+        about: "Prefill of DeepSeek's attention, beside cuDNN and FlashAttention-4.",
+        how: "python3 bench/widths.py --out docs/evidence/<device>/widths.json",
+        show: generic,
+    },
+    Part {
+        name: "mla",
+        title: "Fast: decode on latent caches",
+        about: "MLA decode with 16, 64 and 128 heads, beside FlashMLA, FlashInfer, flex_attention and SDPA, \
+                and beside the time of its bytes and products.",
+        how: "python3 bench/mla.py --out docs/evidence/<device>/mla.json",
+        show: generic,
+    },
+    Part {
         name: "candle",
         title: "Fast: in candle, beside candle-flash-attn",
         about: "candle-flash-attn's own kernels (built by nvcc from its package), FerroFlash's kernels and \
