@@ -28,6 +28,8 @@ import report
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 WIDTH, VALUES, PAGE, SCALE = 576, 512, 64, 192 ** -0.5
+BACKENDS = {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_math": SDPBackend.MATH}
+PEERS = ["flash_mla", "flashinfer", "flex", *BACKENDS]
 SHAPES = [(1, 1024), (16, 1024), (128, 1024), (8, 4096), (32, 4096), (16, 8192), (128, 8192), (1, 32768), (8, 32768)]
 
 
@@ -65,7 +67,7 @@ def flash_mla(q, pages, table, lengths):
     return call
 
 
-def contenders(q, pages, table, lengths, dense):
+def contenders(q, pages, table, lengths, dense, peers):
     """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
     launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE)
@@ -78,20 +80,22 @@ def contenders(q, pages, table, lengths, dense):
     made = {"flash_mla": functools.partial(flash_mla, q, pages, table, lengths),
             "flashinfer": functools.partial(flashinfer_calls.mla, q, pages, table, lengths, SCALE, VALUES)}
     for name, make in made.items():
-        if importlib.util.find_spec(name) is not None:
+        if name in peers and importlib.util.find_spec(name) is not None:
             calls[name] = lambda once=functools.cache(make): once()()
-    if q.shape[1] == 1:
-        qs, k = q.transpose(1, 2), dense[:, None]
-        v = k[..., :VALUES]
+    if q.shape[1] > 1:
+        return calls, launch
+    qs, k = q.transpose(1, 2), dense[:, None]
+    v = k[..., :VALUES]
+    if "flex" in peers:
         torch._dynamo.reset()
         flex = torch.compile(lambda q, k, v: flex_attention(q, k, v, scale=SCALE, enable_gqa=True), dynamic=False)
         calls["flex"] = lambda: flex(qs, k, v).transpose(1, 2)
-        for name, backend in {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_math": SDPBackend.MATH}.items():
-            def call(backend=backend):
-                # The query heads are rows of one head, so no backend needs grouped heads.
-                with sdpa_kernel(backend):
-                    return F.scaled_dot_product_attention(q, k, v, scale=SCALE)
-            calls[name] = call
+    for name in BACKENDS.keys() & set(peers):
+        def call(backend=BACKENDS[name]):
+            # The query heads are rows of one head, so no backend needs grouped heads.
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, scale=SCALE)
+        calls[name] = call
     return calls, launch
 
 
@@ -103,7 +107,7 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     table = torch.randperm(batch * columns, device="cuda").int().reshape(batch, columns)
     lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
     dense = pages[table.long()].reshape(batch, keys, WIDTH)
-    calls, launch = contenders(q, pages, table, lengths, dense)
+    calls, launch = contenders(q, pages, table, lengths, dense, args.peers)
     want, rounded = exact(q, dense), naive(q, dense)
     tolerance = 2 * (rounded.double() - want).abs().max().item() + 1e-5
     errors = report.judged(calls, lambda _, o: (o.double() - want).abs().max().item())
@@ -128,6 +132,7 @@ def main():
     parser.add_argument("--heads", nargs="+", type=int, default=[16, 64, 128])
     parser.add_argument("--queries", nargs="+", type=int, default=[1])
     parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=DTYPES)
+    parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gb-per-s", type=float, default=4200, help="memory bandwidth; the default is an H200's")
