@@ -127,7 +127,7 @@ impl Choice {
 /// The reason for a kernel that the caller named.
 pub(crate) const ASKED: &str = "the request names this kernel";
 /// The reason if sequences on a KV cache would run faster with splits, but stay unsplit.
-pub(crate) const UNCUT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
+pub(crate) const UNSPLIT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
 const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this size on this device";
 
 /// Selects the kernel for attention: the named one, or the planner's choice.

@@ -19,7 +19,7 @@ const LATENT_THRESHOLD: f32 = 1.99;
 /// graph that was captured for many sequences and replays few still launches all its thread blocks. The idle
 /// blocks need room beside the working blocks. Without this room, 2048 idle blocks waited for 8 sequences of
 /// 4096 keys, and this wait was 9.9 of the launch's 45.6 us (H200).
-const DEALT: f32 = 0.75;
+const SHARE_OF_MANY_WAVES: f32 = 0.75;
 /// Factor for finer splits if all unsplit sequences fit the device at once, with two thread blocks per SM:
 /// without more splits, the device is short of thread blocks at the end. Time relative to coarser splits,
 /// with 8 rows per thread block (H200):
@@ -92,7 +92,7 @@ pub struct Decode {
     /// The combine kernel.
     pub combine: Place,
     /// Whether sequences stay unsplit only because the request has no workspace.
-    pub uncut: bool,
+    pub lacks_workspace: bool,
 }
 
 impl Decode {
@@ -115,13 +115,13 @@ impl Decode {
         })?;
         let columns = u64::from(entry.head_dim_v);
         let row_bytes = p.heads_k as u64 * u64::from(rows) * (columns + 1) * 4;
-        let dealt = |finest: f32| {
+        let at_most = |finest: f32| {
             order(p, on, entry, finest).map(|(order, slots)| (order, slots, u64::from(slots) * row_bytes))
         };
         let is_short = |workspace| p.splits == Splits::Auto && !allows(workspace);
-        let (order, slots, workspace) = match dealt(FINER)? {
-            (.., workspace) if is_short(workspace) => dealt(1.0)?,
-            dealt => dealt,
+        let (order, slots, workspace) = match at_most(FINER)? {
+            (.., workspace) if is_short(workspace) => at_most(1.0)?,
+            finer => finer,
         };
         // Sequences that may stay unsplit stay unsplit if there is no workspace.
         let whole = slots == 0 || is_short(workspace);
@@ -135,7 +135,7 @@ impl Decode {
             workspace: if whole { 0 } else { workspace },
             counters: if whole || combines { 0 } else { counters },
             combine: Place::of(&combine),
-            uncut: whole && slots > 0,
+            lacks_workspace: whole && slots > 0,
         })
     }
 
@@ -212,7 +212,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let waves = u64::from(bounds(whole).0) * each / u64::from(resident.max(1));
     let fits = u64::from(sequences) * each <= u64::from(resident) && at_once(entry, p, on) > 1;
     let share = match whole {
-        _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
+        _ if waves >= 4 && whole >= 4.0 => whole * SHARE_OF_MANY_WAVES,
         share if share >= threshold && fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
             // The host rounds up to a whole number of shares, because the device may round up too. Each share
             // needs a place for a partial result.

@@ -59,7 +59,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     }
     let choice = choose(p, on, None).ok().filter(|choice| q.takes(choice.kernel).is_ok())?;
     let schedule = Decode::new(p, choice.kernel, on, |bytes| q.scratch.allows(bytes)).ok()?;
-    (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
+    (p.sinks || !schedule.lacks_workspace).then_some(Choice { reason: FEW, ..choice })
 }
 
 /// Returns the decode kernels of a problem's variant, or the table's decode kernels.

@@ -44,12 +44,12 @@ pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
     let pays = |kernel: &AttnInfo, few: &AttnInfo| {
         let only_few = p.seqlen_q <= most(p, few) as usize;
         let has_few = only_few || p.batch > 1 && rows < all;
-        let pays = match kernel.isa {
+        let is_faster = match kernel.isa {
             Isa::Sm90a => p.seqlen_k >= LEAST_KEYS && (rows <= all / 2 || only_few),
             Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype && !has_hopper => true,
             Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
         };
-        has_few && pays
+        has_few && is_faster
     };
     let (kernel, few) = pairs.find(|(kernel, few)| pays(kernel, few))?;
     Some(Choice { few: Some(few), ..Choice::new(kernel, MIXED) })

@@ -41,8 +41,8 @@ pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + 
     all.filter(move |e| p.block_tile.is_none_or(|tile| tile == [e.tile_m, e.tile_n]))
 }
 
-/// Whether a kernel takes the columns. Only kernels of two widths take different numbers: the lists have a
-/// portable kernel beside each of them.
+/// Returns whether a kernel takes the columns. Only kernels of two widths take different numbers: the lists
+/// have a portable kernel beside each of them.
 fn has_columns(e: &AttnInfo, p: &Problem) -> bool {
     p.has_columns_for(e) && (p.has_equal_rows() || e.head_dim != e.head_dim_v)
 }
