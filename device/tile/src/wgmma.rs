@@ -16,7 +16,7 @@ use sealed::Issue;
 mod baton;
 mod kept;
 
-pub use baton::{AbPassed, Baton};
+pub use baton::{AbPassed, Baton, Turn};
 pub use kept::{AbKept, AbtOfTwo};
 
 /// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage
