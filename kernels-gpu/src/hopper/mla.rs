@@ -1,10 +1,18 @@
 //! MLA decode in FlashMLA's order (seesaw): two warpgroups take turns at the stages of keys. Each warpgroup
 //! has half of O's columns. The owner of a stage computes S and P, and passes P to the other warpgroup.
 //!
-//! Stage `n` belongs to warpgroup `n % 2`. Its turn is:
-//! 1. S(n) = Q K(n)^T starts. Meanwhile the warpgroup waits for P(n - 1) of the other warpgroup.
-//! 2. O += P(n - 1) V(n - 1) starts. Meanwhile the warpgroup computes P(n) from S(n).
-//! 3. The warpgroup passes P(n) with the maxima, then computes O += P(n) V(n).
+//! Stage `n` belongs to warpgroup `n % 2`. The stages form pairs. The tensor cores compute, for the pair of
+//! stages 0 and 1 and the next pair:
+//!
+//! | tensor cores | meanwhile |
+//! |---|---|
+//! | S(0), S(1) | warpgroup 0 computes P(0) |
+//! | O += P(0) V(0), both halves | warpgroup 1 computes P(1) |
+//! | O += P(1) V(1), both halves | stage 2 takes the place of stage 0 |
+//! | S(2), S(3) | stage 3 takes the place of stage 1; warpgroup 0 computes P(2) |
+//!
+//! Warpgroup 0 therefore multiplies the P that it receives before it starts S. Warpgroup 1 starts S first. If
+//! both did, each S would wait for the copies of its stage, and P V of the other stage behind it.
 //!
 //! The maxima pass from turn to turn, as in a loop over all stages. The values are columns of the keys: a
 //! stage has two parts, which hold the values of one warpgroup each, and the keys' other columns.
