@@ -52,9 +52,10 @@ const MOST_ROUNDS: u64 = 4;
 /// represent larger products.
 const TOO_MANY: u64 = 1 << 30;
 
-/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head.
+/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head. A
+/// number of more than 32 bits becomes the largest number, which no schedule takes.
 pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
-    (p.rows() as u32).div_ceil(e.tile_m)
+    u32::try_from(p.rows().div_ceil(e.tile_m as usize)).unwrap_or(u32::MAX)
 }
 
 /// Returns an upper bound of the keys that a decode kernel reads of one sequence. A kernel of a window begins
@@ -107,8 +108,13 @@ impl Decode {
     ) -> Result<Self, Error> {
         let combine = spec::combine_of(entry)
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel combines its splits"))?;
+        // The device divides the index of a row, so that the index has 31 bits.
+        let rows = u32::try_from(p.rows()).ok().filter(|rows| *rows < 1 << 31).ok_or_else(|| {
+            let feature = format_args!("{} rows (queries x query heads per key head)", p.rows());
+            Error::unsupported(feature, "a launch counts a sequence's rows in 31 bits; split the queries")
+        })?;
         let columns = u64::from(entry.head_dim_v);
-        let row_bytes = p.heads_k as u64 * p.rows() as u64 * (columns + 1) * 4;
+        let row_bytes = p.heads_k as u64 * u64::from(rows) * (columns + 1) * 4;
         let dealt = |finest: f32| {
             order(p, on, entry, finest).map(|(order, slots)| (order, slots, u64::from(slots) * row_bytes))
         };
@@ -124,7 +130,7 @@ impl Decode {
         Ok(Decode {
             order: if whole { DecodeOrder { splits: 1, ..order } } else { order },
             slots: FastDiv::new(slots.max(1)).unwrap_or(FastDiv::ONE),
-            rows: p.rows() as u32,
+            rows,
             columns,
             workspace: if whole { 0 } else { workspace },
             counters: if whole || combines { 0 } else { counters },
