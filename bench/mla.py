@@ -1,15 +1,17 @@
-"""Times MLA decoding on a latent cache beside flex_attention and SDPA on the same tensors, and beside the time of its bytes.
+"""Times MLA decoding on a latent cache beside FlashMLA, FlashInfer, flex_attention and SDPA on the same tensors, and beside the time of
+its bytes.
 
     python3 mla.py --out mla.json                              # 16, 64 and 128 heads, bf16
     python3 mla.py --heads 128 --queries 1 2 --dtypes f16 bf16
 
-The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash reads pages in random order through a
-block table. The peers have no pages: they read a dense cache (sequences, 1, keys, 576), which helps them. Each result is compared
-with float64. The L2 cache is cold. `bytes` is the time to move the cache, queries and output at --gb-per-s. `products` is
+The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash, FlashMLA and FlashInfer read pages in
+random order through a block table. FlashMLA and FlashInfer run if they are installed. flex_attention and SDPA have no pages: they read
+a dense cache (sequences, 1, keys, 576), which helps them. Each result is compared with float64. The L2 cache is cold. `bytes` is the time to move the cache, queries and output at --gb-per-s. `products` is
 the time of the products at --tflops, the highest throughput of mma.sync.
 """
 import argparse
 import functools
+import importlib.util
 import random
 import sys
 
@@ -20,11 +22,14 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import compare
 import ferroflash
+import flashinfer_calls
 import kvcache
 import report
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 WIDTH, VALUES, PAGE, SCALE = 576, 512, 64, 192 ** -0.5
+BACKENDS = {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_math": SDPBackend.MATH}
+PEERS = ["flash_mla", "flashinfer", "flex", *BACKENDS]
 SHAPES = [(1, 1024), (16, 1024), (128, 1024), (8, 4096), (32, 4096), (16, 8192), (128, 8192), (1, 32768), (8, 32768)]
 
 
@@ -51,7 +56,18 @@ def naive(q, cache):
     return out
 
 
-def contenders(q, pages, table, lengths, dense):
+def flash_mla(q, pages, table, lengths):
+    """Returns a call of FlashMLA. Its first call computes the schedule, as a serving engine does once per step."""
+    import flash_mla
+    schedule, _ = flash_mla.get_mla_metadata()
+
+    def call():
+        return flash_mla.flash_mla_with_kvcache(q, pages, table, lengths, VALUES, schedule, None, SCALE, causal=q.shape[1] > 1)[0]
+    call()
+    return call
+
+
+def contenders(q, pages, table, lengths, dense, peers):
     """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
     launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE)
@@ -61,18 +77,25 @@ def contenders(q, pages, table, lengths, dense):
         return o
 
     calls = {"ferroflash": ours}
-    if q.shape[1] == 1:
-        qs, k = q.transpose(1, 2), dense[:, None]
-        v = k[..., :VALUES]
+    made = {"flash_mla": functools.partial(flash_mla, q, pages, table, lengths),
+            "flashinfer": functools.partial(flashinfer_calls.mla, q, pages, table, lengths, SCALE, VALUES)}
+    for name, make in made.items():
+        if name in peers and importlib.util.find_spec(name) is not None:
+            calls[name] = lambda once=functools.cache(make): once()()
+    if q.shape[1] > 1:
+        return calls, launch
+    qs, k = q.transpose(1, 2), dense[:, None]
+    v = k[..., :VALUES]
+    if "flex" in peers:
         torch._dynamo.reset()
         flex = torch.compile(lambda q, k, v: flex_attention(q, k, v, scale=SCALE, enable_gqa=True), dynamic=False)
         calls["flex"] = lambda: flex(qs, k, v).transpose(1, 2)
-        for name, backend in {"sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "sdpa_math": SDPBackend.MATH}.items():
-            def call(backend=backend):
-                # The query heads are rows of one head, so no backend needs grouped heads.
-                with sdpa_kernel(backend):
-                    return F.scaled_dot_product_attention(q, k, v, scale=SCALE)
-            calls[name] = call
+    for name in BACKENDS.keys() & set(peers):
+        def call(backend=BACKENDS[name]):
+            # The query heads are rows of one head, so no backend needs grouped heads.
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, scale=SCALE)
+        calls[name] = call
     return calls, launch
 
 
@@ -84,7 +107,7 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     table = torch.randperm(batch * columns, device="cuda").int().reshape(batch, columns)
     lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
     dense = pages[table.long()].reshape(batch, keys, WIDTH)
-    calls, launch = contenders(q, pages, table, lengths, dense)
+    calls, launch = contenders(q, pages, table, lengths, dense, args.peers)
     want, rounded = exact(q, dense), naive(q, dense)
     tolerance = 2 * (rounded.double() - want).abs().max().item() + 1e-5
     errors = report.judged(calls, lambda _, o: (o.double() - want).abs().max().item())
@@ -109,6 +132,7 @@ def main():
     parser.add_argument("--heads", nargs="+", type=int, default=[16, 64, 128])
     parser.add_argument("--queries", nargs="+", type=int, default=[1])
     parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=DTYPES)
+    parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gb-per-s", type=float, default=4200, help="memory bandwidth; the default is an H200's")

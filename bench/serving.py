@@ -11,7 +11,7 @@ peer of each:
   paged, page1                pages of 16 and 64, and of 1; peer: FerroFlash on a dense cache of the same layout
   e4m3                        an e4m3 cache; peer: FerroFlash on a 16-bit cache
   ragged, ragged-paged        unequal lengths; peer: the time to read the bytes at --bandwidth
-  shapes                      sinks, windows, other heads, pages of 16; peer: the time to read the bytes at --bandwidth
+  shapes, shapes-flashinfer   sinks, windows, other heads, pages of 16; peers: the time to read the bytes, FlashInfer without sinks
   speculative                 several queries per sequence; peer: FerroFlash with one query per sequence
   prefix, prefix-flashinfer   groups of sequences that share their first pages; peers: FerroFlash without groups, FlashInfer's cascade
   packed, packed-paged        varlen prompts; peer: FlashAttention-2. In pages of 16 and 64; peer: FerroFlash without pages

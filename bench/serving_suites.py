@@ -5,6 +5,7 @@ import random
 import torch
 
 import ferroflash
+import flashinfer_calls
 import kvcache
 import merge
 import varlen
@@ -79,8 +80,8 @@ def ragged(shapes, wanted):
 
 
 def shapes(shapes, wanted):
-    """Yields other numbers of heads, sinks, windows and softcaps, on pages of 16."""
-    pairs = keep([("shapes", "page 16", None)], wanted)
+    """Yields other numbers of heads, sinks, windows and softcaps, on pages of 16. FlashInfer's decoding has no sinks."""
+    pairs = keep([("shapes", "page 16", None), ("shapes-flashinfer", "page 16", "flashinfer")], wanted)
     for shape in shapes if pairs else []:
         yield any_lengths(shape, pairs)
 
@@ -99,8 +100,15 @@ def any_lengths(shape, pairs):
         for name, page in (("dense", 0), ("page 16", 16)):
             group.add(name, lambda: ours(
                 q, [filled(lengths, hk, dim, page, q.dtype) for _ in range(sets_of(size))], on_device, **options))
+        options.pop("sinks", None)
+
+        def flashinfer():
+            caches = [filled(lengths, hk, dim, 16, q.dtype) for _ in range(sets_of(size))]
+            calls = [flashinfer_calls.decode(q, cache, lengths, **options) for cache in caches]
+            return calls, judge(q, caches[-1], on_device, **options)
+        group.add("flashinfer", flashinfer)
     name = f"{shape['name']}: B{len(lengths)} H{hq}/{hk} D{dim}"
-    return Group(name, pairs, dict.fromkeys(["dense", "page 16"], size), fill)
+    return Group(name, pairs, dict.fromkeys(["dense", "page 16", "flashinfer"], size), fill)
 
 
 def speculative(spec, wanted):
@@ -138,17 +146,7 @@ def fill_prefix(group, shape, size, page=16):
     caches = [prefixed(groups, batch, keys, rest, hk, dim, page) for _ in range(sets_of(size))]
     q, lengths, rests = normal(batch, 1, hq, dim), integers([keys + rest] * batch), integers([rest] * batch)
     pages = keys // page
-
-    def cascade(cache):
-        import flashinfer
-        starts = lambda count, step: torch.arange(count + 1, dtype=torch.int32, device=DEVICE) * step
-        own = cache.table.shape[1] - pages
-        wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, torch.empty(128 << 20, dtype=torch.uint8, device=DEVICE), "NHD")
-        wrapper.plan([starts(groups, batch // groups), starts(batch, 1)], [starts(groups, pages), starts(batch, own)],
-                     [cache.table[::batch // groups, :pages].flatten(), cache.table[:, pages:].flatten()],
-                     [integers([page] * groups), integers([(rest - 1) % page + 1] * batch)], hq, hk, dim, page, causal=False,
-                     q_data_type=q.dtype)
-        return lambda: wrapper.run(q[:, 0], (cache.k, cache.v))[:, None]
+    cascade = lambda cache: flashinfer_calls.cascade(q, cache, (groups, keys, rest))
     group.add("shared", lambda: ours(q, caches, lengths, shared_prefixes=(groups, pages, rests)))
     group.add("whole", lambda: ours(q, caches, lengths))
     group.add("flashinfer", lambda: ([cascade(cache) for cache in caches], judge(q, caches[-1], lengths)))

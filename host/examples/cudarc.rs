@@ -99,7 +99,16 @@ fn served<C: Number>(
     let o = attention.flash_attn_with_kvcache(stream, q, cache, 0.125, true, &mut room)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
 
-    // The second case has keys and values in one buffer.
+    // Prompts: every token is a query, and sees the keys up to its own position.
+    let starts: Vec<u32> = (0..=3).map(|b| lengths[..b].iter().sum::<usize>() as u32).collect();
+    let starts = stream.clone_htod(&starts)?;
+    let rows = stream.clone_htod(&vec![f16::ONE; tokens * HEADS * DIM])?;
+    let rows = Tensor::new(&rows, [1, tokens, HEADS, DIM]);
+    let prompts = Inputs::cached(rows, cache).varlen_queries(&starts, 37).mask(Mask::Causal);
+    let o = attention.attend(stream, &prompts, &mut room)?;
+    assert!(stream.clone_dtoh(&o)? == numbers(&lengths, HEADS * DIM));
+
+    // The third case has keys and values in one buffer.
     let mut both = stream.clone_htod(&vec![nothing; 2 * PAGES * 16 * KEY_HEADS * DIM])?;
     let pages = PagesMut::interleaved(&mut both, shape).scales(scale, scale);
     attention.append(stream, k, v, pages, &slots)?;

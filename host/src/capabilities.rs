@@ -111,7 +111,8 @@ impl Capabilities {
             let (major, minor) = self.compute_capability;
             let target = kernel.target;
             let reason = format_args!(
-                "the kernel's target: {target}; the device has compute capability {major}.{minor}"
+                "the kernel's target: {target}; the device has compute capability {major}.{minor}; name a \
+                 kernel for this device, or leave config out"
             );
             return Err(Error::unsupported(feature, reason));
         }

@@ -226,7 +226,10 @@ impl<S: Subject> Plan<S> {
 /// Checks that workspace and counters are large enough for a kernel.
 fn suffices(kernel: &Contract, scratch: Scratch, [workspace, counters]: [u64; 2]) -> Result<(), Error> {
     let check = |what, bytes: u64, needed: u64| {
-        let expected = format_args!("{} needs {needed} for this problem on this device", kernel.symbol);
+        let expected = format_args!(
+            "{} needs {needed} for this problem on this device; allocate the bytes that the plan states",
+            kernel.symbol
+        );
         if bytes >= needed { Ok(()) } else { Err(Error::invalid(what, bytes, expected)) }
     };
     check("workspace.bytes", scratch.workspace_bytes(), workspace)?;

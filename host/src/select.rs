@@ -83,6 +83,25 @@ fn apart<'a>(p: &Problem, kernels: impl Iterator<Item = &'a AttnInfo>) -> Error 
     }
 }
 
+/// Checks that a named kernel reads the KV cache's dtype for queries of the problem's dtype.
+///
+/// # Errors
+/// Returns [`Error::Invalid`], which names the dtypes.
+fn reads_cache(e: &AttnInfo, p: &Problem) -> Result<(), Error> {
+    let Some(cache) = p.cache.filter(|cache| [e.dtype, e.kv_dtype] != [p.dtype, cache.dtype]) else {
+        return Ok(());
+    };
+    let expected = format_args!(
+        "it is a kernel for {} on caches of {}, and the request has {} on a cache of {}; name another kernel \
+         (`ferroflash kernels`), or leave config out",
+        e.dtype.name(),
+        e.kv_dtype.name(),
+        p.dtype.name(),
+        cache.dtype.name()
+    );
+    Err(Error::invalid("config", e.contract.symbol, expected))
+}
+
 /// The reason if a kernel's mask is more general than the problem's.
 const GENERAL: &str = "k and v of these different numbers of columns: the kernel for every mask, window and \
                        softcap takes them";
@@ -108,7 +127,7 @@ impl Choice {
 /// The reason for a kernel that the caller named.
 pub(crate) const ASKED: &str = "the request names this kernel";
 /// The reason if sequences on a KV cache would run faster with splits, but stay unsplit.
-pub(crate) const UNCUT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
+pub(crate) const UNSPLIT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
 const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this size on this device";
 
 /// Selects the kernel for attention: the named one, or the planner's choice.

@@ -267,7 +267,8 @@ const REFUSED: &[Refused] = &[
         *d = decode(Shape { head_dim: 512, ..LLAMA });
         d.scores.alibi = Some(SLOPES);
     }, false, &["ALiBi slopes on a KV cache support head_dim up to 256"]),
-    (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true, &["config", "4 rows of head_dim 128"]),
+    (|d| d.config = Some("decode_f16_d64_causal_8_tiles"), true,
+        &["config", "4 rows (queries x query heads per key head), head_dim 128"]),
 ];
 
 /// Sets counters beside the workspace.

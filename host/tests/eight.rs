@@ -113,7 +113,7 @@ const REFUSED: &[(Shape, Change, &[&str])] = &[
     (PACKED, |r| r.sinks(Sinks { address: 9 * FAR, elements: 32 }), &["not supported", "Merge"]),
     (DENSE, |r| r.config("paged_f16_d128_causal_128x48"), &["config", "f16 on a cache of e4m3"]),
     (DENSE, |r| r.config("paged_bf16_e4m3_d128_local_128x32"), &["config", "f16 on a cache of e4m3"]),
-    (PACKED, |r| r.config("mixed_few_f16_d128_causal_16_rows_w4"), &["config", "cache of this type"]),
+    (PACKED, |r| r.config("mixed_few_f16_d128_causal_16_rows_w4"), &["config", "on a cache of e4m3"]),
     (DENSE, |r| r.splits(Splits::Exactly(3)), &["only decode kernels support splits"]),
 ];
 

@@ -112,6 +112,30 @@ fn refusals() {
     check(refused(ONE, half), &["cache.k_scale", "a KV cache of f16 has no scales per token"]);
 }
 
+/// A named kernel for another cache: the error names both dtypes.
+#[test]
+fn kernels_for_other_caches() {
+    let ragged = Shape { packed: true, ..PROMPT };
+    for (shape, name, cache) in [
+        (ONE, "decode_f16_d128_causal_16_rows_w4", "f16"),
+        (ONE, "decode_f16_e4m3_d128_causal_16_rows", "e4m3"),
+        (PROMPT, "paged_f16_d128_causal_128x48", "f16"),
+        (ragged, "mixed_few_f16_d128_causal_16_rows_w4", "f16"),
+    ] {
+        let error = plan(&request(shape).config(name), card("l4")).expect_err("another cache").to_string();
+        let words = format!(
+            "config: {name}; it is a kernel for f16 on caches of {cache}, and the request has f16 on a cache \
+             of int8; name another kernel"
+        );
+        assert!(error.contains(&words), "{error}, should have {words}");
+    }
+    let bias = Bias::rows(11 * FAR, 1 << 40, DType::F16, [1, 1, 1, 4096], 4096);
+    let error = refused(ONE, |r| r.bias(bias));
+    let words = "no kernel for keys on a KV cache of int8 adds a bias to the scores under this mask; remove \
+                 the bias, or use what f16 has kernels for: full and causal masks, windows and softcap";
+    assert!(error.contains(words), "{error}");
+}
+
 /// An append of 90 tokens of 2 heads of 64 columns.
 fn append(dtype: DType) -> Append {
     let [k, v] = [1, 2].map(|n| TensorView::bshd(n * FAR, 100 * 128, dtype, [1, 100, 2, 64]));

@@ -70,6 +70,25 @@ fn a_problem_that_no_portable_kernel_takes() {
     }
 }
 
+/// Every query is the same row of memory. A latent cache takes any number of rows per sequence.
+#[test]
+fn more_rows_on_a_latent_cache_than_a_launch_counts() {
+    for heads in [2, 3, 4, 8] {
+        let queries = |n, columns, row| view(n, [1, MAX_SEQLEN, heads, columns], [0, row, columns as i64, 1]);
+        let rows = TensorView::bshd(2 << 50, 1 << 48, DType::F16, [1, 64, 1, 576]);
+        let cache = KvCache::dense(KvPages::latent(rows, 512), Index::new(3 << 50, 1));
+        let o = queries(4, 512, heads as i64 * 512);
+        let f = AttentionRequest::cached(queries(1, 576, 0), cache, o).scale(0.1).scratch(Scratch::Fastest);
+        if heads == 2 {
+            check("rows in 31 bits", &f, h200());
+            continue;
+        }
+        let refused = plan(&f, h200()).map(drop).expect_err("too many rows");
+        let words = format!("not supported: {} rows (queries x query heads", heads * MAX_SEQLEN);
+        assert!(refused.to_string().contains(&words), "{refused}");
+    }
+}
+
 /// If the offered workspace is too small, the plan must not use it, whatever its address is.
 #[test]
 fn a_workspace_that_ends_where_addresses_do() {

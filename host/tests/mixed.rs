@@ -113,6 +113,7 @@ const REFUSED: &[(Shape, Change, &[&str])] = &[
     (Shape { head_dim: 64, ..BATCH }, |d| d.config("mixed_few_bf16_d64_causal_16_rows"), &["config", "f16"]),
     (BATCH, |d| d.softcap(30.0), &["config", D128, "this mask"]),
     (BATCH, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }), &["config", D128, "without sinks"]),
+    (BATCH, |d| d.splits(Splits::Exactly(2)), &["Exactly(2)", "only decode kernels support splits"]),
     // Only the decode kernel's name stands for all kernels of the launch.
     (BATCH, |d| d.config("mixed_many_f16_d128_causal_128x48"), &["config", "mixed_many"]),
 ];
@@ -126,6 +127,19 @@ fn named_kernels_that_do_not_solve_the_problem() {
         };
         let error = plan(&change(request.config(D128)), card("l4")).expect_err("refused").to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}, should have {words:?}");
+    }
+}
+
+/// The named decode kernel makes the splits that the request states.
+#[test]
+fn splits_of_a_named_kernel() {
+    // A place has 4 queries of 32 heads, each with 128 columns and an LSE.
+    let place = 4 * 32 * (128 + 1) * 4;
+    // A sequence of 4096 keys has 16 chunks.
+    for (splits, places) in [(Splits::Exactly(1), 0), (Splits::Chunk(256), 8 * 16)] {
+        let named = request(BATCH, 1000).config(D128).splits(splits).scratch(Scratch::Fastest);
+        let plan = plan(&named, card("h200")).expect("valid");
+        assert_eq!(plan.scratch_bytes().workspace, places * place, "{splits:?}");
     }
 }
 

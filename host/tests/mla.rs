@@ -157,7 +157,7 @@ type Refused = (fn(&mut AttentionRequest<'static>), &'static str);
 #[rustfmt::skip]
 const REFUSED: &[Refused] = &[
     (|r| r.scores.scale = None, "scale: none; a latent cache has no default"),
-    (|r| r.mask = Mask::Window { left: Some(100), right: Some(0) }, "a window on a latent cache"),
+    (|r| r.mask = Mask::Window { left: Some(100), right: Some(0) }, "mask window 100,0 on a latent cache"),
     (|r| r.mask = Mask::Prefix(Prefix::All(9)), "mask prefix"),
     (|r| r.mask = Mask::Chunked { chunk: 64 }, "mask chunked"),
     (|r| r.mask = Mask::Bits(MaskBits::contiguous(9 * FAR, 1 << 20, [1, 1, 1, 8192])), "mask bits"),
@@ -169,6 +169,7 @@ const REFUSED: &[Refused] = &[
     (|r| r.queries = Queries::Varlen(VarlenQueries::new(8, Index::new(8 * FAR, 9), 1)),
         "varlen queries on a latent cache"),
     (|r| rows(r, |view| view.dtype = DType::E4m3), "dtype e4m3 on a latent cache"),
+    (|r| rows(r, |view| view.dtype = DType::Int8), "dtype int8 on a latent cache"),
     (|r| rows(r, |view| view.dtype = DType::Bf16), "queries of f16 on a cache of bf16"),
     (|r| r.o.shape[3] = 576, "o.shape"),
     (|r| r.o.shape[3] = 504, "o.shape"),
@@ -178,7 +179,9 @@ const REFUSED: &[Refused] = &[
     (|r| cache(r).pages.values.shape[3] = 0, "head_dim_v: 0"),
     (|r| { rows(r, |view| view.shape[3] = 584); cache(r).pages.values.shape[3] = 512; r.q.shape[3] = 584 },
         "head_dim 584"),
-    (|r| cache(r).pages.values.address += 1 << 20, "head_dim 576"),
+    (|r| cache(r).pages.values.address += 1 << 20,
+        "head_dim 576: kernels take multiples of 8 up to 512; k of a latent cache (KvPages::latent) may have \
+         up to 576"),
     (|r| cache(r).pages.values.strides[1] = 1152, "cache.values.strides"),
     (|r| cache(r).pages.values.shape[1] = 32, "cache.values.shape"),
     (|r| cache(r).pages.keys.elements -= 1, "cache.keys.elements"),
@@ -208,6 +211,10 @@ fn what_kernels_lack_is_refused_by_name() {
         let error = plan(&bad, card("h200")).expect_err(begins);
         let error = said(&error);
         assert!(error.starts_with(begins), "{i}: {error} should begin with {begins}");
+        let remedies =
+            ["make one request", "store the latents in f16", "out, or project", "use one, or project"];
+        let has_remedy = remedies.iter().any(|remedy| error.contains(remedy));
+        assert!(has_remedy || !error.contains("on a latent cache:"), "{i}: {error} has no remedy");
     }
 }
 

@@ -3,18 +3,39 @@
 #   ./evidence.sh list                 list the calls: name, time limit, outputs, needs
 #   ./evidence.sh run NAME .. OUT      make these calls; a repeated call replaces its earlier outputs
 #   ./evidence.sh dry OUT              test the script in the simulator, in a minute: no GPU, no Python
-#   ./evidence.sh part NAME            print the kernels of a part: forward, forward-bf16, varlen, hopper, hopper-keys, cache, paged
+#   ./evidence.sh part NAME            print the kernels of a part, such as `cache`
 #   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
-# Several machines may fill one OUT. The exit code is the number of failed commands.
+# On a machine of several GPUs, each GPU makes one call at a time, on its share of the cores. Several machines
+# may fill one OUT. The exit code is the number of failed commands.
 #
+#   GPUS=N                             the number of GPUs [default: all]
 #   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
 #   PEER_TESTS=FILE                    FlashAttention's tests/test_flash_attn.py
 #   FLASHINFER_TESTS=FOLDER            the folder that has FlashInfer's tests/
 #   CANDLE=FOLDER                      candle-pack, which `cargo xtask candle gpu-pack` makes
 #   BASE=FOLDER                        another commit's packed folder
+#   OWN=FOLDER                         the folder that `cargo xtask gpu-pack --own` makes
 #   SECONDS_OF_CALL=N                  end calls after N seconds, to try them
 #   SOAK_LAUNCHES=200                  launches per round of soak
 set -u
+
+# The parts of the table of kernels: NAME: kernels.
+parts() {
+    cat << 'END'
+forward: the portable forward kernels, f16
+forward-bf16: the portable forward kernels, bf16
+varlen: portable varlen, split-KV and merge kernels
+hopper: Hopper's kernels on dense tensors
+hopper-keys: Hopper's kernels: varlen, paged, MLA
+cache: decode and MLA kernels
+paged: portable paged kernels, mixed batches, append kernels
+END
+}
+
+# Prints the lines of a check that makes one call for each part.
+each_part() {
+    parts | sed "s/^\([^:]*\): \(.*\)/$1-\1 | 570 | $2 | $1-\1.json: $3 \2/"
+}
 
 # NAME | time limit in seconds | needs | outputs
 table() {
@@ -22,22 +43,12 @@ table() {
 programs | 240 | - | program-gpu.json, program-embed.json, program-cudarc.json: the GPU tests and the embedding examples
 shim | 240 | torch | shim.json: the Python fronts against f64 and SDPA
 first-call | 60 | - | first-call.json: the cost of a process' first output
-verify | 560 | - | verify.json: every configuration and kernel against f64
-sanitize-forward | 570 | compute-sanitizer | sanitize-forward.json: four tools on the portable forward kernels, f16
-sanitize-forward-bf16 | 570 | compute-sanitizer | sanitize-forward-bf16.json: the portable forward kernels, bf16
-sanitize-varlen | 570 | compute-sanitizer | sanitize-varlen.json: portable varlen, split-KV and merge kernels
-sanitize-hopper | 570 | compute-sanitizer | sanitize-hopper.json: Hopper's kernels on dense tensors
-sanitize-hopper-keys | 570 | compute-sanitizer | sanitize-hopper-keys.json: Hopper's kernels: varlen, paged, MLA
-sanitize-cache | 570 | compute-sanitizer | sanitize-cache.json: decode and MLA kernels
-sanitize-paged | 570 | compute-sanitizer | sanitize-paged.json: portable paged kernels, mixed batches, append kernels
+END
+    each_part verify - "every problem against f64:"
+    each_part sanitize compute-sanitizer "four tools on"
+    each_part agree - "the GPU cross-checked with the simulator:"
+    cat << 'END'
 sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
-agree-forward | 570 | - | agree-forward.json: the GPU cross-checked with the simulator, f16
-agree-forward-bf16 | 570 | - | agree-forward-bf16.json: the portable forward kernels, bf16
-agree-varlen | 570 | - | agree-varlen.json: portable varlen, split-KV and merge kernels
-agree-hopper | 570 | - | agree-hopper.json: Hopper's kernels on dense tensors
-agree-hopper-keys | 570 | - | agree-hopper-keys.json: Hopper's kernels: varlen, paged, MLA
-agree-cache | 570 | - | agree-cache.json: decode and MLA kernels
-agree-paged | 570 | - | agree-paged.json: portable paged kernels, mixed batches, append kernels
 soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
 fuzz | 570 | - | fuzz.json: random problems of every family for nine minutes
 invariance | 240 | torch | invariance.json: one sequence's bits in 200 batches
@@ -52,6 +63,12 @@ growing-bf16 | 570 | torch fa4 | growing-bf16.json: growing keys, L2 cold, bf16
 sustained | 570 | torch fa4 | sustained.json: half a second back to back
 serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and FlashAttention-2
 serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
+serving-requests | 570 | torch | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
+mla | 570 | torch | mla.json: MLA decode with 16, 64 and 128 heads
+widths | 570 | torch | widths.json: keys of 192 columns, values of 128
+variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
+variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
+variants-own | 570 | torch OWN | variants-own.json: functions of a caller beside flex_attention
 bench | 570 | - | bench.json: FerroFlash alone, every suite
 report | 570 | - | report.json, report.html: the report that owners of other GPUs send
 profile | 570 | torch ncu | profile.json: the headline kernels under Nsight Compute
@@ -86,13 +103,13 @@ whole() {
     [ -z "$1" ] || realpath "$1" || die "$1 is not there"
 }
 
-# Runs a command with its time limit, and notes the command line as a user would type it.
+# Runs a command with its time limit, and notes the command line as a user would type it, with one kernel for many.
 run() {
-    shown=$(echo "$*" | sed "s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
+    shown=$(echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
     # On SIGTERM, a program reports the results that it has.
-    timeout -k 25 "$limit" "$@" || { failed=$((failed + 1)) shown="$shown (FAILED)"; }
+    timeout -k 25 "$limit" "$@" || { failed=$((failed + 1)); shown="$shown (FAILED)"; }
     echo "== $(($(date +%s) - began)) s: $shown" >&2
     echo "$call: $shown" >> "$out/commands.new"
 }
@@ -109,12 +126,12 @@ into() {
 program() {
     name=$1 before=$failed
     shift
-    run "$@" > "$out/said.txt" 2>&1
+    run "$@" > "$out/$name.said" 2>&1
     passed=$([ "$failed" = "$before" ] && echo true || echo false)
-    printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" "$(quoted < "$out/said.txt")" \
+    printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" "$(quoted < "$out/$name.said")" \
         > "$out/program-$name.json"
-    cat "$out/said.txt" >&2
-    rm "$out/said.txt"
+    cat "$out/$name.said" >&2
+    rm "$out/$name.said"
 }
 
 # Prints `--config NAME ..` for the kernels whose names match one expression and not another.
@@ -144,8 +161,10 @@ compare() {
 
 candle() {
     [ -n "$candle" ] || die "$call: CANDLE names no candle-pack"
-    rm -rf "$out/candle"
-    run env OUT="$out/candle" sh "$candle/run.sh" "$@"
+    folder=$out/$call
+    rm -rf "$folder"
+    mkdir "$folder"
+    run env OUT="$folder" TMPDIR="$folder" sh "$candle/run.sh" "$@"
 }
 
 # Makes one call.
@@ -158,8 +177,8 @@ call() {
             ;;
         shim | lineage | invariance) run python3 "$call.py" "$out/$call.json" ;;
         first-call) into first-call.json env CUDA_CACHE_DISABLE=1 ./ferroflash bench --first-call --json ;;
-        verify) into verify.json ./ferroflash verify --all-configs --json --device gpu ;;
         sanitize-h200-simulated) into simulator-sanitize-h200.json ./ferroflash sanitize --profile h200 --json ;;
+        verify-*) into "$call.json" ./ferroflash verify $(part "${call#verify-}") --json --device gpu ;;
         sanitize-*) into "$call.json" ./ferroflash sanitize $(part "${call#sanitize-}") --json --device gpu ;;
         agree-*) into "$call.json" ./ferroflash agree $(part "${call#agree-}") --json --device gpu ;;
         soak) into soak.json ./ferroflash soak --launches "${SOAK_LAUNCHES:-200}" --json --device gpu ;;
@@ -179,10 +198,21 @@ call() {
         growing) compare growing --only prefill --growing --timing cold ;;
         growing-bf16) compare growing-bf16 --only prefill --growing --timing cold --dtypes bf16 ;;
         sustained) compare sustained --only prefill --sustained --rounds 1 ;;
-        serving-decode | serving-batch)
-            suites="decode decode-fa2 func func-cache decode-paged paged page1 e4m3 shapes speculative"
-            [ "$call" = serving-decode ] || suites="ragged ragged-paged packed packed-paged packed-equal graph append merge"
+        serving-*)
+            case $call in
+                *-decode) suites="decode decode-fa2 func func-cache decode-paged paged page1 e4m3 shapes speculative" ;;
+                *-batch) suites="ragged ragged-paged packed packed-paged packed-equal packed-portable graph append merge" ;;
+                *-requests) suites="shapes-flashinfer prefix prefix-flashinfer mixed packed-e4m3 append-rotary append-rotary-q" ;;
+            esac
             run python3 serving.py --only $suites --seconds $((limit - 60)) --out "$out/$call.json" --svg "$out/$call.svg"
+            ;;
+        mla | widths) run python3 "$call.py" --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        variants-own)
+            [ -n "$own" ] || die "$call: OWN names no packed folder of a caller's variants"
+            names="user_causal user_softcap user_alibi natten sparse10 sparse30 sparse60"
+            run python3 "$own/variants.py" --only $names --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
         bench) into bench.json ./ferroflash bench --seconds $((limit - 40)) --json ;;
         report) run ./ferroflash report --seconds $((limit - 30)) --output "$out" ;;
@@ -193,14 +223,14 @@ call() {
         candle-check)
             candle tests callers check
             for name in tests callers check; do
-                passed=$(grep -q "^$name: exit 0," "$out/candle/steps.txt" && echo true || echo false)
+                passed=$(grep -q "^$name: exit 0," "$folder/steps.txt" && echo true || echo false)
                 printf '{"program": "candle-%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" \
-                    "$(quoted < "$out/candle/$name.txt")" > "$out/program-candle-$name.json"
+                    "$(quoted < "$folder/$name.txt")" > "$out/program-candle-$name.json"
             done
             ;;
-        candle-calls) candle calls-full && cp "$out/candle/calls-full.json" "$out/candle-calls.json" ;;
-        candle-model) candle model-full && cp "$out/candle/model-full.json" "$out/candle-model.json" ;;
-        candle-generate) candle generate-full && cp "$out/candle/generate.json" "$out/candle/generate.svg" "$out" ;;
+        candle-calls) candle calls-full && cp "$folder/calls-full.json" "$out/candle-calls.json" ;;
+        candle-model) candle model-full && cp "$folder/model-full.json" "$out/candle-model.json" ;;
+        candle-generate) candle generate-full && cp "$folder/generate.json" "$folder/generate.svg" "$out" ;;
         sweep) into sweep.json ./ferroflash sweep --output "$out/tuning.json" --json --device gpu ;;
         base | base-entries)
             [ -n "$base" ] || die "$call: BASE names no packed folder of another commit"
@@ -224,7 +254,7 @@ call() {
 
 # Writes the machine, date and commands of this run, and of earlier calls that this run did not repeat.
 about() {
-    touch "$out/commands.new" "$out/commands.txt"
+    touch "$out/commands.txt"
     # If a call ran again, the new line `NAME: command` replaces the old one.
     awk -F': ' 'NR == FNR { again[$1] = 1; next } !($1 in again)' "$out/commands.new" "$out/commands.txt" > "$out/commands.old"
     cat "$out/commands.old" "$out/commands.new" > "$out/commands.txt"
@@ -241,21 +271,41 @@ $(sed 's/^[^:]*: //' "$out/commands.txt" | quoted)
 END
 }
 
+# Makes one call. The exit code says whether a command failed.
+one() {
+    call=$1 tests=${PEER_TESTS:-} infer=${FLASHINFER_TESTS:-} base=${BASE:-} candle=${CANDLE:-} own=${OWN:-}
+    limit=$(column "$call" 2)
+    [ "${SECONDS_OF_CALL:-999}" -gt "${limit:-120}" ] || limit=$SECONDS_OF_CALL
+    : "${limit:=120}"
+    failed=0 peers="fa2 cudnn fa4"
+    call
+    exit $((failed > 0))
+}
+
+# Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.
 made() {
-    tests=$(whole "${PEER_TESTS:-}") infer=$(whole "${FLASHINFER_TESTS:-}")
-    base=$(whole "${BASE:-}") candle=$(whole "${CANDLE:-}")
+    PEER_TESTS=$(whole "${PEER_TESTS:-}") FLASHINFER_TESTS=$(whole "${FLASHINFER_TESTS:-}")
+    BASE=$(whole "${BASE:-}") CANDLE=$(whole "${CANDLE:-}") OWN=$(whole "${OWN:-}")
+    export PEER_TESTS FLASHINFER_TESTS BASE CANDLE OWN
     # The Python programs start ./ferroflash.
     cd "$(dirname "$0")" || exit 2
-    failed=0 peers="fa2 cudnn fa4"
-    for call in "$@"; do
-        limit=$(column "$call" 2)
-        [ "${SECONDS_OF_CALL:-999}" -gt "${limit:-120}" ] || limit=$SECONDS_OF_CALL
-        : "${limit:=120}"
-        call
-    done
+    : > "$out/commands.new"
+    cores=$(($(nproc) / GPUS))
+    printf '%s\n' "$@" | GPUS=$GPUS xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
+        [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
+        export CUDA_VISIBLE_DEVICES=$SLOT
+        exec taskset -c "$((SLOT * $1))-$((SLOT * $1 + $1 - 1))" sh ./evidence.sh one "$2" "$3"' \
+        - "$cores" NAME "$out"
+    failed=$(grep -c "(FAILED)$" "$out/commands.new")
     about
     echo "$failed failed; $out/run.json says what ran" >&2
     exit "$failed"
+}
+
+# Prints the number of GPUs; 1 on a machine without a GPU.
+gpus() {
+    found=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU') || found=1
+    echo "${GPUS:-$found}"
 }
 
 case ${1:-} in
@@ -272,12 +322,18 @@ case ${1:-} in
             shift
         done
         out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
+        GPUS=$(gpus)
         made $names
         ;;
     dry)
         [ $# -eq 2 ] || die "usage: $0 dry OUT"
         out=$(mkdir -p "$2" && cd "$2" && pwd) || exit 2
+        GPUS=1
         made dry-verify dry-sanitize dry-agree dry-soak dry-fuzz dry-report
+        ;;
+    one)
+        out=$3
+        one "$2"
         ;;
     part)
         # Prints the kernels of a part of the table, one per line.

@@ -178,6 +178,10 @@ CACHES = [
     ("cache, two parts", [3, 1, 8, 2, 128], 16, {"num_splits": 2}),
     # Powers of two, so that the reference reads exact numbers.
     ("cache of eight bits", [3, 1, 8, 2, 128], 16, {"k_descale": 2.0**-5, "v_descale": 0.5}),
+    ("prompts on a cache of eight bits", [3, 150, 8, 2, 128], 16, {"k_descale": 2.0**-5, "v_descale": 0.5, "causal": True}),
+    ("prompts on eight bits, pages of 3, window, softcap", [3, 100, 8, 2, 64], 3,
+     {"k_descale": 2.0**-5, "v_descale": 0.5, "window_size": (60, 0), "softcap": 20.0}),
+    ("prompts on eight bits, head dim 256", [2, 80, 4, 2, 256], 16, {"k_descale": 2.0**-4, "v_descale": 2.0}),
 ]
 
 
@@ -216,6 +220,42 @@ def cached(name, sizes, page, options):
     return row
 
 
+# name, [(queries, keys), ..], [heads_q, heads_k, head_dim]
+RAGGED = [
+    ("ragged queries on eight bits", [(1, 900), (150, 150), (0, 17), (4, 300), (70, 300)], [8, 2, 128]),
+    ("prompts of one length on eight bits", [(256, 256)] * 3, [8, 8, 64]),
+]
+
+
+def ragged(name, lengths, heads):
+    """Varlen queries on pages of 16 keys of eight bits; compares each sequence with float64."""
+    heads_q, heads_k, dim = heads
+    ends = [sum(queries for queries, _ in lengths[:b]) for b in range(len(lengths) + 1)]
+    columns, scales = -(-max(keys for _, keys in lengths) // 16), (2.0**-5, 0.5)
+    make = lambda *shape: torch.randn(*shape, device="cuda", dtype=F16)
+    q, pool = make(ends[-1], heads_q, dim), [make(len(lengths) * columns, 16, heads_k, dim) for _ in range(2)]
+    pool = [(t.float() / scale).to(torch.float8_e4m3fn) for t, scale in zip(pool, scales)]
+    table = torch.randperm(len(lengths) * columns, device="cuda").reshape(len(lengths), columns).int()
+    integers = lambda values: torch.tensor(values, dtype=torch.int32, device="cuda")
+    o, lse = kvcache.flash_attn_with_kvcache(
+        q, *pool, cache_seqlens=integers([keys for _, keys in lengths]), block_table=table, causal=True,
+        cu_seqlens_q=integers(ends), max_seqlen_q=max(queries for queries, _ in lengths), k_descale=scales[0],
+        v_descale=scales[1], return_softmax_lse=True)
+    row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": True}
+    for b, (queries, keys) in enumerate(lengths):
+        if not queries:
+            continue
+        mine = slice(*ends[b:b + 2])
+        own = [(t[table[b].long()].reshape(-1, heads_k, dim)[None, :keys].float() * scale).to(F16)
+               for t, scale in zip(pool, scales)]
+        exact, exact_lse = attend(q[None, mine], *own, torch.float64, causal=True)
+        naive, _ = attend(q[None, mine], *own, F16, causal=True)
+        error, tolerance = largest(o[None, mine].double() - exact), 2 * largest(naive.double() - exact) + 1e-5
+        row["passed"] &= error <= tolerance and largest(lse[:, mine].double() - exact_lse[0]) <= 1e-3
+        row["error"], row["tolerance"] = max((row["error"], row["tolerance"]), (error, tolerance))
+    return row
+
+
 # name, query heads, queries, keys per page, causal
 LATENTS = [
     ("latent cache", 16, 1, 16, False),
@@ -245,6 +285,24 @@ def latent(name, heads, queries, page, causal):
         row["passed"] &= error <= tolerance and largest(lse[b:b + 1].double() - exact_lse) <= 1e-2
         row["error"], row["tolerance"] = max((row["error"], row["tolerance"]), (error, tolerance))
     return row
+
+
+def latent_shared():
+    """32 sequences share the first 32 pages of a latent cache: one pass over them, one over the rest of each sequence."""
+    batch, page, pages = 32, 64, 32
+    make = lambda *shape: torch.randn(*shape, device="cuda", dtype=BF16)
+    q, cache = make(batch, 2, 16, 576), make(pages + batch, page, 1, 576)
+    own = torch.arange(batch, device="cuda", dtype=torch.int32)
+    table = torch.cat((torch.arange(pages, device="cuda").expand(batch, -1).int(), (pages + own)[:, None]), 1)
+    rest = own + 2
+    outputs = []
+    for shared in (None, (1, pages, rest)):
+        o = torch.empty(batch, 2, 16, 512, device="cuda", dtype=BF16)
+        kvcache.Launch(q, cache, None, o, pages * page + rest, table=table, mask=ferroflash.CAUSAL, scale=192 ** -0.5,
+                       shared_prefixes=shared).enqueue()
+        outputs.append(o.double())
+    # Two passes round partial results.
+    return 0 < largest(outputs[0] - outputs[1]) <= 1e-2
 
 
 # name, [heads_q, heads_k, head_dim], [(queries, keys), ..], keys per page (None: varlen keys), options
@@ -375,9 +433,11 @@ def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
     rows += [without_kernel(*case) for case in WITHOUT_KERNEL]
-    rows += [cached(*case) for case in CACHES] + [latent(*case) for case in LATENTS] + [packed(*case) for case in PACKED]
+    rows += [cached(*case) for case in CACHES] + [ragged(*case) for case in RAGGED]
+    rows += [latent(*case) for case in LATENTS] + [packed(*case) for case in PACKED]
     for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads),
-                       ("packed, in a graph, other lengths", packed_in_a_graph), ("merged", merged)):
+                       ("packed, in a graph, other lengths", packed_in_a_graph), ("merged", merged),
+                       ("latent cache, shared pages", latent_shared)):
         rows.append({"name": name, "passed": work()})
     wrong = [row["name"] for row in rows if not row["passed"]]
     report = {"device": torch.cuda.get_device_name(), "command": "python3 shim.py", "passed": not wrong, "cases": rows}

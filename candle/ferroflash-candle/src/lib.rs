@@ -38,6 +38,7 @@ mod pages;
 mod parts;
 mod ranges;
 mod rotary;
+mod shared;
 mod step;
 mod variants;
 mod varlen;

@@ -11,6 +11,8 @@ pub(crate) const MOST: usize = i32::MAX as usize;
 pub struct PagePool {
     page: usize,
     free: Vec<u32>,
+    /// The number of sequences that have each page.
+    holders: Vec<u32>,
 }
 
 /// A sequence: its pages in order, and its number of keys.
@@ -24,7 +26,8 @@ impl PagePool {
     /// Returns a pool of `pages` pages with `page` keys each.
     pub fn new(pages: usize, page: usize) -> Self {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-        PagePool { page: page.max(1), free: (0..pages).rev().collect() }
+        let holders = vec![0; pages as usize];
+        PagePool { page: page.max(1), free: (0..pages).rev().collect(), holders }
     }
 
     /// Returns the number of keys per page.
@@ -49,13 +52,38 @@ impl PagePool {
             let expected = format!("a sequence of {keys} keys needs {pages} more");
             return Err(invalid("free pages", self.free.len(), expected));
         };
-        sequence.pages.extend(self.free.drain(left..).rev());
+        for page in self.free.drain(left..).rev() {
+            sequence.pages.push(page);
+            self.holders[page as usize] = 1;
+        }
         Ok(())
     }
 
-    /// Frees a sequence's pages.
+    /// Returns a sequence that begins with the first `keys` keys of another sequence, such as the keys of a
+    /// system prompt. Both sequences have the pages that hold these keys alone. [`Sequence::keys`] says how
+    /// many keys the new sequence has; the model computes its other tokens. With
+    /// [`Step::sharing`](crate::Step::sharing), launches read shared pages once.
+    pub fn share(&mut self, of: &Sequence, keys: usize) -> Sequence {
+        let whole = (keys.min(of.keys) / self.page).min(of.pages.len());
+        let pages = of.pages[..whole].to_vec();
+        for page in &pages {
+            if let Some(holders) = self.holders.get_mut(*page as usize) {
+                *holders = holders.saturating_add(1);
+            }
+        }
+        Sequence { pages, keys: whole * self.page }
+    }
+
+    /// Frees the pages of a sequence that no other sequence shares.
     pub fn release(&mut self, sequence: Sequence) {
-        self.free.extend(sequence.pages.into_iter().rev());
+        for page in sequence.pages.into_iter().rev() {
+            // Pages of another pool are ignored.
+            let Some(holders) = self.holders.get_mut(page as usize) else { continue };
+            *holders = holders.saturating_sub(1);
+            if *holders == 0 {
+                self.free.push(page);
+            }
+        }
     }
 }
 

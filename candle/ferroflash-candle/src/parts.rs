@@ -2,7 +2,7 @@
 use crate::append::CacheScales;
 use crate::attend::Attend;
 use crate::errors::invalid;
-use crate::paged::{PagedKv, Queries};
+use crate::paged::{PagedKv, Queries, SharedPages};
 use crate::step::Step;
 use candle::{Result, Tensor};
 
@@ -52,6 +52,9 @@ impl LayerPages<'_> {
             let q = q.narrow(0, part.first_row, part.rows)?;
             let mut kv = PagedKv::new(self.keys, self.values, &part.table, &part.lengths);
             (kv.scales, kv.token_scales) = (self.scales, self.token_scales);
+            let shared = part.shared.as_ref();
+            kv.shared_prefixes =
+                shared.map(|(groups, rest)| SharedPages { groups: groups.count, pages: groups.pages, rest });
             let (q, queries) = match part.even {
                 // The reshape copies only if the tensor's rows are not contiguous.
                 true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),

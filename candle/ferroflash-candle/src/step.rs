@@ -1,6 +1,7 @@
 //! One step of a batch: the integers on the device that every layer's KV cache needs.
 use crate::errors::{invalid, refused};
 use crate::pages::{MOST, Sequence};
+use crate::shared::{Groups, groups};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::DeviceRepr;
@@ -14,7 +15,10 @@ use ferroflash::Error;
 pub struct Step {
     most: Most,
     page: usize,
-    /// The integers: lengths, offsets, positions, last rows and block table, one after another.
+    /// Whether launches read shared pages once.
+    shares: bool,
+    /// The integers: lengths, offsets, positions, last rows, keys behind shared pages, and block table, one
+    /// after another.
     integers: Tensor,
     slots: Tensor,
     host: (Vec<u32>, Vec<i64>),
@@ -32,17 +36,17 @@ struct Most {
 }
 
 impl Most {
-    /// Returns the offsets of lengths, sequence offsets, positions, last rows and block table, and the end of
-    /// the block table.
-    fn parts(&self) -> [usize; 6] {
+    /// Returns the offsets of lengths, sequence offsets, positions, last rows, keys behind shared pages and
+    /// block table, and the end of the block table.
+    fn parts(&self) -> [usize; 7] {
         let mut at = 0;
-        let sizes = [self.sequences, self.sequences + 1, self.tokens, self.sequences];
-        let [lengths, starts, positions, last] = sizes.map(|size| {
+        let sizes = [self.sequences, self.sequences + 1, self.tokens, self.sequences, self.sequences];
+        let [lengths, starts, positions, last, rest] = sizes.map(|size| {
             let begin = at;
             at += size;
             begin
         });
-        [lengths, starts, positions, last, at, at + self.sequences * self.columns]
+        [lengths, starts, positions, last, rest, at, at + self.sequences * self.columns]
     }
 }
 
@@ -60,6 +64,8 @@ pub(crate) struct Part {
     pub starts: Tensor,
     pub table: Tensor,
     pub lengths: Tensor,
+    /// Groups of sequences that share their first pages, and the number of each sequence's keys behind them.
+    pub shared: Option<(Groups, Tensor)>,
 }
 
 impl Step {
@@ -80,15 +86,39 @@ impl Step {
             return Err(invalid("page", page, "1 key or more"));
         }
         let table = sequences.saturating_mul(columns);
-        if [tokens, table].into_iter().fold(sequences.saturating_mul(4), usize::saturating_add) > MOST {
+        if [tokens, table].into_iter().fold(sequences.saturating_mul(5), usize::saturating_add) > MOST {
             let value = format!("{sequences} sequences of {columns} pages, {tokens} tokens");
             return Err(invalid("step", value, format_args!("at most {MOST} integers in total")));
         }
         let most = Most { sequences, tokens, columns };
-        let integers = Tensor::zeros(most.parts()[5], DType::U32, device)?;
+        let end = most.parts()[6];
+        let integers = Tensor::zeros(end, DType::U32, device)?;
         let slots = Tensor::zeros(tokens, DType::I64, device)?;
-        let host = (vec![0; most.parts()[5]], vec![0; tokens]);
-        Ok(Step { most, page, integers, slots, host, sequences: 0, tokens: 0, parts: Vec::new() })
+        let host = (vec![0; end], vec![0; tokens]);
+        let (shares, parts) = (false, Vec::new());
+        Ok(Step { most, page, shares, integers, slots, host, sequences: 0, tokens: 0, parts })
+    }
+
+    /// Makes launches read pages that sequences [share](crate::PagePool::share) once for all queries of a
+    /// group, if that pays. [`Step::set`] finds the groups: all sequences, or equal numbers of consecutive
+    /// sequences, with equal numbers of new tokens. Put sequences with one prefix side by side.
+    ///
+    /// | shared keys from which it pays on an H200, with 8 key heads of 128 columns | sequences |
+    /// |---|---|
+    /// | 4224 | 4 |
+    /// | 409 | 32 |
+    /// | 100 | 128 |
+    ///
+    /// With fewer shared keys, launches read whole sequences. docs/limits.md has the rule ("Shared
+    /// prefixes").
+    ///
+    /// - [`Step::set`] also compares the page lists of neighbouring sequences.
+    /// - The first launch with other groups, or another number of shared pages, makes a plan.
+    /// - Launches take a workspace for the partial results.
+    /// - The bits of a sequence's result depend on its group.
+    /// - A CUDA graph may be replayed only while [`Step::shared`] returns what it returned at the capture.
+    pub fn sharing(self) -> Self {
+        Step { shares: true, ..self }
     }
 
     /// Sets the sequences of a step, each with its number of new tokens, in the order of their rows. Each
@@ -108,7 +138,7 @@ impl Step {
             return Err(invalid("tokens", tokens, expected));
         }
         let singles = sequences.iter().take_while(|(_, tokens)| *tokens == 1).count();
-        let [lengths, starts, positions, last, table, _] = self.most.parts();
+        let [lengths, starts, positions, last, rest, table, _] = self.most.parts();
         let (integers, slots) = &mut self.host;
         let mut row = 0;
         for (b, (sequence, tokens)) in sequences.iter().enumerate() {
@@ -132,22 +162,31 @@ impl Step {
             integers[starts + b + 1] = (row - singles.min(row)) as u32;
         }
         integers[starts + singles] = 0;
+        let parts = [0..singles, singles..sequences.len()].map(|part| {
+            let own = &sequences[part.clone()];
+            (part, self.shares.then(|| groups(own, self.page, columns)).flatten())
+        });
+        for (part, shared) in &parts {
+            let keys = shared.map_or(0, |groups| groups.pages * self.page) as u32;
+            part.clone().for_each(|b| integers[rest + b] = integers[lengths + b] - keys);
+        }
         self.integers.inplace_op1(&Upload(integers))?;
         self.slots.inplace_op1(&Upload(&slots[..tokens]))?;
         (self.sequences, self.tokens) = (sequences.len(), tokens);
-        self.parts = [0..singles, singles..sequences.len()]
+        self.parts = parts
             .into_iter()
-            .filter(|part| !part.is_empty())
-            .map(|part| self.part(&sequences[part.clone()], part.start))
+            .filter(|(part, _)| !part.is_empty())
+            .map(|(part, shared)| self.part(&sequences[part.clone()], part.start, shared))
             .collect::<Result<_>>()?;
         Ok(())
     }
 
     /// Returns the part with the sequences from `first` on. Each sequence before `first` has one token.
-    fn part(&self, sequences: &[(&Sequence, usize)], first: usize) -> Result<Part> {
+    fn part(&self, sequences: &[(&Sequence, usize)], first: usize, shared: Option<Groups>) -> Result<Part> {
         let tokens = || sequences.iter().map(|(_, tokens)| *tokens);
         let widest = tokens().max().unwrap_or(1);
         let count = sequences.len();
+        let rest = || self.integers.narrow(0, self.most.parts()[4] + first, count);
         Ok(Part {
             sequences: count,
             first_row: first,
@@ -157,6 +196,7 @@ impl Step {
             starts: self.integers.narrow(0, self.most.parts()[1] + first, count + 1)?,
             table: self.block_table()?.narrow(0, first, count)?,
             lengths: self.lengths()?.narrow(0, first, count)?,
+            shared: shared.map(|groups| Ok::<_, candle::Error>((groups, rest()?))).transpose()?,
         })
     }
 
@@ -213,8 +253,16 @@ impl Step {
     /// After [`Step::set`], this function returns no error.
     pub fn block_table(&self) -> Result<Tensor> {
         let Most { columns, .. } = self.most;
-        let all = self.integers.narrow(0, self.most.parts()[4], self.sequences * columns)?;
+        let all = self.integers.narrow(0, self.most.parts()[5], self.sequences * columns)?;
         all.reshape((self.sequences, columns))
+    }
+
+    /// Returns the number of groups that share pages, and the number of their shared pages, for each launch
+    /// of a layer: the sequences with one new token, then the others. `None` means that a launch reads whole
+    /// sequences.
+    pub fn shared(&self) -> Vec<Option<(usize, usize)>> {
+        let groups = |part: &Part| part.shared.as_ref().map(|(groups, _)| (groups.count, groups.pages));
+        self.parts.iter().map(groups).collect()
     }
 
     /// Returns the decode part and the prefill part.

@@ -16,7 +16,7 @@ use sealed::Issue;
 mod baton;
 mod kept;
 
-pub use baton::{AbPassed, Baton};
+pub use baton::{AbPassed, Baton, Turn};
 pub use kept::{AbKept, AbtOfTwo};
 
 /// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage
@@ -149,24 +149,13 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn issue(&mut self, _: u32) {
-        const { assert!(wgmma::has_width(N), "there is no product of this width") }
-        let b = self.2.descriptor();
         // SAFETY: the caller keeps the preconditions; the stage has landed.
-        unsafe {
-            wgmma::fence();
-            for k in 0..K {
-                E::ab(&mut self.0.0[0], self.1.registers[k][0], b + SharedTile::<E, K, N>::along_columns(k));
-            }
-            wgmma::commit_group();
-        }
+        unsafe { issue_ab(self.0, self.1, self.2.descriptor()) }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
-        // SAFETY: the caller keeps the preconditions. The product reads `a` until this call.
-        unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
-        for k in 0..K {
-            wgmma::hold(&self.1.registers[k][0]);
-        }
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { settle_ab::<LEFT, E, N, K>(self.0, self.1) }
     }
     #[inline(always)]
     unsafe fn release(&mut self) {
@@ -175,6 +164,44 @@ unsafe impl<
     #[inline(always)]
     fn acc(&mut self) -> &mut Acc<1, N> {
         self.0
+    }
+}
+
+/// Starts `acc += a b`, where the tile at descriptor `b` is in shared memory.
+///
+/// # Safety
+/// - The warpgroup is converged. The tile may be read, and nobody writes it before [`settle_ab`].
+/// - [`settle_ab`] follows before any use of `acc` and `a`.
+#[inline(always)]
+unsafe fn issue_ab<E: WarpgroupCore, const N: usize, const K: usize>(
+    acc: &mut Acc<1, N>,
+    a: &AFrag<E, 1, K>,
+    b: u64,
+) {
+    const { assert!(wgmma::has_width(N), "there is no product of this width") }
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        wgmma::fence();
+        for k in 0..K {
+            E::ab(&mut acc.0[0], a.registers[k][0], b + SharedTile::<E, K, N>::along_columns(k));
+        }
+        wgmma::commit_group();
+    }
+}
+
+/// Waits until at most `LEFT` groups younger than that of [`issue_ab`] are in flight.
+///
+/// # Safety
+/// - The warpgroup is converged.
+#[inline(always)]
+unsafe fn settle_ab<const LEFT: u32, E, const N: usize, const K: usize>(
+    acc: &mut Acc<1, N>,
+    a: &AFrag<E, 1, K>,
+) {
+    // SAFETY: the caller keeps the preconditions. The product reads `a` until this call.
+    unsafe { wgmma::wait_group::<LEFT, N>(&mut acc.0[0]) }
+    for k in 0..K {
+        wgmma::hold(&a.registers[k][0]);
     }
 }
 

@@ -10,6 +10,8 @@ use ferroflash::{DType, Error};
 use std::ffi::{c_char, c_void};
 
 #[cfg(test)]
+mod eight;
+#[cfg(test)]
 mod examples;
 mod extras;
 

@@ -222,11 +222,22 @@ impl Device {
         results
     }
 
+    /// Returns the error of a launch that may have named a kernel.
+    pub(super) fn explained(&self, error: ferroflash::Error, config: Option<&str>) -> Error {
+        match self {
+            Device::Kernels { runner, is_simulated: true, .. } => {
+                Error::of_simulator(error, runner.capabilities(), config)
+            }
+            _ => error.into(),
+        }
+    }
+
     /// Computes attention. `config` may name a kernel.
     pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
         match self {
             Device::Kernels { runner, .. } => {
-                let (outcome, took) = runner.run_timed(memory, config)?;
+                let (outcome, took) =
+                    runner.run_timed(memory, config).map_err(|e| self.explained(e, config))?;
                 let (o, lse) = (outcome.o().to_vec(), outcome.lse().to_vec());
                 let (kernel, reason) = (Some(outcome.entry), Some(outcome.reason));
                 Ok(self.timed(Results { kernel, reason, o, lse, took }))

@@ -65,12 +65,28 @@ impl Error {
         if kernels.clone().any(|(_, ran)| ran) {
             return None;
         }
-        let all: Vec<_> =
-            spec::kernels().filter(|k| kernels.clone().any(|(name, _)| name == k.symbol)).collect();
-        let runs = |card: &Capabilities| all.iter().all(|kernel| card.runs(kernel).is_ok());
-        let card = Capabilities::PROFILES.iter().rev().find(|(_, card)| !all.is_empty() && runs(card));
-        let hint = card
-            .map_or(String::new(), |(name, _)| format!("; --profile {name} simulates a GPU that runs them"));
+        let hint = card_of(|name| kernels.clone().any(|(own, _)| own == name))
+            .map_or(String::new(), |name| format!("; --profile {name} simulates a GPU that runs them"));
         Some(Error::Invalid(format!("no kernel ran: {device} runs none of these kernels{hint}")))
     }
+
+    /// Returns the error of a launch on a simulated card. If the card cannot run the named kernel, the error
+    /// names a card that the simulator can model and that runs the kernel.
+    pub(super) fn of_simulator(error: ferroflash::Error, on: &Capabilities, config: Option<&str>) -> Self {
+        let cannot_run = matches!(error, ferroflash::Error::Unsupported { .. });
+        let mut kernels = spec::kernels().filter(|kernel| cannot_run && config == Some(kernel.symbol));
+        let kernel = kernels.find(|kernel| on.runs(kernel).is_err());
+        let card = kernel.and_then(|kernel| card_of(|name| name == kernel.symbol));
+        match card {
+            Some(name) => Error::Invalid(format!("{error}; --profile {name} simulates a GPU that runs it")),
+            None => error.into(),
+        }
+    }
+}
+
+/// Returns the name of a card that the simulator can model and that runs all kernels with these names.
+fn card_of(is_named: impl Fn(&str) -> bool) -> Option<&'static str> {
+    let all: Vec<_> = spec::kernels().filter(|kernel| is_named(kernel.symbol)).collect();
+    let runs = |card: &Capabilities| !all.is_empty() && all.iter().all(|kernel| card.runs(kernel).is_ok());
+    Capabilities::PROFILES.iter().rev().find(|(_, card)| runs(card)).map(|(name, _)| *name)
 }

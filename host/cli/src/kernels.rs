@@ -265,8 +265,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        let on = self.kernels.iter().map(|row| row.target.len()).max().unwrap_or(0);
         let head = ["kernel", "tile", "stages  threads  shared memory", "runs on"];
-        writeln!(f, "{:name$}  {:>9}  {}  {:<13}  how", head[0], head[1], head[2], head[3])?;
+        writeln!(f, "{:name$}  {:>9}  {}  {:<on$}  how", head[0], head[1], head[2], head[3])?;
         for row in &self.kernels {
             let number = |number: Option<u32>| number.map_or("-".into(), |number| number.to_string());
             let tile = match (row.tile_m, row.tile_n) {
@@ -279,7 +280,7 @@ impl fmt::Display for Report {
             let how = [row.schedule, row.path, row.grid, row.what.as_deref()];
             let how = how.into_iter().flatten().collect::<Vec<_>>().join(", ");
             let lineage = row.lineage.iter().map(|name| format!("; {name}")).collect::<String>();
-            writeln!(f, "  {shared:>9.1} KiB  {:<13}  {how}{lineage}", row.target)?;
+            writeln!(f, "  {shared:>9.1} KiB  {:<on$}  {how}{lineage}", row.target)?;
         }
         writeln!(f, "{} kernels", self.kernels.len())
     }

@@ -40,19 +40,25 @@ Tensors of varlen sequences:
 Tensors of a KV cache. The last query of a sequence has the position of its last key:
   q             f16, bf16   [total_q, heads_q, head_dim], or [sequences, seqlen_q, heads_q, head_dim]
   k_cache       as q, or    [pages, page size, heads_k, head_dim]; with --layout bhsd
-                F8_E4M3, I8   [pages, heads_k, page size, head_dim]
+                F8_E4M3, I8   [pages, heads_k, page size, head_dim]. A key in an I8 cache is its integers
+                              times its k_scale; a value likewise
   v_cache       as k_cache  the shape of k_cache, but head_dim may differ: o has v_cache's head_dim. A latent
                               cache (--v-width) has no v_cache
   seqused_k     i32         [sequences]: keys of each sequence
   block_table   i32         [sequences, columns]: pages of each sequence; without it, sequence b has page b
   cu_seqlens_q  i32         [sequences + 1]; without it, all sequences have equal numbers of queries
   alibi_slopes  f32         [heads_q] or [sequences, heads_q]; optional
-  k_scale       f32         [] or [heads_k]: factor of the keys in an F8_E4M3 cache; optional
-  v_scale       f32         [] or [heads_k]: factor of the values in an F8_E4M3 cache; optional
-                f32         [pages, page size, heads_k]: both k_scale and v_scale of an I8 cache; required
+  k_scale       f32         F8_E4M3 cache: [] or [heads_k], factor of all keys, or of a head's keys; optional
+                f32         I8 cache: [pages, page size, heads_k] in both layouts, a key's scale; required
+  v_scale       f32         as k_scale, for values
   lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
-  An F8_E4M3 cache above head_dim 256 needs equal numbers of queries per sequence, at most 64 rows (seqlen_q
-  * heads_q / heads_k), and no alibi_slopes
+
+head_dim is a multiple of 8 up to 512; in an F8_E4M3 or I8 cache, a multiple of 16. Largest head_dim:
+  I8 cache      128
+  F8_E4M3 cache 256; 512 with equal numbers of queries per sequence, at most 64 rows (seqlen_q * heads_q /
+                heads_k), and no alibi_slopes
+  other caches  512; 256 with alibi_slopes
+  latent cache  576 columns of k_cache, 512 of them values
 
 Optional tensors of every file. batch is the number of sequences; seqlen_q and seqlen_k are the queries and
 keys of the longest sequence. Row 0 is a sequence's first query, and column 0 is its first key:
@@ -64,8 +70,8 @@ keys of the longest sequence. Row 0 is a sequence's first query, and column 0 is
   prefix_lengths  i32             [batch]: number of a sequence's first keys that every query sees (prefix-LM)
 
 Tensors of a latent cache (MLA), with --v-width V: q and k_cache have D columns. The first V columns of
-k_cache are the values, and o has V columns. k_cache is [pages, page size, 1, D] of q's type. --scale is
-required.
+k_cache are the values, and o has V columns. k_cache is [pages, page size, heads_k, D] of q's type, or with
+--layout bhsd [pages, heads_k, page size, D]. MLA has 1 latent head; more run, too. --scale is required.
 
 The program rejects any other tensor in the file, except o and lse.
 
@@ -87,7 +93,8 @@ pub(super) struct Args {
     /// The safetensors file to write o and lse to. Without it the program only prints its report.
     #[arg(long, short)]
     output: Option<PathBuf>,
-    /// Order of the four dimensions in the file.
+    /// Order of the four dimensions of q, k, v and o in the file. In a file with a KV cache, order of the
+    /// dimensions of k_cache and v_cache; q, o and scales keep theirs.
     #[arg(long, value_enum, default_value_t)]
     layout: FileLayout,
     #[command(flatten)]
@@ -229,10 +236,16 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 /// Computes attention on a KV cache.
 fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> {
     let input = cache::Input::read(file, args.layout, &args.scores, args.v_width, args.shared())?;
+    if args.check {
+        input.can_be_judged()?;
+    }
     let device = Device::open(&args.device, console)?;
     let waiting = console.waiting(format_args!("computing on {device}"));
     let result = match (device.runner(), args.config.as_deref()) {
-        (Some(runner), config) => device.timed(runner.decode(&input, config)?),
+        (Some(runner), config) => {
+            let run = runner.decode(&input, config).map_err(|e| device.explained(e, config));
+            device.timed(run?)
+        }
         (None, Some(name)) => return Err(Device::has_no_kernel(name)),
         (None, None) => input.compute()?,
     };

@@ -40,8 +40,8 @@ fn params(
     let rows = (slots.elements as usize).checked_mul(heads);
     // A warp has a whole row of an int8 cache, because the row has its own scale.
     let parts = if cache.keys.dtype == DType::Int8 { WARP_PARTS } else { parts };
-    let dealt = rows.and_then(|rows| RowParts::new(rows, parts, place.contract().threads));
-    let Some((parts, heads)) = dealt.zip(FastDiv::new(heads as u32)) else {
+    let parts = rows.and_then(|rows| RowParts::new(rows, parts, place.contract().threads));
+    let Some((parts, heads)) = parts.zip(FastDiv::new(heads as u32)) else {
         let columns = k.shape[3];
         let feature = format_args!("{} tokens of {heads} heads of {columns} columns", slots.elements);
         let reason = "a launch may have less than 2^31 chunks of 8 columns, and a head at most 2048 columns; \

@@ -7,7 +7,7 @@ use crate::lower::{self, Refusal};
 use crate::place::Place;
 use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::{Few, Passes, Schedule, Scheduled};
-use crate::select::{self, ASKED, Choice, Query, UNCUT};
+use crate::select::{self, ASKED, Choice, Query, UNSPLIT};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
 /// Selects a kernel for a valid problem and schedules it. If the request names a kernel, that kernel is
@@ -21,11 +21,11 @@ pub(super) fn choose(query: &Query<'_>, config: Option<&str>) -> Result<Chosen<S
     let kernel = Scheduled::new(problem, kernel, few, on, |bytes| scratch.allows(bytes))?;
     // The fallback has smaller tiles. If there are too many tiles, the plan has no fallback.
     let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, None, on, |_| false).ok());
-    let uncut = match (&kernel.schedule, &kernel.few) {
-        (Schedule::Decode(decode), _) | (_, Some(Few { decode, .. })) => decode.uncut,
+    let lacks_workspace = match (&kernel.schedule, &kernel.few) {
+        (Schedule::Decode(decode), _) | (_, Some(Few { decode, .. })) => decode.lacks_workspace,
         (Schedule::Tiles(_), None) => false,
     };
-    let reason = if uncut && reason != ASKED { UNCUT } else { reason };
+    let reason = if lacks_workspace && reason != ASKED { UNSPLIT } else { reason };
     Ok(Chosen { kernel, reason, fallback })
 }
 

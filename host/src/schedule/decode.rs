@@ -19,7 +19,7 @@ const LATENT_THRESHOLD: f32 = 1.99;
 /// graph that was captured for many sequences and replays few still launches all its thread blocks. The idle
 /// blocks need room beside the working blocks. Without this room, 2048 idle blocks waited for 8 sequences of
 /// 4096 keys, and this wait was 9.9 of the launch's 45.6 us (H200).
-const DEALT: f32 = 0.75;
+const SHARE_OF_MANY_WAVES: f32 = 0.75;
 /// Factor for finer splits if all unsplit sequences fit the device at once, with two thread blocks per SM:
 /// without more splits, the device is short of thread blocks at the end. Time relative to coarser splits,
 /// with 8 rows per thread block (H200):
@@ -52,9 +52,10 @@ const MOST_ROUNDS: u64 = 4;
 /// represent larger products.
 const TOO_MANY: u64 = 1 << 30;
 
-/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head.
+/// Returns the number of thread blocks in which an entry processes a sequence's rows of one key head. A
+/// number of more than 32 bits becomes the largest number, which no schedule takes.
 pub(crate) fn row_blocks(e: &AttnInfo, p: &Problem) -> u32 {
-    (p.rows() as u32).div_ceil(e.tile_m)
+    u32::try_from(p.rows().div_ceil(e.tile_m as usize)).unwrap_or(u32::MAX)
 }
 
 /// Returns an upper bound of the keys that a decode kernel reads of one sequence. A kernel of a window begins
@@ -91,7 +92,7 @@ pub struct Decode {
     /// The combine kernel.
     pub combine: Place,
     /// Whether sequences stay unsplit only because the request has no workspace.
-    pub uncut: bool,
+    pub lacks_workspace: bool,
 }
 
 impl Decode {
@@ -107,15 +108,20 @@ impl Decode {
     ) -> Result<Self, Error> {
         let combine = spec::combine_of(entry)
             .ok_or_else(|| Error::unsupported(entry.contract.symbol, "no kernel combines its splits"))?;
+        // The device divides the index of a row, so that the index has 31 bits.
+        let rows = u32::try_from(p.rows()).ok().filter(|rows| *rows < 1 << 31).ok_or_else(|| {
+            let feature = format_args!("{} rows (queries x query heads per key head)", p.rows());
+            Error::unsupported(feature, "a launch counts a sequence's rows in 31 bits; split the queries")
+        })?;
         let columns = u64::from(entry.head_dim_v);
-        let row_bytes = p.heads_k as u64 * p.rows() as u64 * (columns + 1) * 4;
-        let dealt = |finest: f32| {
+        let row_bytes = p.heads_k as u64 * u64::from(rows) * (columns + 1) * 4;
+        let at_most = |finest: f32| {
             order(p, on, entry, finest).map(|(order, slots)| (order, slots, u64::from(slots) * row_bytes))
         };
         let is_short = |workspace| p.splits == Splits::Auto && !allows(workspace);
-        let (order, slots, workspace) = match dealt(FINER)? {
-            (.., workspace) if is_short(workspace) => dealt(1.0)?,
-            dealt => dealt,
+        let (order, slots, workspace) = match at_most(FINER)? {
+            (.., workspace) if is_short(workspace) => at_most(1.0)?,
+            finer => finer,
         };
         // Sequences that may stay unsplit stay unsplit if there is no workspace.
         let whole = slots == 0 || is_short(workspace);
@@ -124,12 +130,12 @@ impl Decode {
         Ok(Decode {
             order: if whole { DecodeOrder { splits: 1, ..order } } else { order },
             slots: FastDiv::new(slots.max(1)).unwrap_or(FastDiv::ONE),
-            rows: p.rows() as u32,
+            rows,
             columns,
             workspace: if whole { 0 } else { workspace },
             counters: if whole || combines { 0 } else { counters },
             combine: Place::of(&combine),
-            uncut: whole && slots > 0,
+            lacks_workspace: whole && slots > 0,
         })
     }
 
@@ -206,7 +212,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let waves = u64::from(bounds(whole).0) * each / u64::from(resident.max(1));
     let fits = u64::from(sequences) * each <= u64::from(resident) && at_once(entry, p, on) > 1;
     let share = match whole {
-        _ if waves >= 4 && whole >= 4.0 => whole * DEALT,
+        _ if waves >= 4 && whole >= 4.0 => whole * SHARE_OF_MANY_WAVES,
         share if share >= threshold && fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
             // The host rounds up to a whole number of shares, because the device may round up too. Each share
             // needs a place for a partial result.

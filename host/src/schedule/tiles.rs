@@ -45,7 +45,7 @@ impl Tiles {
                 let most = [p.seqlen_q, p.seqlen_k].map(|most| p.batch.saturating_mul(most));
                 let equal = p.varlen == Some(most);
                 let of = (&entry.contract, entry.mask, entry.tile_m);
-                let rounds = dealt(equal, p, of, order, sequences, on);
+                let rounds = varlen_rounds(equal, p, of, order, sequences, on);
                 (rounds, rounds.blocks())
             }
         };
@@ -80,7 +80,7 @@ impl Tiles {
                 // Most of the order's tiles may be empty. A block skips them faster than another block
                 // starts, and the rest is even in number.
                 Some(_) => TileRounds::single(order.resident(resident(&entry.contract, on))),
-                None => dealt(equal, p, of, order, Some(sequences), on),
+                None => varlen_rounds(equal, p, of, order, Some(sequences), on),
             };
             return Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: rounds.blocks() });
         }
@@ -204,7 +204,7 @@ const TILES: u32 = 2;
 /// all sequences are `equal`ly long, the rule for batches applies. Otherwise the host does not know the
 /// tiles' costs: each thread block then takes few tiles, and the hardware gives the next thread block to a
 /// free SM.
-fn dealt(
+fn varlen_rounds(
     equal: bool,
     p: &Problem,
     (contract, mask, tile_m): (&Contract, MaskKind, u32),

@@ -3,7 +3,7 @@
 //! their rows. Otherwise a kernel runs that divides the queries of each query head into work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, apart, decode, mixed, mla, variant};
+use super::{ASKED, Choice, Query, apart, decode, mixed, mla, reads_cache, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
@@ -59,6 +59,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         let merges = scores.sink && named.is_some_and(|entry| !entry.scores.sink);
         let scores = ScoreKinds { sink: scores.sink && !merges, ..scores };
         let solves = |e: &&AttnInfo| solves(e) && e.scores == scores;
+        named.map_or(Ok(()), |entry| reads_cache(entry, p))?;
         let entry = named.filter(solves).ok_or_else(|| {
             let expected = format_args!(
                 "it must be a kernel for {} on a cache of {}, {} and this mask: `ferroflash kernels --family \

@@ -1,5 +1,5 @@
 //! Selection of decode kernels: few queries on many keys, in a KV cache or in tensors.
-use super::{ASKED, Choice, Query, variant};
+use super::{ASKED, Choice, Query, reads_cache, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::schedule::{Decode, at_once, most_seen_keys, row_blocks};
@@ -59,7 +59,7 @@ pub(super) fn on_tensors(q: &Query<'_>) -> Option<Choice> {
     }
     let choice = choose(p, on, None).ok().filter(|choice| q.takes(choice.kernel).is_ok())?;
     let schedule = Decode::new(p, choice.kernel, on, |bytes| q.scratch.allows(bytes)).ok()?;
-    (p.sinks || !schedule.uncut).then_some(Choice { reason: FEW, ..choice })
+    (p.sinks || !schedule.lacks_workspace).then_some(Choice { reason: FEW, ..choice })
 }
 
 /// Returns the decode kernels of a problem's variant, or the table's decode kernels.
@@ -189,9 +189,14 @@ pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Re
                  `paged`, lists them";
             return Err(Error::invalid("config", name, expected));
         };
+        reads_cache(entry, p)?;
         if !solves(entry, p) {
-            let rows = p.rows();
-            let expected = format_args!("it must hold {rows} rows of {}, mask and pages", p.named_columns());
+            let expected = format_args!(
+                "it must be a kernel for {} rows (queries x query heads per key head), {}, and this mask and \
+                 page size: `ferroflash kernels --family decode`",
+                p.rows(),
+                p.named_columns()
+            );
             return Err(Error::invalid("config", name, expected));
         }
         on.runs(&entry.contract)?;

@@ -145,8 +145,8 @@ pub(super) fn dense(q: &Query<'_>, mask: MaskKind) -> Answer {
 
 /// Returns whether a kernel is one of Hopper's and this problem or device cannot use it.
 pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> bool {
-    let ours = HOPPERS.iter().chain(HOPPER_VARIANTS).any(|entry| entry.contract.symbol == symbol);
-    ours && (p.alibi || !on.tensor_maps)
+    let is_hoppers = HOPPERS.iter().chain(HOPPER_VARIANTS).any(|entry| entry.contract.symbol == symbol);
+    is_hoppers && (p.alibi || !on.tensor_maps)
 }
 
 /// The columns of the kernel for head dims 72 and 88, instead of 96. Kernels of head dim 96 copy panels of

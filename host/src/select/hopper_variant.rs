@@ -50,7 +50,7 @@ const fn least_keys(e: &AttnInfo) -> usize {
     if e.tile_m == 192 { 4096 } else { 1024 }
 }
 
-/// The kernel of the first matching line, and the reason. `kernels` solve the problem.
+/// Returns the kernel of the first matching line, and the reason. `kernels` solve the problem.
 pub(super) fn choose(
     q: &Query<'_>,
     kernels: &[&'static AttnInfo],
@@ -67,7 +67,7 @@ pub(super) fn choose(
     })
 }
 
-/// Mean keys of a sequence.
+/// Returns the mean number of keys per sequence.
 fn mean_keys(p: &Problem) -> usize {
     match (p.varlen, p.cache) {
         (None, None) => p.seqlen_k,
@@ -75,13 +75,14 @@ fn mean_keys(p: &Problem) -> usize {
     }
 }
 
-/// Whether a kernel with slopes solves a problem: the problem has slopes, a causal mask, and no softcap.
+/// Returns whether a kernel with slopes solves a problem: the problem has slopes, a causal mask, and no
+/// softcap.
 pub(super) fn takes_slopes(e: &AttnInfo, p: &Problem) -> bool {
     let scores = ScoreKinds { alibi: true, ..p.score_kinds() };
     p.variant.is_none() && p.has_causal_slopes() && e.mask == MaskKind::Causal && e.scores == scores
 }
 
-/// The kernel for a dense problem with slopes. The kernel has the head dim of the portable kernel.
+/// Returns the kernel for a dense problem with slopes. The kernel has the head dim of the portable kernel.
 pub(super) fn sloped(q: &Query<'_>) -> Option<(&'static AttnInfo, &'static str)> {
     let p = q.problem;
     let (_, columns) = super::columns(p, MaskKind::Causal, PLANNED).ok()?;

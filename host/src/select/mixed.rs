@@ -1,6 +1,6 @@
 //! Selection for mixed batches: varlen queries on a KV cache. Some sequences have few queries, others have
 //! many.
-use super::{ASKED, Choice, Query, variant};
+use super::{ASKED, Choice, Query, needs_no_splits, reads_cache, variant};
 use crate::request::Splits;
 use crate::schedule::{few_of, most};
 use crate::{AttnInfo, Capabilities, Error, MaskKind};
@@ -35,38 +35,42 @@ const LEAST_KEYS: usize = 1024;
 pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
     let (p, on) = (q.problem, q.on);
     let [rows, _] = p.varlen?;
+    if p.splits != Splits::Auto {
+        return None;
+    }
     let all = p.batch.saturating_mul(p.seqlen_q);
-    let has_hopper = kernels(q).any(|(kernel, few)| kernel.isa == Isa::Sm90a && fit(kernel, few, on));
+    let mut pairs = kernels(q).filter(|(kernel, few)| fit(kernel, few, on)).peekable();
+    let has_hopper = pairs.peek().is_some_and(|(kernel, _)| kernel.isa == Isa::Sm90a);
     let pays = |kernel: &AttnInfo, few: &AttnInfo| {
         let only_few = p.seqlen_q <= most(p, few) as usize;
         let has_few = only_few || p.batch > 1 && rows < all;
-        let pays = match kernel.isa {
+        let is_faster = match kernel.isa {
             Isa::Sm90a => p.seqlen_k >= LEAST_KEYS && (rows <= all / 2 || only_few),
             Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype && !has_hopper => true,
             Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
         };
-        has_few && pays
+        has_few && is_faster
     };
-    let mut pairs = kernels(q).filter(|_| p.splits == Splits::Auto);
-    let (kernel, few) = pairs.find(|(kernel, few)| fit(kernel, few, on) && pays(kernel, few))?;
+    let (kernel, few) = pairs.find(|(kernel, few)| pays(kernel, few))?;
     Some(Choice { few: Some(few), ..Choice::new(kernel, MIXED) })
 }
 
-/// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`.
+/// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`. Batch-invariant splits
+/// stay batch-invariant, because a sequence's own number of queries decides which kernel takes it.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] if the kernels do not solve the problem, or [`Error::Unsupported`] if the
-/// device cannot run them.
+/// device cannot run them, or if the request fixes the number of splits: the prefill kernel makes none.
 pub(super) fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
+    reads_cache(few, p)?;
+    needs_no_splits(p)?;
     let pairs = || kernels(q).filter(|(_, own)| *own == few && p.varlen.is_some());
     let pair = pairs().find(|(kernel, few)| fit(kernel, few, on)).or_else(|| pairs().next());
     let (kernel, few) = pair.ok_or_else(|| {
         let expected = format_args!(
-            "it must be a kernel for {}, {} and this mask, on a cache of this type, without sinks, \
-             slopes or bias, for varlen queries with at most {} query heads per key head: `ferroflash \
-             kernels --family mixed`",
-            p.dtype.name(),
+            "it must be a kernel for {} and this mask, without sinks, slopes or bias, for varlen queries \
+             with at most {} query heads per key head: `ferroflash kernels --family mixed`",
             p.named_columns(),
             few.tile_m
         );

@@ -181,7 +181,7 @@ const FIRST: &str = "the first kernel of this dtype, head dim and mask that fits
 const SPLITS: &str = "split-KV for few queries on many keys: several thread blocks per 128 queries, \
                       each with a split of the keys";
 /// The reason if split-KV would be faster but there is no workspace.
-const UNCUT: &str = "few queries, many keys, no workspace: SMs may idle; plan with `Scratch::Fastest` for \
+const UNSPLIT: &str = "few queries, many keys, no workspace: SMs may idle; plan with `Scratch::Fastest` for \
                      split-KV";
 /// Selects among the portable entries.
 ///
@@ -226,15 +226,15 @@ pub(super) fn by_table(
         _ => &[MaskKind::Full, MaskKind::Causal],
     };
     let class = Class::of(on);
-    let uncut = Cell::new(false);
+    let lacks_workspace = Cell::new(false);
     let fills = |e: &AttnInfo, fills: Fills| {
         let tiles = p.tiles(e.tile_m);
         let sms = u64::from(on.sms);
         match fills {
             Fills::Splits => match Split::new(p, e, on) {
                 Ok(Some(split)) if split.splits() > 1 => {
-                    uncut.set(!scratch.allows(split.workspace()));
-                    !uncut.get()
+                    lacks_workspace.set(!scratch.allows(split.workspace()));
+                    !lacks_workspace.get()
                 }
                 _ => false,
             },
@@ -252,7 +252,7 @@ pub(super) fn by_table(
             && p.seqlen_k >= line.keys
             && let Some(entry) = candidates.clone().find(|e| holds(e))
         {
-            return Some(Choice::new(entry, if uncut.get() { UNCUT } else { line.reason }));
+            return Some(Choice::new(entry, if lacks_workspace.get() { UNSPLIT } else { line.reason }));
         }
     }
     None

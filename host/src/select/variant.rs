@@ -41,8 +41,8 @@ pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + 
     all.filter(move |e| p.block_tile.is_none_or(|tile| tile == [e.tile_m, e.tile_n]))
 }
 
-/// Whether a kernel takes the columns. Only kernels of two widths take different numbers: the lists have a
-/// portable kernel beside each of them.
+/// Returns whether a kernel takes the columns. Only kernels of two widths take different numbers: the lists
+/// have a portable kernel beside each of them.
 fn has_columns(e: &AttnInfo, p: &Problem) -> bool {
     p.has_columns_for(e) && (p.has_equal_rows() || e.head_dim != e.head_dim_v)
 }
@@ -247,6 +247,24 @@ pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     Err(Error::unsupported(format_args!("attention sinks for {p}"), reason))
 }
 
+/// Returns a kernel's masks and scores in words.
+fn in_words(e: &AttnInfo) -> String {
+    let masks = match e.mask {
+        MaskKind::Full => "full masks",
+        MaskKind::Causal => "causal masks",
+        MaskKind::Local => "full and causal masks, windows and softcap",
+        MaskKind::Prefix => "prefix masks",
+        MaskKind::Chunked => "chunked masks",
+        MaskKind::Bits => "masks of bits",
+        MaskKind::Own => "a caller's masks",
+    };
+    let bias = e.scores.bias.map(|dtype| format!("a bias of {}", dtype.name()));
+    let own = |is_there: bool, what: &str| is_there.then(|| what.to_owned());
+    let scores = [own(e.scores.sink, "sinks"), own(e.scores.alibi, "ALiBi slopes"), bias];
+    let scores: Vec<_> = scores.into_iter().flatten().collect();
+    if scores.is_empty() { masks.to_owned() } else { format!("{masks} with {}", scores.join(" and ")) }
+}
+
 /// Returns the error for a combination of mask and scores that no kernel solves.
 fn none(p: &Problem) -> Error {
     if let Some(variant) = p.variant {
@@ -275,19 +293,21 @@ fn none(p: &Problem) -> Error {
         let reason = format_args!("kernels with this mask and these scores take head dims up to {largest}");
         return Error::unsupported(p, reason);
     }
-    let mut kinds: Vec<_> =
-        of_front().map(|e| format!("{}{}", e.mask.name(), e.scores.name(e.dtype))).collect();
+    let mut kinds: Vec<_> = of_front().map(in_words).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let keys = if p.cache.is_some() { "on a KV cache" } else { "in tensors" };
+    let keys = match p.cache {
+        Some(cache) => format!("on a KV cache of {}", cache.dtype.name()),
+        None => "in tensors".to_owned(),
+    };
     let (fault, remedy) = match p.bias {
         None => ("takes this mask with these scores", ""),
         Some(_) => ("adds a bias to the scores under this mask", "remove the bias, or "),
     };
     let reason = format_args!(
-        "no kernel for keys {keys} {fault}; {remedy}request a combination for which {} has kernels: {}",
+        "no kernel for keys {keys} {fault}; {remedy}use what {} has kernels for: {}",
         p.dtype.name(),
-        kinds.join(", ")
+        kinds.join("; ")
     );
     let bias = p.bias.map_or(String::new(), |dtype| format!(" and a bias of {}", dtype.name()));
     Error::unsupported(format_args!("mask {}{bias} ({p})", p.mask), reason)

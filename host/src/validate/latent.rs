@@ -3,6 +3,9 @@ use super::cache::KEYS;
 use crate::request::{Append, KvPages, Mask};
 use crate::{Error, Problem};
 
+/// The remedy for features that attention on tensors has.
+const ON_TENSORS: &str = "project the latents up to k and v of each head, and run attention on these tensors";
+
 /// Refuses each feature that decode kernels for latent caches lack.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     let Some(cache) = p.cache.filter(|cache| cache.latent) else { return Ok(()) };
@@ -14,26 +17,33 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     let refused = |feature: &str, reason: &str| {
         Err(Error::unsupported(format_args!("{feature} on a latent cache"), reason))
     };
-    let (left, _) = p.mask.sides();
-    match () {
-        () if cache.dtype != p.dtype => {
-            refused(&format!("dtype {}", cache.dtype.name()), "latent caches have the queries' dtype")
-        }
-        () if p.varlen.is_some() => refused(
+    let dtype = p.dtype.name();
+    if cache.dtype != p.dtype {
+        let reason = format!("a latent cache has the dtype of q: store the latents in {dtype}");
+        return refused(&format!("dtype {}", cache.dtype.name()), &reason);
+    }
+    if p.varlen.is_some() {
+        return refused(
             "varlen queries",
             "all sequences must have equal query counts; make one request per query count",
-        ),
-        () if matches!(p.mask, Mask::Window { .. }) && left.is_some() => {
-            refused("a window", "on a latent cache, every query sees its sequence from the first key on")
-        }
-        () if matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) => {
-            refused(&format!("mask {}", p.mask), "kernels for latent caches have full and causal masks")
-        }
-        () if p.bias.is_some() => refused("a bias", "kernels for latent caches add no bias"),
-        () if p.softcap.is_some() => refused("softcap", "kernels for latent caches have no softcap"),
-        () if p.alibi => refused("ALiBi slopes", "kernels for latent caches have no ALiBi"),
-        () => Ok(()),
+        );
     }
+    let is_window = matches!(p.mask, Mask::Window { .. }) && p.mask.sides().0.is_some();
+    if is_window || matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) {
+        let reason =
+            format!("kernels for latent caches have full and causal masks; use one, or {ON_TENSORS}");
+        return refused(&format!("mask {}", p.mask), &reason);
+    }
+    let scores = [
+        ("bias", "a bias", p.bias.is_some()),
+        ("softcap", "softcap", p.softcap.is_some()),
+        ("alibi", "ALiBi slopes", p.alibi),
+    ];
+    let Some((field, feature, _)) = scores.into_iter().find(|(.., is_there)| *is_there) else {
+        return Ok(());
+    };
+    let reason = format!("kernels for latent caches have none; leave {field} out, or {ON_TENSORS}");
+    refused(feature, &reason)
 }
 
 /// Performs the checks that only appends to latent caches need, in addition to the checks of all appends.

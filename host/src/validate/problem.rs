@@ -45,7 +45,15 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     let most = if p.latent().is_some() { MAX_LATENT_DIMS } else { [MAX_HEAD_DIM; 2] };
     for ((what, columns), most) in ["head_dim", "head_dim_v"].into_iter().zip(p.columns()).zip(most) {
         if !columns.is_multiple_of(8) || columns > most {
-            let reason = format_args!("kernels take multiples of 8 up to {most}");
+            let [latent, values] = MAX_LATENT_DIMS;
+            let remedy = match p.cache {
+                Some(_) if p.latent().is_none() && (most + 1..=latent).contains(&columns) => format!(
+                    "; k of a latent cache (KvPages::latent) may have up to {latent}, with v as its first \
+                     columns, up to {values}"
+                ),
+                _ => String::new(),
+            };
+            let reason = format_args!("kernels take multiples of 8 up to {most}{remedy}");
             return Err(Error::unsupported(format_args!("{what} {columns}"), reason));
         }
     }

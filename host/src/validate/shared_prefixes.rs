@@ -38,7 +38,8 @@ pub(super) fn shared_prefixes(
             let most = (kv.max_k - 1) / cache.page;
             if pages == 0 || pages >= columns || pages > most {
                 let expected = format_args!(
-                    "it must be 1 or more and at most {}: sequences of {} keys have more pages",
+                    "it must be 1 or more and at most {}: behind the shared pages, a sequence of up to {} \
+                     keys (cache.max_k) has at least one page of its own",
                     most.min(columns - 1),
                     kv.max_k
                 );

@@ -67,12 +67,12 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     }
 }
 
-/// Warps that an SM can hold. A warp of a kernel for short work, which has at most 48 KiB of shared memory per
-/// block, waits for most of its time, so the SM needs more of them, with at most 128 registers per thread. A
-/// warp of an int8 cache computes more for each byte: with 8 rows, 128 registers suffice at head dim 64, and
-/// 168 at head dim 128.
-const fn warps_per_sm<E: Element>(smem_bytes: usize, groups: usize, head_dim: usize) -> u32 {
-    match (matches!(E::DTYPE, DType::Int8) && groups == 1, head_dim) {
+/// Warps that an SM can hold. A warp of a kernel for short work, which has at most 48 KiB of shared memory
+/// per block, waits for most of its time, so the SM needs more of them, with at most 128 registers per thread.
+/// A warp of an int8 cache computes more for each byte: with 8 rows, 128 registers suffice at 4 base tiles,
+/// and 168 at 8.
+const fn warps_per_sm<E: Element>(smem_bytes: usize, groups: usize, base_tiles: usize) -> u32 {
+    match (matches!(E::DTYPE, DType::Int8) && groups == 1, base_tiles) {
         (true, ..=4) => 16,
         (true, _) => 12,
         _ if smem_bytes <= 48 << 10 => 16,

@@ -95,7 +95,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 4, 8, 3>;
     d64 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 4, 8, 3>;
     d64 [Local] 8_rows_w4_s2: Decode<E, E, Mask, Rows, 1, 4, 4, 2>;
-    // Head dim 96.
     d96 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 6, 8, 2>;
     d96 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 6, 8, 2>;
     // Head dim 128: first for cards with enough shared memory, then for all cards.
@@ -113,8 +112,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Head dim 256.
     d256 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 16, 3, 2>;
     d256 [Causal, Local] 8_rows: Decode<E, E, Mask, Rows, 1, 16, 3, 2>;
-    // Head dim 256 with 16 rows, and head dim 512: Q is in shared memory. One kernel serves every mask,
-    // because memory accesses hide the cost of a window.
+    // Head dim 256 with 16 rows, and head dim 512: Q is in shared memory. One kernel serves every mask.
     d256 [Local] 16_rows: Decode<E, E, Mask, Rows, 2, 16, 2, 2>;
     d512 [Local] 8_rows: Decode<E, E, Mask, Rows, 1, 32, 2, 1>;
     // Caches of eight bits: first for cards with a conversion instruction, then for all cards.

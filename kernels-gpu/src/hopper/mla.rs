@@ -1,10 +1,18 @@
 //! MLA decode in FlashMLA's order (seesaw): two warpgroups take turns at the stages of keys. Each warpgroup
 //! has half of O's columns. The owner of a stage computes S and P, and passes P to the other warpgroup.
 //!
-//! Stage `n` belongs to warpgroup `n % 2`. Its turn is:
-//! 1. S(n) = Q K(n)^T starts. Meanwhile the warpgroup waits for P(n - 1) of the other warpgroup.
-//! 2. O += P(n - 1) V(n - 1) starts. Meanwhile the warpgroup computes P(n) from S(n).
-//! 3. The warpgroup passes P(n) with the maxima, then computes O += P(n) V(n).
+//! Stage `n` belongs to warpgroup `n % 2`. The stages form pairs. The tensor cores compute, for the pair of
+//! stages 0 and 1 and the next pair:
+//!
+//! | tensor cores | meanwhile |
+//! |---|---|
+//! | S(0), S(1) | warpgroup 0 computes P(0) |
+//! | O += P(0) V(0), both halves | warpgroup 1 computes P(1) |
+//! | O += P(1) V(1), both halves | stage 2 takes the place of stage 0 |
+//! | S(2), S(3) | stage 3 takes the place of stage 1; warpgroup 0 computes P(2) |
+//!
+//! Warpgroup 0 therefore multiplies the P that it receives before it starts S. Warpgroup 1 starts S first. If
+//! both did, each S would wait for the copies of its stage, and P V of the other stage behind it.
 //!
 //! The maxima pass from turn to turn, as in a loop over all stages. The values are columns of the keys: a
 //! stage has two parts, which hold the values of one warpgroup each, and the keys' other columns.
@@ -22,11 +30,11 @@ use spec::{DecodeParams, MlaHopper, MlaHopperParams};
 use tile::copy::CpAsync;
 use tile::exchange::PartOfRows;
 use tile::group::{Team, Warpgroup};
-use tile::mma::{Acc, RowBounds, TensorCore, WarpgroupCore};
-use tile::pipeline::{Refilled, Unfilled};
+use tile::mma::{AFrag, Acc, RowBounds, TensorCore, WarpgroupCore};
+use tile::pipeline::{Kept, Published, Refilled, Unfilled};
 use tile::shared::SharedTile;
 use tile::tma::TmaTensor;
-use tile::wgmma::{AbKept, AbPassed, AbtOfTwo, Baton};
+use tile::wgmma::{AbKept, AbPassed, AbtOfTwo, Baton, Turn};
 use tile::{Block, Smem, Warp};
 
 /// Base tiles of columns: of keys, of one warpgroup's values, and of the second part of a stage.
@@ -145,77 +153,143 @@ fn attend<E: TensorCore + WarpgroupCore, Mask: MaskFn>(
 }
 
 /// A warpgroup's turns. Returns its columns of O, with the maxima and with the sums of its stages.
-///
-/// The warpgroup refills the part that holds its values as soon as it has multiplied them.
 #[inline(always)]
 fn seesaw<E: WarpgroupCore, Mask: MaskFn>(
     stages: &Stages<'_>,
-    (q, (left, (right, mut baton))): Shared<E>,
-    (lefts, rights): Keys<'_, E>,
+    (q, (left, (right, baton))): Shared<E>,
+    keys: Keys<'_, E>,
     mut group: Warpgroup<2>,
 ) -> PartOfRows<HALF, 2> {
-    let (mut team, warp, mut n) = (group.team(), group.warp(), group.index());
+    let (mut team, warp) = (group.team(), group.warp());
     let q = q.fill(|slot| slot.copy_edge(&mut { stages.queries }, &team));
     // The warpgroup looks up pages one stage ahead.
-    let mut page = stages.find(0, warp);
-    let mut fill = |n, group: &mut Warpgroup<2>| {
-        if n < stages.count {
-            match group.index() {
-                0 => left.fill(n, lefts, stages.at(n, page), group),
-                _ => right.fill(n, rights, stages.at(n, page), group),
+    let (page, softmax) = (stages.find(0, warp), SharedSoftmax::new(stages.p.scale_log2));
+    let mut side = Side { stages, left, right, keys, page, group, warp, softmax, acc_o: Acc::cleared() };
+    side.fill(0);
+    side.fill(1);
+    let q = q.publish(&mut team);
+    if side.group.index() == 0 {
+        side.even::<Mask>(&q, baton);
+    } else {
+        side.odd::<Mask>(&q, baton);
+    }
+    side.group.part(side.acc_o, side.softmax.state(warp))
+}
+
+/// A warpgroup's side of the seesaw. It refills the part that holds its values as soon as it has multiplied
+/// them.
+struct Side<'p, E> {
+    stages: &'p Stages<'p>,
+    left: Lefts<E>,
+    right: Rights<E>,
+    keys: Keys<'p, E>,
+    /// The lane's page of the next stage to fill.
+    page: Page,
+    group: Warpgroup<2>,
+    warp: Warp,
+    softmax: SharedSoftmax,
+    acc_o: Acc<1, HALF>,
+}
+
+impl<E: WarpgroupCore> Side<'_, E> {
+    /// Fills this warpgroup's part of stage `n`.
+    #[inline(always)]
+    fn fill(&mut self, n: u32) {
+        if n < self.stages.count {
+            let at = self.stages.at(n, self.page);
+            match self.group.index() {
+                0 => self.left.fill(n, self.keys.0, at, &mut self.group),
+                _ => self.right.fill(n, self.keys.1, at, &mut self.group),
             }
         }
-        page = stages.find(n + 1, warp);
-    };
-    fill(0, &mut group);
-    fill(1, &mut group);
-    let q = q.publish(&mut team);
-    // This warpgroup's values of stage `n`.
-    let values = |n, group: &Warpgroup<2>| group.own([left.keep(n), right.keep(n).first_columns()]);
-    let mut softmax = SharedSoftmax::new(stages.p.scale_log2);
-    let mut acc_o = Acc::cleared();
-    if n == 0 {
-        let scores = &mut Acc::unset();
-        let probs = group.first_turn(&mut baton, AbtOfTwo(scores, &q, &left.keep(n), &right.keep(n)), |s| {
-            stages.mask::<Mask>(s, n, warp);
-            softmax.observe(s, warp);
-            (softmax.exp(s), softmax.minus_max())
-        });
-        group.run(AbKept(&mut acc_o, &probs, &values(n, &group)));
-        fill(n + 2, &mut group);
-        n = 2;
+        self.page = self.stages.find(n + 1, self.warp);
     }
-    while n < stages.count {
-        let scores = &mut Acc::unset();
-        let probs = group.turn(
-            &mut baton,
-            AbtOfTwo(scores, &q, &left.keep(n), &right.keep(n)),
-            AbPassed(&mut acc_o, &values(n - 1, &group)),
-            &mut softmax,
-            |softmax, acc_o, minus_max| softmax.adopt(minus_max, acc_o, warp),
-            |softmax, s| {
+
+    /// This warpgroup's values of stage `n`.
+    #[inline(always)]
+    fn values(&self, n: u32) -> Kept<SharedTile<E, N, HALF>> {
+        self.group.own([self.left.keep(n), self.right.keep(n).first_columns()])
+    }
+
+    /// O += P V of its own stage `n`, whose place it then refills.
+    #[inline(always)]
+    fn multiply(&mut self, probs: &AFrag<E, 1, N>, n: u32) {
+        let values = self.values(n);
+        self.group.run(AbKept(&mut self.acc_o, probs, &values));
+        self.fill(n + 2);
+    }
+
+    /// Waits for P of the other warpgroup's stage `n`, runs O += P V, and refills the stage.
+    #[inline(always)]
+    fn receive(&mut self, baton: &Baton<E, N>, n: u32) -> Turn {
+        let (values, warp) = (self.values(n), self.warp);
+        let passed = AbPassed(&mut self.acc_o, &values);
+        let turn = self.group.receive(baton, passed, &mut self.softmax, |softmax, acc_o, minus_max| {
+            softmax.adopt(minus_max, acc_o, warp)
+        });
+        self.fill(n + 2);
+        turn
+    }
+
+    /// The turns of warpgroup 0.
+    #[inline(always)]
+    fn even<Mask: MaskFn>(&mut self, q: &Published<SharedTile<E, 4, D>>, mut baton: Baton<E, N>) {
+        let (stages, warp, mut n) = (self.stages, self.warp, 0);
+        let mut turn = self.group.first_turn();
+        loop {
+            let (scores, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
+            let (softmax, acc_o) = (&mut self.softmax, &mut self.acc_o);
+            let probs = self.group.pass(turn, &mut baton, AbtOfTwo(scores, q, &left, &right), |s| {
                 stages.mask::<Mask>(s, n, warp);
                 let (grew, rescale) = softmax.observe(s, warp);
-                (grew, (softmax.exp(s), rescale))
-            },
-            |softmax, _, acc_o, (probs, rescale), grew| {
                 if grew {
                     acc_o.scale_rows(&rescale);
                 }
-                (probs, softmax.minus_max())
-            },
-        );
-        fill(n + 1, &mut group);
-        group.run(AbKept(&mut acc_o, &probs, &values(n, &group)));
-        fill(n + 2, &mut group);
-        n += 2;
+                (softmax.exp(s), softmax.minus_max())
+            });
+            self.multiply(&probs, n);
+            n += 2;
+            if n > stages.count {
+                break;
+            }
+            turn = self.receive(&baton, n - 1);
+            if n == stages.count {
+                break;
+            }
+        }
     }
-    if n == stages.count {
-        // The last stage was the other warpgroup's.
-        let last = AbPassed(&mut acc_o, &values(n - 1, &group));
-        group.last_turn(&baton, last, &mut softmax, |softmax, acc_o, minus_max| {
-            softmax.adopt(minus_max, acc_o, warp)
-        });
+
+    /// The turns of warpgroup 1.
+    #[inline(always)]
+    fn odd<Mask: MaskFn>(&mut self, q: &Published<SharedTile<E, 4, D>>, mut baton: Baton<E, N>) {
+        let (stages, warp, mut n) = (self.stages, self.warp, 1);
+        while n < stages.count {
+            let (scores, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
+            let values = self.values(n - 1);
+            let probs = self.group.overlapped_turn(
+                &mut baton,
+                AbtOfTwo(scores, q, &left, &right),
+                AbPassed(&mut self.acc_o, &values),
+                &mut self.softmax,
+                |softmax, acc_o, minus_max| softmax.adopt(minus_max, acc_o, warp),
+                |softmax, s| {
+                    stages.mask::<Mask>(s, n, warp);
+                    let (grew, rescale) = softmax.observe(s, warp);
+                    (grew, (softmax.exp(s), rescale))
+                },
+                |softmax, _, acc_o, (probs, rescale), grew| {
+                    if grew {
+                        acc_o.scale_rows(&rescale);
+                    }
+                    (probs, softmax.minus_max())
+                },
+            );
+            self.fill(n + 1);
+            self.multiply(&probs, n);
+            n += 2;
+        }
+        if n == stages.count {
+            self.receive(&baton, n - 1);
+        }
     }
-    group.part(acc_o, softmax.state(warp))
 }

@@ -35,7 +35,7 @@ pub const PARTS: &[Part] = &[
                 failed. No element may be off by 0.002 or more; the predecessor's best kernel was off by \
                 0.34. Then every kernel on its grid of problems, within twice the error of a naive 16-bit \
                 implementation.",
-        how: "./evidence.sh run verify docs/evidence/<device>",
+        how: "./evidence.sh run verify-cache .. docs/evidence/<device>",
         show: verify,
     },
     Part {
@@ -62,6 +62,29 @@ pub const PARTS: &[Part] = &[
                 CUDA graphs, with cold and hot caches: the peer's time divided by FerroFlash's, suite by \
                 suite.",
         how: "python3 serving.py --out docs/evidence/<device>/serving.json",
+        show: generic,
+    },
+    Part {
+        name: "variants",
+        title: "Fast: masks, scores and biases",
+        about: "ALiBi, softcap, sinks, biases, document masks and others, beside PyTorch's flex_attention on \
+                the same tensors; functions of a caller (bench/own), if they are built.",
+        how: "python3 bench/variants.py --out docs/evidence/<device>/variants.json",
+        show: generic,
+    },
+    Part {
+        name: "widths",
+        title: "Fast: keys of 192 columns with values of 128",
+        about: "Prefill of DeepSeek's attention, beside cuDNN and FlashAttention-4.",
+        how: "python3 bench/widths.py --out docs/evidence/<device>/widths.json",
+        show: generic,
+    },
+    Part {
+        name: "mla",
+        title: "Fast: decode on latent caches",
+        about: "MLA decode with 16, 64 and 128 heads, beside FlashMLA, FlashInfer, flex_attention and SDPA, \
+                and beside the time of its bytes and products.",
+        how: "python3 bench/mla.py --out docs/evidence/<device>/mla.json",
         show: generic,
     },
     Part {

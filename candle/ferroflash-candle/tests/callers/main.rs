@@ -2,6 +2,7 @@
 //! ferroflash-candle. docs/migrating.md lists the changes. CI compiles the calls. On a machine with a GPU,
 //! the calls also run.
 mod mla;
+mod shared;
 
 use candle::{D, DType, Device, Result, Tensor};
 

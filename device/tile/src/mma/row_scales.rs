@@ -26,8 +26,8 @@ impl LaneScales {
         let [keys, values] = scales.load_lane(warp.lane / 4);
         LaneScales {
             keys,
-            // The maximum and the minimum of NaN and a number are the number.
-            values: values.map(|scale| scale.max(SMALLEST).min(LARGEST)),
+            // The maximum of NaN and a number is the number; `clamp` would return NaN.
+            values: values.map(|scale| scale.max(SMALLEST)).map(|scale| scale.min(LARGEST)),
             // A product above `LARGEST` times this factor is infinite.
             invalid: values.map(|scale| scale * (f32::MAX / LARGEST) * 0.0),
         }

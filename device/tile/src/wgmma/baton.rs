@@ -125,12 +125,23 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
     }
 }
 
+/// This warpgroup's turn: the right to write the next operand.
+pub struct Turn(());
+
 impl Warpgroup<2> {
-    /// The first turn of all, which belongs to warpgroup 0: runs `product`, makes an operand and its values
-    /// from the product's accumulator, and passes both. Returns the operand.
+    /// The first turn of all. Warpgroup 0 takes it once.
     #[inline(always)]
-    pub fn first_turn<E: WarpgroupCore, A: Product<2>, const K: usize>(
+    pub fn first_turn(&mut self) -> Turn {
+        self.ping_pong.wait();
+        Turn(())
+    }
+
+    /// Runs `product`, makes an operand and its values from the product's accumulator, and passes both.
+    /// Returns the operand.
+    #[inline(always)]
+    pub fn pass<E: WarpgroupCore, A: Product<2>, const K: usize>(
         &mut self,
+        _: Turn,
         baton: &mut Baton<E, K>,
         mut product: A,
         make: impl FnOnce(&mut A::Acc) -> (AFrag<E, 1, K>, RowVec<1>),
@@ -143,18 +154,32 @@ impl Warpgroup<2> {
             product.release();
         }
         let (operand, values) = make(product.acc());
-        self.ping_pong.wait();
         baton.pass(&operand, values, self);
         operand
     }
 
-    /// A turn. `first` is in flight while the warpgroup waits for its turn. `adopt` then gets the second
-    /// accumulator and the values that the other warpgroup passed, and `passed` starts. `meanwhile` and
-    /// `then` run as in [`Warpgroup::overlap`], and make an operand and its values, which are passed. Returns
-    /// the operand.
+    /// Waits for the turn. `adopt` gets the accumulator of `passed` and the values that the other warpgroup
+    /// passed, and `passed` runs to its end.
+    #[inline(always)]
+    pub fn receive<E: WarpgroupCore, State, const N: usize, const K: usize>(
+        &mut self,
+        baton: &Baton<E, K>,
+        passed: AbPassed<'_, E, N, K>,
+        state: &mut State,
+        adopt: impl FnOnce(&mut State, &mut Acc<1, N>, RowVec<1>),
+    ) -> Turn {
+        self.ping_pong.wait();
+        adopt(state, passed.0, baton.values(self.warp));
+        self.run(InTurn(passed, baton));
+        Turn(())
+    }
+
+    /// [`Warpgroup::receive`] and [`Warpgroup::pass`] in one turn: `first` is in flight while the warpgroup
+    /// waits for its turn, and `passed` runs beside `meanwhile`. `meanwhile` and `then` run as in
+    /// [`Warpgroup::overlap`], and make an operand and its values, which are passed. Returns the operand.
     #[expect(clippy::too_many_arguments, reason = "two products, and the three steps beside them")]
     #[inline(always)]
-    pub fn turn<E: WarpgroupCore, A: Product<2>, State, R, const N: usize, const K: usize>(
+    pub fn overlapped_turn<E: WarpgroupCore, A: Product<2>, State, R, const N: usize, const K: usize>(
         &mut self,
         baton: &mut Baton<E, K>,
         mut first: A,
@@ -169,32 +194,14 @@ impl Warpgroup<2> {
         unsafe { first.issue(self.index) };
         self.ping_pong.wait();
         adopt(state, passed.0, baton.values(self.warp.forget_lane()));
-        let second = InTurn(passed, baton);
+        let mut second = InTurn(passed, baton);
         Issue::<2>::wait(&second);
-        let (operand, values) = {
-            let mut second = second;
-            // SAFETY: as above.
-            unsafe {
-                Issue::<2>::issue(&mut second, self.index);
-                overlapped::<2, _, _, _, _, _>(first, second, state, meanwhile, then)
-            }
+        // SAFETY: as above.
+        let (operand, values) = unsafe {
+            Issue::<2>::issue(&mut second, self.index);
+            overlapped::<2, _, _, _, _, _>(first, second, state, meanwhile, then)
         };
         baton.pass(&operand, values, self);
         operand
-    }
-
-    /// The turn of the warpgroup that did not make the last operand: as [`Warpgroup::turn`], but makes
-    /// nothing. No turn follows.
-    #[inline(always)]
-    pub fn last_turn<E: WarpgroupCore, State, const N: usize, const K: usize>(
-        &mut self,
-        baton: &Baton<E, K>,
-        passed: AbPassed<'_, E, N, K>,
-        state: &mut State,
-        adopt: impl FnOnce(&mut State, &mut Acc<1, N>, RowVec<1>),
-    ) {
-        self.ping_pong.wait();
-        adopt(state, passed.0, baton.values(self.warp));
-        self.run(InTurn(passed, baton));
     }
 }

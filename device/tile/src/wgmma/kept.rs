@@ -4,6 +4,7 @@ use crate::mma::{AFrag, Acc, WarpgroupCore};
 use crate::pipeline::{Kept, Published};
 use crate::shared::SharedTile;
 use crate::wgmma::sealed::Issue;
+use crate::wgmma::{issue_ab, settle_ab};
 use cuda_std::math::opaque_b64;
 use cuda_std::wgmma;
 
@@ -81,24 +82,13 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
     }
     #[inline(always)]
     unsafe fn issue(&mut self, _: u32) {
-        const { assert!(wgmma::has_width(N), "there is no product of this width") }
         // SAFETY: the caller keeps the preconditions; the stage has landed.
-        unsafe {
-            wgmma::fence();
-            for k in 0..K {
-                let b = self.2.descriptor() + SharedTile::<E, K, N>::along_columns(k);
-                E::ab(&mut self.0.0[0], self.1.registers[k][0], b);
-            }
-            wgmma::commit_group();
-        }
+        unsafe { issue_ab(self.0, self.1, self.2.descriptor()) }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
-        // SAFETY: the caller keeps the preconditions. The product reads `a` until this call.
-        unsafe { wgmma::wait_group::<LEFT, N>(&mut self.0.0[0]) }
-        for k in 0..K {
-            wgmma::hold(&self.1.registers[k][0]);
-        }
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { settle_ab::<LEFT, E, N, K>(self.0, self.1) }
     }
     #[inline(always)]
     unsafe fn release(&mut self) {}

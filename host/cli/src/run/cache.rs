@@ -5,10 +5,11 @@ use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
 use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, TensorView};
+use ferroflash::request::{Alignment, MAX_LATENT_DIMS, TensorView};
 use reference::{Extras, Slopes};
 use std::ops::Range;
 
+mod checks;
 mod launch;
 mod right;
 
@@ -126,6 +127,7 @@ impl Input {
             extras,
         };
         input.is_there(file)?;
+        input.has_scales(file)?;
         input.has_shared_pages(file)?;
         Ok(input)
     }
@@ -146,63 +148,11 @@ impl Input {
         [sizes, &[self.columns()]].concat()
     }
 
-    /// Checks the integers that kernels would clamp.
-    fn is_there(&self, file: &File<'_>) -> Result<(), Error> {
-        let [pages, page, ..] = self.pages.shape;
-        for (b, length) in self.lengths.iter().enumerate() {
-            let capacity = self.problem.seqlen_k;
-            let Some(keys) = usize::try_from(*length).ok().filter(|keys| *keys <= capacity) else {
-                let what = format_args!("`seqused_k[{b}]` is {length}");
-                return Err(file.invalid(format_args!(
-                    "{what}; it must be 0 to {capacity}, the keys that its pages hold"
-                )));
-            };
-            let is_there = |number: i32| usize::try_from(number).is_ok_and(|number| number < pages);
-            let mut columns = 0..keys.div_ceil(page);
-            if let Some(i) = columns.find(|i| !is_there(self.page(b, *i))) {
-                let what = format_args!("`block_table[{b}, {i}]` is {}", self.page(b, i));
-                return Err(
-                    file.invalid(format_args!("{what}; it must be 0 to {}, a page of `k_cache`", pages - 1))
-                );
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the keys of each sequence behind its shared pages.
     fn rest(&self) -> Vec<i32> {
         let shared = self.shared.map_or(0, |[_, pages]| pages.saturating_mul(self.pages.shape[1]));
         let shared = i32::try_from(shared).unwrap_or(i32::MAX);
         self.lengths.iter().map(|length| length.saturating_sub(shared)).collect()
-    }
-
-    /// Checks that the sequences of each group share their first pages, and that every query sees their keys.
-    /// Planning checks the numbers of groups and pages.
-    fn has_shared_pages(&self, file: &File<'_>) -> Result<(), Error> {
-        let (Some([groups, pages]), batch) = (self.shared, self.problem.batch) else { return Ok(()) };
-        let Some((_, columns)) = &self.table else { return Ok(()) };
-        if groups == 0 || !batch.is_multiple_of(groups) || pages >= *columns {
-            return Ok(());
-        }
-        let each = batch / groups;
-        let is_causal = self.problem.mask.sides().1 == Some(0);
-        let behind = if is_causal { self.problem.seqlen_q - 1 } else { 0 };
-        let least = pages.saturating_mul(self.pages.shape[1]).saturating_add(behind);
-        for (b, length) in self.lengths.iter().enumerate() {
-            let mut shared = 0..pages;
-            if let Some(i) = shared.find(|i| self.page(b, *i) != self.page(b / each * each, *i)) {
-                let what = format_args!("`block_table[{b}, {i}]` is {}", self.page(b, i));
-                let wanted = self.page(b / each * each, i);
-                return Err(file.invalid(format_args!("{what}; it must be {wanted}, its group's page")));
-            }
-            // The check of lengths has refused negative lengths.
-            if (*length as usize) < least {
-                let what = format_args!("`seqused_k[{b}]` is {length}; it must be {least} or more");
-                let keys = format_args!("the keys of the shared pages, and {behind} keys behind them");
-                return Err(file.invalid(format_args!("{what}, {keys} that the mask needs")));
-            }
-        }
-        Ok(())
     }
 
     /// Returns the index of page `i` of sequence `b`.
@@ -290,22 +240,32 @@ fn values(
             "--v-width {width}: the values of a latent cache are columns of `k_cache`, and the file has a \
              `v_cache`; remove one of the two"
         ))),
-        Some(width) if width == 0 || width > head_dim => Err(Error::Invalid(format!(
-            "--v-width {width}: it must be 1 to {head_dim}, the columns of `k_cache`"
-        ))),
+        Some(width) if width == 0 || !width.is_multiple_of(8) || width > head_dim.min(MAX_LATENT_DIMS[1]) => {
+            Err(Error::Invalid(format!(
+                "--v-width {width}: it must be a multiple of 8, from 8 to {}: the values are the first \
+                 columns of `k_cache`, which has {head_dim} columns",
+                head_dim.min(MAX_LATENT_DIMS[1])
+            )))
+        }
         Some(width) => {
             let [count, page, heads, _] = pages.shape;
             Ok((TensorView { shape: [count, page, heads, width], ..*pages }, vec![]))
         }
         None => {
             let values = file.elements("v_cache", CACHES)?;
-            let is_alike = values.shape.len() == 4 && values.shape[..3] == keys.shape[..3];
-            if is_alike && values.dtype == keys.dtype && values.shape[3] > 0 {
-                return Ok((self::pages(file, layout, &values)?, values.bytes));
+            if values.dtype != keys.dtype {
+                let [v, k] = [values.dtype, keys.dtype].map(DType::name);
+                let what = format_args!("`v_cache` is {v} and `k_cache` is {k}; convert both to one type");
+                return Err(file.invalid(what));
             }
-            let [v, k] = [&values, keys].map(|tensor| format!("{} {:?}", tensor.dtype.name(), tensor.shape));
-            let what = format_args!("`v_cache` is {v} and `k_cache` is {k}; only head_dim may differ");
-            Err(file.invalid(what))
+            if values.shape.len() != 4 || values.shape[..3] != keys.shape[..3] {
+                let what = format_args!(
+                    "`v_cache` has shape {:?} and `k_cache` {:?}; all sizes but the last must be equal",
+                    values.shape, keys.shape
+                );
+                return Err(file.invalid(what));
+            }
+            Ok((self::pages(file, layout, &values)?, values.bytes))
         }
     }
 }

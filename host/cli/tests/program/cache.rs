@@ -279,11 +279,11 @@ fn caches_that_are_not_right() {
         (|t| drop(t.remove(4)), "has no tensor `seqused_k`"),
         (
             |t| t[3] = integers("block_table", &[3, 1], &[9, 0, 1]),
-            "it must be 0 to 16, the keys that its pages hold",
+            "it must be 0 to 16, the keys of its 1 pages of 16 (--layout says which size of `k_cache` [9,",
         ),
         (|t| t[3].3[4] = 9, "`block_table[0, 1]` is 9; it must be 0 to 8, a page of `k_cache`"),
         (|t| t[3].3[4..8].fill(0xff), "`block_table[0, 1]` is -1; it must be 0 to 8"),
-        (|t| t[2].1 = Dtype::BF16, "`v_cache` is bf16"),
+        (|t| t[2].1 = Dtype::BF16, "`v_cache` is bf16 and `k_cache` is f16; convert both to one type"),
         (
             |t| t.push(integers("cu_seqlens_q", &[4], &[0, 1, 1, 4])),
             "never decreasing, none above the 3 rows",

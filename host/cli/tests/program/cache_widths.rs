@@ -52,7 +52,7 @@ fn values_that_fit_no_keys() {
         (&path, "at most 256 columns of k and 256 of v"),
         (
             &pages,
-            "`v_cache` is f16 [9, 8, 4, 128] and `k_cache` is f16 [9, 16, 2, 64]; only head_dim may differ",
+            "`v_cache` has shape [9, 8, 4, 128] and `k_cache` [9, 16, 2, 64]; all sizes but the last must be",
         ),
     ] {
         refused(&["run", "--device", "sim", "--input", path], 2, words);

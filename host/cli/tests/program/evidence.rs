@@ -39,7 +39,7 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
     assert_eq!(told, names, "the calls of tests/gpu/README.md");
     let all: BTreeSet<_> =
         reference::subjects().map(|subject| subject.contract().symbol.to_owned()).collect();
-    for command in ["sanitize-", "agree-"] {
+    for command in ["verify-", "sanitize-", "agree-"] {
         let mut seen = BTreeSet::new();
         let parts = names.iter().filter_map(|name| name.strip_prefix(command));
         for part in parts.filter(|part| *part != "h200-simulated") {
@@ -50,7 +50,7 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
         }
         assert_eq!(seen, all, "{command}");
     }
-    for wrong in [&["run"][..], &["run", "nothing", "x"], &["run", "verify"], &["weather"], &[]] {
+    for wrong in [&["run"][..], &["run", "nothing", "x"], &["run", "verify-cache"], &["weather"], &[]] {
         assert_eq!(evidence(&folder, wrong).status.code(), Some(2), "{wrong:?}");
     }
 }

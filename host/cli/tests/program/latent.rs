@@ -97,19 +97,35 @@ fn latent_caches_that_are_not_right() {
     };
     let both = with(|t| t.push(halves("v_cache", &mut Random::new(9), &[9, 16, 1, 576])), "both.safetensors");
     let eight = with(|t| (t[1].1, t[1].3) = (Dtype::F8_E4M3, vec![0; 9 * 16 * 576]), "eight.safetensors");
+    let heads_first = with(|t| t[1].2 = vec![9, 1, 16, 576], "heads-first.safetensors");
     let plain = with(
         |t| {
             *t = ["q", "k", "v"].map(|name| halves(name, &mut Random::new(9), &[1, 8, 2, 64])).into();
         },
         "plain.safetensors",
     );
-    let cases: [(&str, &[&str], &str); 9] = [
+    let cases: [(&str, &[&str], &str); 12] = [
         (&path, &["--scale", "0.07"], "there is no `v_cache`; add it, or use --v-width"),
         (&path, &["--v-width", "512"], "scale: none; a latent cache has no default"),
-        (&path, &["--v-width", "0"], "--v-width 0: it must be 1 to 576"),
-        (&path, &["--v-width", "577"], "--v-width 577: it must be 1 to 576"),
-        (&path, &["--v-width", "60", "--scale", "0.07"], "head_dim_v 60"),
-        (&path, &["--window", "9,0", "--v-width", "512", "--scale", "0.07"], "a window on a latent cache"),
+        (&path, &["--v-width", "0"], "--v-width 0: it must be a multiple of 8, from 8 to 512"),
+        (
+            &path,
+            &["--v-width", "576"],
+            "from 8 to 512: the values are the first columns of `k_cache`, which has",
+        ),
+        (&path, &["--v-width", "577"], "--v-width 577: it must be a multiple of 8"),
+        (&path, &["--v-width", "510"], "--v-width 510: it must be a multiple of 8"),
+        (
+            &path,
+            &["--window", "9,0", "--v-width", "512", "--scale", "0.07"],
+            "mask window 9,0 on a latent cache",
+        ),
+        (&path, &["--softcap", "9", "--v-width", "512", "--scale", "0.07"], "leave softcap out, or project"),
+        (
+            &heads_first,
+            &OPTIONS,
+            "the keys of its 3 pages of 1 (--layout says which size of `k_cache` [9, 1, 16,",
+        ),
         (&both, &["--v-width", "512"], "and the file has a `v_cache`; remove one of the two"),
         (&eight, &OPTIONS, "dtype e4m3 on a latent cache"),
         (&plain, &["--v-width", "64"], "the file has no `k_cache`; leave --v-width out"),

@@ -51,6 +51,11 @@ fn options_that_are_not_valid() {
         &["--config", "decode_f16_d64_causal_8_tiles"],
         "invalid config: decode_f16_d64_causal_8_tiles; it is a kernel for caches, appends or merges; this",
     );
+    check(
+        &["run", "--device", "sim", "--input", DEMO, "--config", "hopper_f16_d64_full_128x128"],
+        2,
+        "name a kernel for this device, or leave config out; --profile h200 simulates a GPU that runs it",
+    );
     run(&["--config", "fwd_f16_d64"], "invalid config: fwd_f16_d64; it must be the name of an entry");
     run(&["--config", ferroflash::kernels::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
     check(&["run"], 2, "--input <INPUT>");

@@ -50,7 +50,7 @@ fn pages_that_sequences_do_not_share() {
     dense.remove(3);
     dense[3] = integers("seqused_k", &[4], &[1, 2, 3, 4]);
     let dense = write(&folder, "dense.safetensors", &dense);
-    let cases: [(&str, &[&str], &str); 9] = [
+    let cases: [(&str, &[&str], &str); 10] = [
         (&path, &["--shared-pages", "2"], "`block_table[2, 1]` is 3; it must be 2"),
         (&path, &["--shared-pages", "3", "--prefix-groups", "4"], "`seqused_k[0]` is 40; it must be 48"),
         // Under a causal mask, the first of two queries sees one key less than the second.
@@ -59,11 +59,20 @@ fn pages_that_sequences_do_not_share() {
             &["--shared-pages", "2", "--prefix-groups", "2", "--causal"],
             "`seqused_k[1]` is 32; it must be 33 or more",
         ),
-        (&path, &["--shared-pages", "4"], "shared_prefixes.pages: 4"),
-        (&path, &["--shared-pages", "18446744073709551615"], "shared_prefixes.pages: 18446744073709551615"),
-        (&path, &["--shared-pages", "1", "--prefix-groups", "3"], "shared_prefixes.groups: 3"),
+        (&path, &["--shared-pages", "4"], "--shared-pages 4: it must be 1 or more and below 4"),
+        (&path, &["--shared-pages", "18446744073709551615"], "--shared-pages 18446744073709551615: it must"),
+        (&path, &["--shared-pages", "0"], "behind the shared pages, each sequence has at least one page"),
+        (
+            &path,
+            &["--shared-pages", "1", "--prefix-groups", "3"],
+            "--prefix-groups 3: it must divide 4, the number of sequences",
+        ),
         (&path, &["--shared-pages", "1", "--window", "9,0"], "by position"),
-        (&dense, &["--shared-pages", "1"], "shared_prefixes: a request without a block table"),
+        (
+            &dense,
+            &["--shared-pages", "1"],
+            "only a block table lets sequences share pages; add `block_table`",
+        ),
         (&path, &["--prefix-groups", "2"], "--shared-pages"),
     ];
     for (path, options, words) in cases {

@@ -186,7 +186,7 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     let queries: Vec<_> = (0..40).map(|b| [1, 3, 1, 0, 1, 2, 17][b % 7]).collect();
     let rows = entry.tile_m as usize;
     vec![
-        DecodeCase { pages: Pages::Nhd(16), splits: Splits::Exactly(3), ..mixed.clone() },
+        DecodeCase { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..mixed.clone() },
         DecodeCase { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
         DecodeCase { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
         DecodeCase { head_dim: less(entry), pages: Pages::Interleaved(1), told, ..mixed },

@@ -1,0 +1,73 @@
+//! Tests prefill on e4m3 caches: the launched kernels, and refusals.
+use super::{launched, of, zeros};
+use crate::fake_cuda::in_fake_cuda;
+use cudarc::driver::CudaContext;
+use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Pages, PerHead, Scale, ScratchMemory, Tensor};
+use ferroflash::request::{Mask, Splits};
+
+#[test]
+fn prompts_on_e4m3_caches() {
+    in_fake_cuda("cudarc_front::eight::prompts_on_e4m3_caches", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        // 40 pages of 16 keys with 2 heads of 64 columns.
+        let shape = [40, 16, 2, 64];
+        let bytes = stream.alloc_zeros::<u8>(40 * 16 * 128).expect("room");
+        let table = stream.alloc_zeros::<u32>(80).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let starts = stream.alloc_zeros::<u32>(5).expect("room");
+        let floats = stream.alloc_zeros::<f32>(8).expect("room");
+        let q = zeros(&stream, 4 * 64 * 8 * 64);
+        let even = Tensor::new(&q, [4, 64, 8, 64]);
+        let per_head = PerHead::new(&floats).strides([2, 1]);
+        let pages = Pages::new(&bytes, &bytes, shape);
+        let cache = |k, v| Cache::paged(pages.scales(k, v), &table, 20, &lengths);
+        let scaled = cache(Scale::Heads(per_head), Scale::Value(0.5));
+        let prompts = Inputs::cached(even, scaled).mask(Mask::Causal);
+        let varlen = |rows| {
+            let inputs = Inputs::cached(Tensor::new(&q, [1, rows, 8, 64]), scaled);
+            inputs.varlen_queries(&starts, 64).mask(Mask::Causal)
+        };
+        let mut scratch = ScratchMemory::new();
+        cuda.calls();
+
+        // In the first varlen batch, every sequence may have 64 queries. In the second batch, some sequences
+        // have fewer, and a decode kernel takes the sequences of few queries.
+        for (rows, inputs, launches) in [
+            (256, prompts, &["launch paged_f16_e4m3_d64"][..]),
+            (
+                256,
+                prompts.mask(Mask::Window { left: Some(99), right: Some(0) }),
+                &["launch paged_f16_e4m3_d64_local"],
+            ),
+            (256, prompts.softcap(30.0), &["launch paged_f16_e4m3_d64_local"]),
+            (256, varlen(256), &["launch paged_f16_e4m3_d64"]),
+            (128, varlen(128), &["launch mixed_few_f16_e4m3_d64", "launch mixed_many_f16_e4m3_d64"]),
+        ] {
+            let (o, lse) = front.attend_with_lse(&stream, &inputs, &mut scratch).expect("valid");
+            assert_eq!((o.len(), lse.len()), (rows * 8 * 64, rows * 8));
+            let calls = cuda.calls();
+            let ours = of("launch paged_", &calls) + of("launch mixed_", &calls);
+            assert_eq!(ours, launches.len(), "{launches:?}: {calls:?}");
+            for launch in launches {
+                assert_eq!(of(launch, &calls), 1, "{launch}: {calls:?}");
+            }
+        }
+
+        let short = floats.slice(..7);
+        let short = cache(Scale::One, Scale::Heads(PerHead::new(&short).strides([2, 1])));
+        for (name, inputs) in [
+            ("cache.v_scale.elements: 7", Inputs::cached(even, short)),
+            ("cache.k_scale: -5e-1", Inputs::cached(even, cache(Scale::Value(-0.5), Scale::One))),
+            ("only decode kernels support splits", prompts.splits(Splits::Exactly(2))),
+            ("attention sinks", varlen(256).sinks(&floats)),
+            ("chunked 9", prompts.mask(Mask::Chunked { chunk: 9 })),
+        ] {
+            let error = front.attend(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(name).to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        assert_eq!(launched(cuda), Vec::<String>::new());
+        cuda.faults();
+    });
+}
