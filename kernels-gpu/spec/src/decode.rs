@@ -68,7 +68,7 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
 }
 
 /// Warps that an SM can hold. A warp of a kernel for short work, which has at most 48 KiB of shared memory
-/// per block, waits for most of its time, so the SM needs more of them, with at most 128 registers per thread.
+/// per block, waits for most of its time, so the SM needs more of them, with at most 128 registers each.
 /// A warp of an int8 cache computes more for each byte: with 8 rows, 128 registers suffice at 4 base tiles,
 /// and 168 at 8.
 const fn warps_per_sm<E: Element>(smem_bytes: usize, groups: usize, base_tiles: usize) -> u32 {
