@@ -50,10 +50,26 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::OffByOne],
+        operators: &[Operator::OffByOne, Operator::Bound],
         source: ["lengths.rs", "GlobalInts::new(lengths).get(i) > 0"],
         kernels: decodes,
         reason: "Sequences without keys seem to have some, so a block searches a work item and finds none.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::ChangePredicate],
+        source: ["decode/schedule.rs", "let is_some = |i| lengths::is_some"],
+        kernels: decodes,
+        reason: "The number of sequences with keys matters only behind the device's shares, which these \
+                 launches hardly exceed.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch, Operator::AlwaysBranch, Operator::NeverBranch],
+        source: ["decode/schedule.rs", "} else if p.order.splits == 1 {"],
+        kernels: decodes,
+        reason: "Either search finds each item once. The search for whole sequences makes no splits, which \
+                 only affects speed.",
         ..CLASS
     },
     Harmless {
