@@ -70,7 +70,7 @@ impl<E: Unpack + LoadEight, A: Store> Run for RotaryAppend<E, A> {
             return;
         }
         let Some(to) = CacheRow::new(&p.append.cache, &p.append.slots, token, head) else { return };
-        let (to, row) = (if p.append.v.chunks == 0 { to.of_key() } else { to }, [0, token, head]);
+        let (to, row) = (if p.append.v.chunks == 0 { to.of_one(0) } else { to }, [0, token, head]);
         let [k, v] = [&p.append.k, &p.append.v].map(|tensor| [one.bits(tensor, row), two.bits(tensor, row)]);
         let k = rotate::<E>(&p, token, i, k);
         A::store(&p.append, &to, &[one, two], head, [k, v], block.warp());
