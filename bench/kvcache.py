@@ -216,7 +216,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         if q.shape[1] > 1 and not causal and tuple(window_size) == (-1, -1):
             raise Unsupported("rotary_cos with several queries and neither causal nor window_size: rotate q and k first")
     if k_cache.shape[:3] != v_cache.shape[:3]:
-        raise Error(f"v_cache {tuple(v_cache.shape)}: only head_dim may differ from k_cache's {tuple(k_cache.shape)}")
+        raise Error(f"v_cache {tuple(v_cache.shape)}: it needs k_cache's pages, page size and heads, {tuple(k_cache.shape[:3])}")
     if k is not None and (k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape):
         raise Unsupported(f"k, v with v_cache of strides {v_cache.stride()}: an append needs k_cache's shape and strides")
     if k_cache.stride(-1) != 1 or v_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:

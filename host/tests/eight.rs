@@ -69,9 +69,9 @@ const PLANS: &[(&str, Shape, Change, &str, &str)] = &[
         "paged_bf16_e4m3_d64_local_128x64", MANY),
     ("a100", PACKED, same, "paged_f16_e4m3_d128_local_128x32", VARLEN),
     // Hopper's kernels.
-    ("h200", DENSE, same, "hopper_paged_f16_e4m3_d128_causal_128x112", HOPPER),
-    ("h200", DENSE, |r| r.mask(Mask::Full), "hopper_paged_f16_e4m3_d128_causal_128x112", HOPPER),
-    ("h200", Shape { head_dim: 80, ..DENSE }, same, "hopper_paged_f16_e4m3_d128_causal_128x112", HOPPER),
+    ("h200", DENSE, same, "hopper_paged_f16_e4m3_d128_causal_128x128", HOPPER),
+    ("h200", DENSE, |r| r.mask(Mask::Full), "hopper_paged_f16_e4m3_d128_causal_128x128", HOPPER),
+    ("h200", Shape { head_dim: 80, ..DENSE }, same, "hopper_paged_f16_e4m3_d128_causal_128x128", HOPPER),
     ("h200", Shape { dtype: DType::Bf16, head_dim: 64, ..DENSE }, same,
         "hopper_paged_bf16_e4m3_d64_causal_128x128", HOPPER),
     ("h200", Shape { page: Some(12), ..DENSE }, same, "paged_f16_e4m3_d128_causal_128x32_native", "a page"),

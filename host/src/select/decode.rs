@@ -185,8 +185,8 @@ fn reason(e: &AttnInfo, p: &Problem, on: &Capabilities) -> &'static str {
 pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Choice, Error> {
     if let Some(name) = config {
         let Some(entry) = by_name(p, name) else {
-            let expected = "it must be a kernel for KV caches; `ferroflash kernels --family decode`, or \
-                 `paged`, lists them";
+            let expected = "it must be a kernel for caches of keys and values (`mla` kernels read latent \
+                            caches): `ferroflash kernels --family decode`, or `paged`, lists them";
             return Err(Error::invalid("config", name, expected));
         };
         reads_cache(entry, p)?;

@@ -4,7 +4,7 @@ use crate::*;
 use core::marker::PhantomData;
 
 /// [`FwdHopper`] on keys and values of type `S`, of eight bits: TMA copies them into the stages of K and V,
-/// and three warps of the producer warpgroup convert them there to the operands' type `E`. Every kernel has
+/// and seven warps convert them there to the operands' type `E`. Every kernel has
 /// scales of keys and of values.
 pub struct FwdHopperDequant<
     E,
@@ -41,7 +41,7 @@ impl<
 {
     type Params = HopperParams;
     const TARGET: Target = Target::Exactly(90);
-    const THREADS: u32 = Plain::<E, Mask, W, N, D, STAGES, ORDERED>::THREADS;
+    const THREADS: u32 = Plain::<E, Mask, W, N, D, STAGES, ORDERED>::THREADS + 128;
     const SMEM_BYTES: usize = Plain::<E, Mask, W, N, D, STAGES, ORDERED>::SMEM_BYTES;
     const PARAM_ALIGN: u32 = TensorMap::ALIGN;
     const BOXES: &'static [[u32; 2]] =

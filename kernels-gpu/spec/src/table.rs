@@ -285,7 +285,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192x128 [Causal] 128x128: Paged<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
     e4m3_d64 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
-    e4m3_d128 [Causal] 128x112: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 7, 8, 2, true>>;
+    e4m3_d128 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 8, 2, true>>;
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have

@@ -1,5 +1,5 @@
 //! Forward attention on keys and values of eight bits: TMA copies them into the last panel of a stage, and
-//! three warps of the producer warpgroup convert the stage in place ([`tile::pipeline::StageConverter`]).
+//! seven warps convert the stage in place ([`tile::pipeline::StageConverter`]).
 //! Consumers run the schedule of [`super::forward`]. Scales cost nothing per element: the keys' scale is a
 //! factor of the scores' scale, the values' scale a factor of O.
 use crate::hopper::Body;

@@ -1,4 +1,5 @@
-//! Warp specialization on Hopper, with one producer warpgroup and two or three consumer warpgroups.
+//! Warp specialization on Hopper, with one producer warpgroup and two or three consumer warpgroups. If stages
+//! are converted, there is one more warpgroup, which converts.
 use crate::group::{PingPong, Warpgroup};
 use crate::shared::Place;
 use crate::{Block, Warp};
@@ -35,7 +36,7 @@ pub trait Specialized: Place {
     /// The side of converter warp `warp`.
     ///
     /// # Safety
-    /// - If there are converter warps, three warps, numbered from 0, have this side; otherwise no warp.
+    /// - If there are converter warps, seven warps, numbered from 0, have this side; otherwise no warp.
     unsafe fn converter(self, warp: Warp) -> Self::Converter;
     /// The consumer side for warp `warp`.
     ///
@@ -95,20 +96,31 @@ struct Copying<P, const W: usize>(PhantomData<P>);
 /// Registers per thread of each of `W` consumer warpgroups.
 struct Computing<P, const W: usize>(PhantomData<P>);
 
+/// Registers per thread of a warpgroup that only converts.
+struct Converting;
+impl Registers for Converting {
+    const COUNT: u32 = 32;
+}
+
+/// Number of warpgroups that only convert. A whole warp produces if stages are converted.
+const fn converting(producers: u32) -> u32 {
+    if producers > 4 { 1 } else { 0 }
+}
+
 /// Registers per thread of the producer warpgroup and of the consumer warpgroups. Several producer threads
-/// look up the place of each box, for which 24 registers are too few. A whole warp that looks up boxes, and
-/// converter warps, which hold words of a stage, need more.
+/// look up the place of each box, for which 24 registers are too few.
 const fn registers(w: usize, producers: u32) -> [u32; 2] {
     let [copying, computing] = match (w, producers) {
         (2, 1) => [24, 240],
         (2, 4) => [40, 232],
-        (2, _) => [56, 224],
+        (2, _) => [48, 216],
         (3, _) => [32, 160],
         _ => panic!("there must be two or three consumer warpgroups"),
     };
     // A thread starts with an equal part of 65,536 registers, rounded down to a multiple of 8.
-    let start = 512 / (w as u32 + 1) / 8 * 8;
-    assert!(copying + w as u32 * computing <= (w as u32 + 1) * start, "a block has fewer registers");
+    let (w, converting) = (w as u32, converting(producers));
+    let (groups, all) = (w + 1 + converting, copying + converting * Converting::COUNT + w * computing);
+    assert!(all <= groups * (512 / groups / 8 * 8), "a block has fewer registers");
     [copying, computing]
 }
 impl<P: Specialized, const W: usize> Registers for Copying<P, W> {
@@ -121,8 +133,9 @@ impl<P: Specialized, const W: usize> Registers for Computing<P, W> {
 impl<K: Kernel> Block<K> {
     /// Divides the block into a producer warpgroup and `W` consumer warpgroups. Consumer warpgroups run
     /// `compute`. One thread of each of [`Specialized::PRODUCERS`] warps of the producer warpgroup runs
-    /// `copy`. If stages are converted, all lanes of the first warp run `copy`, and the other three warps run
-    /// `convert`. The producer warpgroup releases registers, and the consumer warpgroups take them.
+    /// `copy`. If stages are converted, all lanes of the producer warpgroup's first warp run `copy`. Its
+    /// other three warps and the four warps of one more warpgroup run `convert`. These warpgroups release
+    /// registers, and the consumer warpgroups take them.
     ///
     /// The block is consumed. Consumer warpgroups stay until their stores are written. Producers need not
     /// stay, because the consumers wait for every load. A producer thread may even exit within `copy`
@@ -132,11 +145,15 @@ impl<K: Kernel> Block<K> {
         self,
         shared: P,
         copy: impl FnOnce(P::Producer),
-        convert: impl FnOnce(P::Converter),
+        convert: impl Fn(P::Converter),
         compute: impl FnOnce(Warpgroup<W>, P::Consumer),
     ) {
         const {
-            assert!(K::THREADS == 128 * (W as u32 + 1), "one warpgroup copies, the others compute");
+            let others = 1 + converting(P::PRODUCERS);
+            assert!(
+                K::THREADS == 128 * (W as u32 + others),
+                "W warpgroups compute, the others copy and convert"
+            );
             let [copying, computing] = registers(W, P::PRODUCERS);
             assert!(copying < computing, "producers must have fewer registers than consumers");
             let most = if P::CONVERTS { 32 } else { 4 };
@@ -154,7 +171,15 @@ impl<K: Kernel> Block<K> {
         block.sync();
         let lane = if P::CONVERTS { thread::lane_id() } else { block.thread % 32 };
         let warp = Warp { index: number, lane };
-        if number / 4 == 0 {
+        let converting = converting(P::PRODUCERS);
+        if converting == 1 && number / 4 == 1 {
+            // SAFETY: the whole warpgroup takes this branch, and it starts with more registers. These are
+            // four of the seven warps that convert.
+            convert(unsafe {
+                setmaxnreg_dec::<Converting>();
+                shared.converter(Warp { index: number - 1, ..warp })
+            });
+        } else if number / 4 == 0 {
             // SAFETY: the whole warpgroup takes this branch, and it starts with more registers.
             unsafe { setmaxnreg_dec::<Copying<P, W>>() };
             // If only one thread produces, its warp and lane are constants.
@@ -162,7 +187,7 @@ impl<K: Kernel> Block<K> {
                 // SAFETY: the lanes of one warp call this.
                 copy(unsafe { shared.producer(Warp { index: warp.lane, ..warp }) });
             } else if P::CONVERTS {
-                // SAFETY: the other three warps of the warpgroup call this.
+                // SAFETY: the other three warps that convert call this.
                 convert(unsafe { shared.converter(Warp { index: number - 1, ..warp }) });
             } else if P::PRODUCERS > 1 && warp.lane == 0 {
                 // SAFETY: one thread of each of four warps calls this.
@@ -172,11 +197,14 @@ impl<K: Kernel> Block<K> {
                 copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
             }
         } else {
-            // SAFETY: the whole warpgroup takes this branch, and the producer warpgroup has released enough
+            // SAFETY: the whole warpgroup takes this branch, and the other warpgroups have released enough
             // registers.
             unsafe { setmaxnreg_inc::<Computing<P, W>>() };
-            let warp = Warp { index: number - 4, ..warp };
-            let index = number / 4 - 1;
+            // Beside converter warps, consumers have few registers: ptxas spilled 60 bytes for `%laneid`, and
+            // 12 bytes for a warp's number that is the same in all lanes.
+            let own = if P::CONVERTS { block.thread / 32 } else { number };
+            let warp = Warp { index: own - 4 * (1 + converting), lane: block.thread % 32 };
+            let index = number / 4 - (1 + converting);
             // SAFETY: these are the other `4 * W` warps.
             compute(Warpgroup { index, warp, ping_pong: PingPong::new(index) }, unsafe {
                 shared.consumer(warp)

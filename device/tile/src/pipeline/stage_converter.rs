@@ -13,6 +13,7 @@
 //! | copy | lanes of the producer warp | *empty* | TMA completes *landed* |
 //! | convert | converter warps | *landed* | `fence.proxy.async`, arrival at *full* |
 //! | product | consumer warpgroups | *full* | arrival at *empty* |
+use crate::Steps;
 use crate::pipeline::mbarrier::PipelineState;
 use crate::pipeline::{Producer, StageConverter};
 use crate::shared::{ConvertTo, SharedLayout, SharedTile};
@@ -157,19 +158,11 @@ impl<E: Element, F: ConvertTo<E>, M: MapKind, const R: usize, const C: usize, co
         }
         let (warps, bytes) = (ConvertedTma::<F, M>::WARPS, ROWS * ROW_BYTES);
         let end = stage + SharedTile::<E, R, C>::PANEL_BYTES;
-        let mut eight = stage + self.warp.index * bytes;
-        let mut words = self.load(eight);
-        loop {
-            // The next eight rows are on their way while the warp converts these.
-            let next = eight + warps * bytes;
-            let ahead = if next < end { self.load(next) } else { words };
+        for eight in (Steps { at: stage + self.warp.index * bytes, step: warps * bytes, end }) {
+            let words = self.load(eight);
             // All lanes have read these rows before a lane overwrites them.
             self.warp.sync();
             self.store(eight, words);
-            if next >= end {
-                break;
-            }
-            (eight, words) = (next, ahead);
         }
         // `wgmma` reads these bytes, and later TMA writes there.
         tma::fence_proxy_async();

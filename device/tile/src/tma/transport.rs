@@ -13,7 +13,7 @@ pub struct Tma<M = TensorMap>(PhantomData<M>);
 /// every consumer reads it.
 pub struct BroadcastTma<M = TensorMap>(PhantomData<M>);
 /// TMA copies elements `F` into a stage, and converter warps convert them there. The producers are the lanes
-/// of one warp; the other warps of the producer warpgroup convert.
+/// of one warp; the other warps of two warpgroups convert.
 pub struct ConvertedTma<F, M = TensorMap>(PhantomData<(F, M)>);
 
 /// Broadcast tile info: eight words about a stage, which the producer passes to the consumers.
@@ -50,7 +50,7 @@ engines! {
 
 impl<F, M> ConvertedTma<F, M> {
     /// Number of warps that convert.
-    pub(crate) const WARPS: u32 = 3;
+    pub(crate) const WARPS: u32 = 7;
 }
 impl<F, M> Sealed for ConvertedTma<F, M> {}
 impl<F, M: MapKind> Transport for ConvertedTma<F, M> {

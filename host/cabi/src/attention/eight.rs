@@ -44,8 +44,8 @@ fn kernels_of_each_card() {
     let narrow = AttentionArgs { v_strides: narrow.k_strides, ..narrow };
     let window = AttentionArgs { mask: 3, window_left: 99, ..prompts() };
     for (card, args, symbol) in [
-        ("h200", prompts(), "hopper_paged_f16_e4m3_d128_causal_128x112"),
-        ("h200", varlen(16 * 512), "hopper_paged_f16_e4m3_d128_causal_128x112"),
+        ("h200", prompts(), "hopper_paged_f16_e4m3_d128_causal_128x128"),
+        ("h200", varlen(16 * 512), "hopper_paged_f16_e4m3_d128_causal_128x128"),
         // A mean of 32 queries per sequence: some sequences may have few queries.
         ("h200", varlen(16 * 32), "mixed_few_f16_e4m3_d128_causal_16_rows_native"),
         ("h200", narrow, "paged_f16_e4m3_d128_causal_128x32_native"),
