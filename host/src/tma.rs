@@ -45,6 +45,10 @@ pub(crate) fn maps(
             let Some(rows) = box_rows(cache, keys) else {
                 return Err(SMALL_PAGES);
             };
+            // If all sequences share the rows of Q, the tensor map has these rows once.
+            let [_, each, heads, columns] = q.shape;
+            let once = TensorView { shape: [1, each, heads, columns], ..*q };
+            let q = if shares_queries(q) { &once } else { q };
             let [Some(q), Some(o)] = [q, o].map(one_batch) else {
                 return Err("batches are not contiguous; a varlen tensor map has one batch only");
             };
@@ -172,6 +176,11 @@ fn box_rows(cache: &KvCache, stage: u32) -> Option<u32> {
     let common = (cache.pages.keys.shape[1] as u32 | stage).trailing_zeros();
     let rows = if one_page { stage } else { 1 << common };
     (rows >= LEAST_ROWS).then_some(rows)
+}
+
+/// Returns whether all sequences have the same queries.
+pub(crate) const fn shares_queries(q: &TensorView) -> bool {
+    q.shape[0] > 1 && q.strides[0] == 0
 }
 
 /// Returns a view as rows of one batch, if its batches are contiguous.

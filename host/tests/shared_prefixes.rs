@@ -65,8 +65,9 @@ const SHARED: &str = "share prefixes";
 /// A card, a shape, prefixes, a change of the request, the first kernel of the plan, and words of the reason.
 #[rustfmt::skip]
 const PLANS: &[(&str, Shape, SharedPrefixes, Change, &str, &str)] = &[
-    // Work tiles take the 128 queries of a group. One prefix is cut into parts, so TMA does not accept Q.
-    ("h200", BATCH, SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
+    // Work tiles take the 128 queries of a group. One prefix is cut into parts, which share the rows of Q.
+    ("h200", BATCH, SharedPrefixes::one(128, REST), same, HOPPER, SHARED),
+    ("h200", BATCH, SharedPrefixes::one(127, REST), same, PORTABLE, SHARED),
     ("l4", BATCH, SharedPrefixes::one(128, REST), same, PORTABLE, SHARED),
     // Decode kernels take up to 64 rows per key head.
     ("h200", BATCH, SharedPrefixes::equal(8, 128, REST), same, WIDE, SHARED),
@@ -120,7 +121,7 @@ fn kernels_of_a_launch() -> Result<(), Error> {
     let one = SharedPrefixes::one(128, REST);
     let few = SharedPrefixes::equal(8, 128, REST);
     let cases: [(_, &[&str], &[&str]); 2] = [
-        (one, &[PORTABLE, DECODE, "merge_f16"], &[PORTABLE, DECODE, combine, "merge_f16"]),
+        (one, &[HOPPER, DECODE, "merge_f16"], &[HOPPER, DECODE, combine, "merge_f16"]),
         (few, &[WIDE, DECODE, "merge_f16"], &[WIDE, combine, DECODE, combine, "merge_f16"]),
     ];
     for (prefixes, with_counters, without) in cases {
@@ -150,14 +151,17 @@ fn kernels_of_a_launch() -> Result<(), Error> {
     Ok(())
 }
 
-/// 8 parts of 16 pages: the tiles of 32 heads fill 132 SMs once.
+/// The parts of a prefix are as many as fill the device once with the tiles of 32 heads: 4 of Hopper's
+/// kernel, with one block per SM.
 #[test]
 fn one_prefix_fills_the_device() {
-    let plan = plan(&request(BATCH, SharedPrefixes::one(128, REST)), card("h200")).expect("a plan");
-    let parts = plan.grid()[0] / 32;
-    assert!((2..=8).contains(&parts) && 128 % parts == 0, "{parts}");
-    let states = u64::from(parts) * 128 * 32 * (128 * 2 + 4);
-    assert!(plan.scratch_bytes().workspace >= states + 128 * 32 * 4, "{:?}", plan.scratch_bytes());
+    for (name, least, most) in [("h200", 4, 4), ("a100", 2, 8), ("l4", 1, 8)] {
+        let plan = plan(&request(BATCH, SharedPrefixes::one(128, REST)), card(name)).expect("a plan");
+        let parts = plan.grid()[0] / 32;
+        assert!((least..=most).contains(&parts) && 128 % parts == 0, "{name}: {parts}");
+        let states = u64::from(parts) * 128 * 32 * (128 * 2 + 4);
+        assert!(plan.scratch_bytes().workspace >= states + 128 * 32 * 4, "{:?}", plan.scratch_bytes());
+    }
     // A prime number of pages has no parts.
     let whole = request(BATCH, SharedPrefixes::one(127, REST));
     assert_eq!(ferroflash::plan(&whole, card("h200")).expect("a plan").grid(), [32, 1, 1]);

@@ -80,9 +80,11 @@ impl<E: Unpack> Store for AppendInt8<E> {
 fn append<K: Store>(p: &AppendParams, block: &Block<K>) -> Option<()> {
     let own = OwnPart::new(&p.parts, block)?;
     let (token, head) = p.heads.div_rem(own.row());
-    let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
+    // Keys and values are loaded before the slot, so that the kernel waits for all of them together. Few
+    // tokens have no slot.
     let row = [0, token, head];
     let [k, v] = [&p.k, &p.v].map(|tensor| [own.bits(tensor, row)]);
+    let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
     K::store(p, &to, &[own], head, [k, v], block.warp());
     Some(())
 }
@@ -110,9 +112,9 @@ const HALF: u32 = 16;
 fn append_halves<E: Unpack>(p: &AppendParams, block: &Block<AppendInt8<E>>) -> Option<()> {
     let own = OwnPart::new(&p.parts, block)?;
     let (token, head) = p.heads.div_rem(own.row());
-    let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
     let ((which, own), row, warp) = (own.of_one(), [0, token, head], block.warp());
     let bits = if which == 0 { own.bits(&p.k, row) } else { own.bits(&p.v, row) };
+    let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
     let x = unpack_eight::<E>(bits);
     let quantiser = RowQuantiser::of_half(x, warp);
     to.store_scale(&p.scales, which, head, quantiser.scale(), warp);

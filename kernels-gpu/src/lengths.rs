@@ -13,6 +13,12 @@ pub fn length(lengths: &Integers, i: u32, most: u32) -> u32 {
     (GlobalInts::new(lengths).get(i).max(0) as u32).min(most)
 }
 
+/// Whether length `i` exists and is positive. Kernels only count such lengths.
+#[inline(always)]
+pub fn is_some(lengths: &Integers, i: u32) -> bool {
+    GlobalInts::new(lengths).get(i) > 0
+}
+
 /// Number of keys of the prefix of sequence `i`. This number may exceed the number of keys, and may be
 /// negative.
 #[inline(always)]

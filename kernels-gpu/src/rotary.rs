@@ -2,9 +2,9 @@
 //! of its rotated pairs: sixteen columns of a row, in two parts.
 use crate::append::Store;
 use crate::entries::Run;
-use attention_tile::{CacheRow, angles};
+use attention_tile::{CacheRow, Position};
 use spec::{RotaryAppend, RotaryAppendParams};
-use tile::global::{LoadEight, OwnPart, pack_eight, unpack_eight};
+use tile::global::{OwnPart, pack_eight, unpack_eight};
 use tile::mma::Unpack;
 use tile::{Block, Smem};
 
@@ -35,16 +35,16 @@ fn zip(halves: [[f32; 8]; 2]) -> [[f32; 8]; 2] {
 /// Rotates pair `i` of a row's parts in f32 and rounds the results to `E`. Pairs outside of the rotated range
 /// keep their bits.
 #[inline(always)]
-fn rotate<E: Unpack + LoadEight>(
+fn rotate<E: Unpack>(
     p: &RotaryAppendParams,
-    token: u32,
+    position: Position,
     i: u32,
     bits: [[u32; 4]; 2],
 ) -> [[u32; 4]; 2] {
     if i >= p.pairs.pairs {
         return bits;
     }
-    let (x, by) = (bits.map(unpack_eight::<E>), angles::<E>(&p.angles, token, i));
+    let (x, by) = (bits.map(unpack_eight::<E>), position.angles::<E>(&p.angles, i));
     match p.interleaved {
         0 => turn(x, by),
         _ => zip(turn(unzip(x), by)),
@@ -52,27 +52,31 @@ fn rotate<E: Unpack + LoadEight>(
     .map(pack_eight::<E>)
 }
 
-impl<E: Unpack + LoadEight, A: Store> Run for RotaryAppend<E, A> {
+impl<E: Unpack, A: Store> Run for RotaryAppend<E, A> {
     #[inline(always)]
     fn run(p: RotaryAppendParams, block: Block<Self>, _: Smem<Self>) {
         let Some(own) = OwnPart::new(&p.append.parts, &block) else { return };
         let (token, head) = p.append.heads.div_rem(own.row());
         let i = own.part();
         let [one, two] = own.pair(&p.pairs);
+        let position = Position::load(&p.angles, token);
         if head >= p.key_heads {
             let row = [0, token, head - p.key_heads];
             // In place, all other columns have their bits already.
             if i < p.pairs.pairs || p.q.base != p.rotated_q.base {
-                let bits = rotate::<E>(&p, token, i, [one.bits(&p.q, row), two.bits(&p.q, row)]);
+                let bits = rotate::<E>(&p, position, i, [one.bits(&p.q, row), two.bits(&p.q, row)]);
                 one.store_bits(&p.rotated_q, row, bits[0]);
                 two.store_bits(&p.rotated_q, row, bits[1]);
             }
             return;
         }
-        let Some(to) = CacheRow::new(&p.append.cache, &p.append.slots, token, head) else { return };
-        let (to, row) = (if p.append.v.chunks == 0 { to.of_one(0) } else { to }, [0, token, head]);
+        // Keys and values are loaded before the slot, so that the kernel waits for all of them together. Few
+        // tokens have no slot.
+        let row = [0, token, head];
         let [k, v] = [&p.append.k, &p.append.v].map(|tensor| [one.bits(tensor, row), two.bits(tensor, row)]);
-        let k = rotate::<E>(&p, token, i, k);
+        let Some(to) = CacheRow::new(&p.append.cache, &p.append.slots, token, head) else { return };
+        let to = if p.append.v.chunks == 0 { to.of_one(0) } else { to };
+        let k = rotate::<E>(&p, position, i, k);
         A::store(&p.append, &to, &[one, two], head, [k, v], block.warp());
     }
 }

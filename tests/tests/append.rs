@@ -30,11 +30,12 @@ fn a_slot_that_is_not_skipped_is_reported() {
 fn without(text: &str, clamp: &str, line: fn(&[&str]) -> String) -> String {
     let mut count = 0;
     let lines = text.lines().map(|old| match old.trim().strip_prefix(clamp) {
-        Some(operands) => {
+        // LLVM compares a pair of words with 2^32 to test a flag in the upper word.
+        Some(operands) if !operands.contains("4294967296") => {
             count += 1;
             line(&operands.trim_end_matches(';').split(',').map(str::trim).collect::<Vec<_>>())
         }
-        None => old.to_owned(),
+        _ => old.to_owned(),
     });
     let all = lines.collect::<Vec<_>>().join("\n");
     assert_eq!(count, 2, "one of keys and one of queries: {clamp}");

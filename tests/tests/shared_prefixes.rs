@@ -90,17 +90,32 @@ fn many_queries_of_a_group() {
     }
 }
 
-/// Hopper's tiles take the queries of two groups, whose LSE lie beside each other.
+/// Hopper's tiles take the queries of two groups, whose LSE lie beside each other, or the parts of one
+/// prefix, which share the rows of Q. `sms` is the number of SMs of the device.
 #[test]
 fn hopper() {
-    let card = SimDriver::of_multiprocessors("h200", Options::default(), Some(8)).expect("a known card");
-    let case = DecodeCase { heads: [8, 2], queries: 4, ..case(&[[33, 25], [33, 25]], &[3, 20], PAGES) };
-    let (attention, memory) = (Attention::new(card), DecodeMemory::new(&case));
-    let device = OnDevice::new(&attention, &memory, None).expect("a plan");
-    let written = device.run().expect("a launch");
-    assert!(written.entry.starts_with("hopper_paged_f16_d64_"), "{}", written.entry);
-    let failures = Work::judge(&memory, Rule::Tolerance).expect("a case")(0, &written).failures;
-    assert!(failures.is_empty(), "{failures:?}");
+    let groups = DecodeCase { heads: [8, 2], queries: 4, ..case(&[[33, 25], [33, 25]], &[3, 20], PAGES) };
+    let told = vec![Told::Filled, Told::Fewer(3), Told::Garbage(5)];
+    let parts = |sequences, heads, queries| {
+        let told = told.clone();
+        DecodeCase { head_dim: 128, told, heads, queries, ..case(&[[sequences, 32]], &[3, 10, 20], PAGES) }
+    };
+    for (case, sms, name) in [
+        (groups, 8, "hopper_paged_f16_d64_"),
+        (parts(64, [4, 1], 4), 16, "hopper_paged_f16_d128_"),
+        (parts(35, [8, 1], 2), 16, "hopper_paged_f16_d128_"),
+    ] {
+        let card =
+            SimDriver::of_multiprocessors("h200", Options::default(), Some(sms)).expect("a known card");
+        let (attention, memory) = (Attention::new(card), DecodeMemory::new(&case));
+        let judge = Work::judge(&memory, Rule::Tolerance).expect("a case");
+        let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
+        for (round, written) in device.run_all().expect("launches").iter().enumerate() {
+            assert!(written.entry.starts_with(name), "{}", written.entry);
+            let failures = judge(round, written).failures;
+            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.told[round]);
+        }
+    }
 }
 
 /// A plan only knows bounds, because a replayed graph may find other lengths. If a sequence lacks keys of its

@@ -226,12 +226,13 @@ impl Lowering<'_> {
         // `batch_bytes` is then the gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
         let rows = tensor(&self.r.q).rows;
+        let shared_queries = if tma::shares_queries(&self.r.q) { rows } else { 0 };
         let (queries, batch_bytes) = match cu_seqlens_q.count {
             0 => (rows, lse.batch_bytes.wrapping_sub(u64::from(rows) * 4)),
             _ => (1, 0),
         };
-        let [q, k, ..] = &maps;
-        let lengths = [q.extents[1], kv.max_k as u32];
+        let [_, k, _, o] = &maps;
+        let lengths = [o.extents[1], kv.max_k as u32];
         let told = Scalars { window: self.on_cache(), lse: Lse { batch_bytes, ..lse }, lengths };
         let params = HopperPagedParams {
             forward: self.hopper(RAGGED, PAGED, tiles, told),
@@ -243,7 +244,8 @@ impl Lowering<'_> {
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
             many,
-            reserved: [0; 12],
+            shared_queries,
+            reserved: [0; 11],
             scales: (),
         };
         let blocks = [tiles.blocks, 1, 1];

@@ -8,7 +8,7 @@
 //! | [`ScaleWalk`], [`ScalesDown`] | a warp's and a block's walk through the scales of a cache's rows | every scale that is read exists |
 //! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
-//! | [`angles`] | cosines and sines of a token's position, for rotary embedding | every row that is read exists, even if the position is invalid |
+//! | [`Position`] | a token's position, and its cosines and sines for rotary embedding | every row that is read exists, even if the position is invalid |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
 //! Kernels are safe code. All `unsafe` code of these types lies in this crate, which calls the `unsafe`
@@ -28,7 +28,7 @@ mod slot;
 mod table;
 mod walk;
 
-pub use angles::angles;
+pub use angles::Position;
 pub use block_list::{BlockList, ListWalk, Next};
 pub use map::{FoundRow, InFoundPages, InPages, Page, PageBox, PagedRow};
 pub use packed_gqa::PackedRows;

@@ -1,6 +1,6 @@
 //! Writes the row of a KV cache that a slot names.
 use crate::per_head::per_head_at;
-use cuda_std::memory::{ld_global_b32, ld_global_b64, st_global_b32, st_global_v2_b32, st_global_v4_b32};
+use cuda_std::memory::{ld_global_b32, st_global_b32, st_global_v2_b32, st_global_v4_b32};
 use spec::{Cache, PerHead, Slots};
 use tile::Warp;
 use tile::global::{OwnPart, StoreEight};
@@ -24,7 +24,7 @@ impl CacheRow {
             return None;
         }
         // SAFETY: the slot exists, and the base is a multiple of the slot's size, as `Slots` promises.
-        let slot = unsafe { integer(slots.base, slots.wide, i) } as u64;
+        let slot = unsafe { Integer::load(slots.base, slots.wide, i) }.value() as u64;
         // A negative slot becomes a large unsigned number, which is past the last row: there are fewer than
         // 2^31 rows.
         if slot >= (cache.pages * cache.page.get()) as u64 {
@@ -112,17 +112,32 @@ impl CacheRow {
     }
 }
 
-/// Loads integer `i` of an array of i32, or of i64 if `wide` is not 0.
-///
-/// # Safety
-/// - The integer exists, no kernel writes it, and `base` is a global address and a multiple of its size.
-#[inline(always)]
-pub(crate) unsafe fn integer(base: u64, wide: u32, i: u32) -> i64 {
-    // SAFETY: the caller keeps the preconditions.
-    unsafe {
-        match wide {
-            0 => ld_global_b32(base.wrapping_add(i as u64 * 4)) as i32 as i64,
-            _ => ld_global_b64(base.wrapping_add(i as u64 * 8)) as i64,
-        }
+/// An i32, or an i64, as it is in memory. A load that computes the number would make later loads wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Integer {
+    low: u32,
+    high: u32,
+    wide: u32,
+}
+
+impl Integer {
+    /// Loads integer `i` of an array of i32, or of i64 if `wide` is not 0.
+    ///
+    /// # Safety
+    /// - The integer exists, no kernel writes it, and `base` is a global address and a multiple of its size.
+    #[inline(always)]
+    pub(crate) unsafe fn load(base: u64, wide: u32, i: u32) -> Self {
+        let at = base.wrapping_add(i as u64 * if wide == 0 { 4 } else { 8 });
+        // SAFETY: the caller keeps the preconditions. An i64 has a high word behind its low word.
+        let [low, high] =
+            unsafe { [ld_global_b32(at), if wide == 0 { 0 } else { ld_global_b32(at.wrapping_add(4)) }] };
+        Integer { low, high, wide }
+    }
+
+    /// The number.
+    #[inline(always)]
+    pub(crate) fn value(self) -> i64 {
+        let high = if self.wide == 0 { (self.low as i32 >> 31) as u32 } else { self.high };
+        (self.low as u64 | (high as u64) << 32) as i64
     }
 }

@@ -62,8 +62,11 @@ pub struct HopperPagedParams<S = ()> {
     /// The sequences that the kernel takes. If `least` is 1, the kernel takes all sequences and maps query
     /// blocks by `sequences`. Otherwise a mixed batch's decode kernel takes the other sequences.
     pub many: ManySequences,
+    /// Number of rows of Q that all sequences share: `queries`, or 0 if each sequence has rows of its own.
+    /// Sequences never share rows of O and LSE.
+    pub shared_queries: u32,
     /// Padding to a multiple of 64 bytes: 0.
-    pub reserved: [u32; 12],
+    pub reserved: [u32; 11],
     /// Scales of keys and of values.
     pub scales: S,
 }
@@ -71,10 +74,12 @@ contract::no_padding! {
     PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     HopperPagedParams {
-        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved, scales
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, shared_queries, reserved,
+        scales
     }
     HopperPagedParams<[PerHead; 2]> {
-        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, reserved, scales
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, shared_queries, reserved,
+        scales
     }
 }
 
@@ -99,7 +104,7 @@ impl HopperPagedParams {
     /// The parameters with these scales.
     pub const fn scales<S: Copy>(self, scales: S) -> HopperPagedParams<S> {
         let HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, .. } = self;
-        let HopperPagedParams { many, reserved, .. } = self;
+        let HopperPagedParams { many, shared_queries, reserved, .. } = self;
         HopperPagedParams {
             forward,
             cache,
@@ -109,6 +114,7 @@ impl HopperPagedParams {
             queries,
             boxes,
             many,
+            shared_queries,
             reserved,
             scales,
         }

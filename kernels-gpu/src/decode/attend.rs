@@ -2,7 +2,7 @@
 //! V^T P^T.
 use super::batch::Batch;
 use super::merge::{leave, merge_splits, store, store_empty};
-use super::schedule::{Item, first_tile, seen_by};
+use super::schedule::{Item, first_lengths, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::capped::Capped;
 use crate::entries::{Run, RunAs};
@@ -151,7 +151,7 @@ fn attend_all<
     const { assert!(!Mask::LISTED, "`Decode` takes all keys: `BlockSparse` needs `Fwd`") }
     const { assert!(!Mask::SINK, "decode kernels take sinks as a parameter: `DecodeParams::sinks`") }
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-    let few = p.keys(block.warp().lane());
+    let few = first_lengths(p, block.warp());
     smem.rounds(&mut block, items, p, few, |told, few, index, block, mut smem| {
         block.forget_thread();
         let Some(item) = Item::of::<Mask, _>(told, few, index, block, &mut smem) else {
@@ -317,7 +317,7 @@ fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize
     smem: Smem<C>,
 ) {
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
-    let few = p.keys(block.warp().lane());
+    let few = first_lengths(&p, block.warp());
     smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
         let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
             return ControlFlow::Break(());

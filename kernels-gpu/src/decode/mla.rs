@@ -5,10 +5,9 @@
 //! some of the queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, for
 //! all keys.
 use super::merge::{finish, store_empty};
-use super::schedule::{Item, in_window, items};
+use super::schedule::{Item, first_lengths, in_window, items};
 use super::softmax::Softmax;
 use crate::entries::Run;
-use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
 use attention_tile::{CacheRows, PageWalk, Up};
@@ -43,7 +42,7 @@ impl<
     #[inline(always)]
     fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = items(&block);
-        let few = Unchecked::load(&p, block.warp().lane());
+        let few = first_lengths(&p, block.warp());
         smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
             block.forget_thread();
             let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {

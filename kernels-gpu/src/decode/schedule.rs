@@ -1,14 +1,14 @@
 //! Work items. Every block derives its work items from the lengths on the device. The schedule needs no
 //! earlier kernel, and no state that survives a launch.
 use super::batch::Batch;
-use crate::lengths::Unchecked;
+use crate::lengths::{self, Unchecked};
 use crate::mask::keys_of;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
 use attention_tile::PackedRows;
 use core::ops::{ControlFlow, Range};
-use cuda_std::math::rcp;
-use spec::{DecodeParams, Kernel, LEAST_KEYS, MaskKind, TALLY, Tensor, Window};
+use cuda_std::math::{opaque, rcp};
+use spec::{DecodeOrder, DecodeParams, Kernel, LEAST_KEYS, MaskKind, TALLY, Tensor, Window};
 use tile::exchange::Tally;
 use tile::{Block, Smem, Steps, Warp};
 
@@ -177,25 +177,57 @@ fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp:
     (index < splits).then_some(Item { keys: one.keys, split: index, splits, items: splits, ..Item::FIRST })
 }
 
-/// Whether work item `index` may exist. The number of sequences with keys gives a bound: each of these
-/// sequences has at least one item, and splits add at most the device's shares. Each warp counts these
-/// sequences alone, so a block without a work item ends without a barrier. If a graph was captured for many
-/// sequences and runs on few, most of its blocks have no work item. (H200, 8 sequences in a graph for 256,
-/// with [`super::merge::store_empty`]: 39.9 us with this function, 41.7 us without; 35.0 us if the graph was
-/// planned for 8.)
+/// The first 32 lengths, one per lane, for [`Item::of`]. If there are more sequences, no code uses these
+/// lengths. Then the loads touch every 32nd length instead, so that the L1 cache has the lengths of up to
+/// 1024 sequences before a warp searches them 32 at a time.
 #[inline(always)]
-fn may_be(p: &impl Batch, index: u32, warp: Warp) -> bool {
+pub fn first_lengths(p: &impl Batch, warp: Warp) -> Unchecked {
+    let step = if p.decode().order.lengths.count > 32 { 32 } else { 1 };
+    p.keys(warp.lane() * step)
+}
+
+/// The work item if there are many sequences and none has splits: item `index` is the sequence number `index`
+/// of the sequences with keys. Every warp finds the item alone, without a barrier.
+#[inline(always)]
+fn item_of_whole(p: &impl Batch, index: u32, warp: Warp) -> Option<Item> {
     let order = &p.decode().order;
-    let shares = if order.splits == 0 { order.share as u32 + 1 } else { 0 };
-    if order.chunk.get() > 1 || index < shares {
+    let mut before = 0;
+    // `opaque` keeps LLVM from computing the number of groups before the work items, where it would take a
+    // register.
+    for of in (Steps { at: 0, step: 1, end: opaque(order.lengths.count).div_ceil(32) }) {
+        let keys = p.keys(of * 32 + warp.lane()).clamped(order.max_keys);
+        let upto = before + warp.count(keys > 0);
+        if index < upto {
+            let lane = warp.count(before + warp.prefix_sum(u32::from(keys > 0)) <= index);
+            let (sequence, keys) = (of * 32 + lane, warp.shuffle(keys, lane));
+            return Some(Item { sequence, keys, items: order.lengths.count, ..Item::FIRST });
+        }
+        before = upto;
+    }
+    None
+}
+
+/// Whether work item `index` may exist. If the host states splits or chunks, the answer is always yes.
+/// Otherwise each positive length has one item, and splits add at most the device's shares. Each warp counts
+/// the lengths alone, with the loads of 128 lengths in flight, so a block without an item ends without a
+/// barrier. If a graph was captured for many sequences and runs on few, most of its blocks have no item.
+/// (H200, 8 sequences in a graph for 256, with [`super::merge::store_empty`]: 39.9 us with one load in
+/// flight, 41.7 us without this function; 35.0 us if the graph was planned for 8.)
+#[inline(always)]
+fn may_be(order: &DecodeOrder, index: u32, warp: Warp) -> bool {
+    let shares = order.share as u32 + 1;
+    if order.lengths.base == 0 || order.splits != 0 || order.chunk.get() > 1 || index < shares {
         return true;
     }
     let mut alive = 0;
-    for of in (Steps { at: 0, step: 1, end: order.lengths.count.div_ceil(32) }) {
-        let length = p.keys(of * 32 + warp.lane());
-        alive += u32::from(length.clamped(order.max_keys) > 0);
+    for of in (Steps { at: 0, step: 4, end: order.lengths.count.div_ceil(32) }) {
+        // Without this line, the address of the first length takes registers in the main loop.
+        let warp = warp.forget_lane();
+        let is_some = |i| lengths::is_some(&order.lengths, (of + i) * 32 + warp.lane()) as u32;
+        let [a, b, c, d] = [0, 1, 2, 3].map(is_some);
+        alive += a + b + c + d;
     }
-    index - shares < warp.sum(alive) * order.splits.max(1)
+    index - shares < warp.sum(alive)
 }
 
 /// The work item if there are many sequences. Each warp of the block adds up the weights of 32 sequences at a
@@ -263,7 +295,7 @@ impl Item {
 
     /// Work item `index`, if it exists. Consecutive indices first pass through the blocks of rows of one key
     /// head, which find each other's keys in the L2 cache, and then through the key heads of one split. `few`
-    /// holds the first 32 lengths, one per lane.
+    /// is the result of [`first_lengths`].
     #[inline(always)]
     pub fn of<Mask: MaskFn, K: Kernel>(
         batch: &impl Batch,
@@ -279,7 +311,9 @@ impl Item {
         let (index, kv_head) = p.order.kv_heads.div_rem(index);
         let item = if p.order.lengths.count <= 32 {
             item_of_few::<Mask>(p, few, index, block.warp())
-        } else if !may_be(batch, index, block.warp()) {
+        } else if p.order.splits == 1 {
+            item_of_whole(batch, index, block.warp())
+        } else if !may_be(&p.order, index, block.warp()) {
             None
         } else {
             smem.lend(block, |tally, block| item_of_many::<Mask, K>(batch, index, block, tally))

@@ -17,10 +17,9 @@
 //! The maxima pass from turn to turn, as in a loop over all stages. The values are columns of the keys: a
 //! stage has two parts, which hold the values of one warpgroup each, and the keys' other columns.
 use crate::decode::merge::{finish, store_empty};
-use crate::decode::schedule::{Item, in_window, items};
+use crate::decode::schedule::{Item, first_lengths, in_window, items};
 use crate::entries::Run;
 use crate::hopper::shared_softmax::SharedSoftmax;
-use crate::lengths::Unchecked;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
 use attention_tile::{FoundRow, InFoundPages, PackedRows, Page, PagedRow};
@@ -61,7 +60,7 @@ impl<E: TensorCore + WarpgroupCore, Mask: MaskFn> Run for MlaHopper<E, Mask> {
     #[inline(always)]
     fn run(p: MlaHopperParams, mut block: Block<Self>, smem: Smem<Self>) {
         let items = items(&block);
-        let few = Unchecked::load(&p.decode, block.warp().lane());
+        let few = first_lengths(&p, block.warp());
         smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
             let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
                 return ControlFlow::Break(());

@@ -21,7 +21,10 @@ use tile::{Block, Smem, Warp};
 /// A tile of one sequence, whose keys and values lie in a KV cache with scales `S`.
 #[derive(Clone, Copy)]
 struct CacheTile<S> {
+    /// The tile, with its rows of O and LSE as queries.
     of: SequenceTile,
+    /// Number of rows between the tile's first row of Q and its first row of O. Only the producer knows it.
+    apart: u32,
     /// See [`MapTile::factors`].
     factors: [f32; 2],
     kind: PhantomData<S>,
@@ -52,7 +55,8 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
 
     #[inline(always)]
     fn queries(&self, row: u32) -> RaggedRow {
-        self.of.query(row)
+        let SequenceTile { tile, queries, .. } = self.of;
+        RaggedRow::new(row, tile.head, queries.first().wrapping_sub(self.apart), queries.rows())
     }
 
     #[inline(always)]
@@ -71,7 +75,7 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
         let of = self.of.uniform(warp);
         let [k, v] = [0, 1].map(|which| p.scales.load(which, of.sequence, of.tile.kv_head));
         let factors = [factor(&p.forward, k), v].map(|x| f32::from_bits(warp.uniform(x.to_bits())));
-        CacheTile { of, factors, kind: PhantomData }
+        CacheTile { of, factors, ..self }
     }
 
     const SCALED: bool = S::ARE_SOME;
@@ -107,7 +111,9 @@ impl<S: LoadScales> Found for CacheTile<S> {
         );
         let keys = Span::upto(lengths::length(&p.lengths, sequence, forward.k_len));
         let aligned = (keys.rows() as i32 - queries.rows() as i32).wrapping_add(forward.window.shift);
-        CacheTile { of: SequenceTile::new(tile, of, keys, aligned), factors: [1.0; 2], kind: PhantomData }
+        let apart = sequence.wrapping_mul(p.shared_queries);
+        let of = SequenceTile::new(tile, of, keys, aligned);
+        CacheTile { of, apart, factors: [1.0; 2], kind: PhantomData }
     }
 
     /// Factors take the place of what only masks and scores with parameters need.
@@ -126,7 +132,7 @@ impl<S: LoadScales> Found for CacheTile<S> {
     #[inline(always)]
     fn of_info(info: TileInfo, told: bool) -> Self {
         let factors = if Self::SCALED { [info[6], info[7]].map(f32::from_bits) } else { [1.0; 2] };
-        CacheTile { of: SequenceTile::of_info(info, told), factors, kind: PhantomData }
+        CacheTile { of: SequenceTile::of_info(info, told), apart: 0, factors, kind: PhantomData }
     }
 }
 

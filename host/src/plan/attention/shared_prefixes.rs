@@ -2,10 +2,8 @@
 use super::{Chosen, choose};
 use crate::lower;
 use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
-use crate::schedule::{Passes, PrefixPass, Room, Schedule};
-use crate::select::shared_prefixes::{
-    NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT, mixes_scales, obstacle, parts, pays,
-};
+use crate::schedule::{Passes, PrefixPass, Room, Schedule, Scheduled};
+use crate::select::shared_prefixes::{NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT, mixes_scales, obstacle, pays};
 use crate::select::{self, Query};
 use crate::{Capabilities, Error, validate};
 
@@ -65,10 +63,15 @@ fn passes(
         return Ok(None);
     }
     let prefix = |parts| planned(&lower::prefix(r, prefixes, parts, &room).map_err(unsupported)?, query.on);
-    let mut pass = prefix(1)?;
-    let parts = parts(prefixes, &pass.kernel, p, query.on);
-    if parts > 1 {
-        pass = prefix(parts)?;
+    let (mut pass, mut parts) = (prefix(1)?, 1);
+    // The kernel for the parts may differ from the kernel for whole prefixes. Then the second turn computes
+    // the number of parts that fills the device with blocks of the new kernel.
+    for _ in 0..2 {
+        let wanted = select::shared_prefixes::parts(prefixes, &pass.kernel, p, query.on);
+        let next = if wanted == parts { None } else { Some(prefix(wanted)?) };
+        let is_better = |next: &Chosen<Scheduled>| parts == 1 || next.kernel.kernel == pass.kernel.kernel;
+        let Some(next) = next.filter(is_better) else { break };
+        (pass, parts) = (next, wanted);
     }
     let with = |pass| Passes { main: rest, prefix: Some(PrefixPass::new(p, pass, parts, merge)) };
     let fallback = pass.fallback.map(with);
