@@ -12,7 +12,7 @@ import torch
 from ferroflash import (CAUSAL, DTYPES, FULL, LIB, Error, Planned, Unsupported, _check, _context, like_flash_attn, masked, sloped)
 
 # A cache may have an eight-bit type.
-CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2}
+CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2, torch.int8: 4}
 
 
 class Append(ctypes.Structure):
@@ -39,6 +39,16 @@ if LIB.ferroflash_append_size() != ctypes.sizeof(Append):
     raise Error(f"ferroflash_append_t has {LIB.ferroflash_append_size()} bytes in the library, {ctypes.sizeof(Append)} here")
 
 
+def _token_scales(k_cache, scales):
+    """Checks the scales of an int8 cache: one for each row of a head."""
+    for name, scale in zip(("k_descale", "v_descale"), scales):
+        want = tuple(k_cache.shape[:3])
+        is_tensor = isinstance(scale, torch.Tensor)
+        if not is_tensor or scale.dtype != torch.float32 or tuple(scale.shape) != want or not scale.is_contiguous():
+            got = f"{scale.dtype} {tuple(scale.shape)}" if is_tensor else scale
+            raise Error(f"{name} {got}: an int8 cache needs contiguous float32 {want}, (pages, page, heads_k)")
+
+
 def _scale(args, scales):
     """Returns the scales of keys and of values, for the structs."""
     for name, scale in zip("kv", scales):
@@ -55,7 +65,8 @@ class Launch(Planned):
     belongs to sequence b. Lengths, table and rows are int32 on the device, with contiguous columns. With `cu_seqlens_q`, q
     and o are (rows of all sequences, heads, head_dim), lse is (heads, rows), and `seqlen_q` bounds the queries of a
     sequence. `scales` are the factors of keys and of values in a float8_e4m3fn cache: a float, or float32 (batch, heads_k)
-    on the device. `share` is another launch on the same stream; this launch uses its workspace if that is large enough.
+    on the device. In an int8 cache they are float32 (pages, page, heads_k). `share` is another launch on the same stream; this
+    launch uses its workspace if that is large enough.
     `shared_prefixes` is (groups, pages, rest): the sequences of each group share their first pages, and rest, int32 on the
     device, has the keys of each sequence behind these pages. Padding sequences, too, need at least the keys of these pages.
     Without `v_cache`, `k_cache` is a latent cache (MLA): the values are its first columns, as many as o has. `v_cache` may have
@@ -84,9 +95,12 @@ class Launch(Planned):
             args.columns, args.table_stride = table.shape[1], table.stride(0)
         self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
                      v=(k_cache if v_cache is None else v_cache).stride())
+        if k_cache.dtype == torch.int8:
+            _token_scales(k_cache, scales)
         _scale(args, scales)
         for of in scales:
-            if isinstance(of, torch.Tensor):
+            # Strides of 0 mean contiguous scales of an int8 cache.
+            if isinstance(of, torch.Tensor) and k_cache.dtype != torch.int8:
                 args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
         args.cache_dtype, args.splits, args.chunk = CACHE_DTYPES[k_cache.dtype], splits, chunk
         self.extras(**extras)
@@ -116,7 +130,8 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head
     """Returns a call that writes k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads, head_dim).
 
     `slots` are int32 or int64: page index * keys per page + row. The kernel skips slots that the cache does not have. For a
-    float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device. `rotary` are the
+    float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device. For an int8 cache it
+    writes the `scales`, float32 (pages, page, heads): each row's largest magnitude / 127. `rotary` are the
     arguments of a rotation of k, and of queries if q is not None: cos, sin, positions, q, rotated, interleaved. With `head_dim_v`, and None for v
     and v_cache, k are rows of a latent cache (MLA), whose values are the first head_dim_v columns; the other columns rotate.
     """
@@ -131,6 +146,8 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head
     args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
     args.dtype, args.cache_dtype = DTYPES[k.dtype], CACHE_DTYPES[k_cache.dtype]
     args.wide_slots = int(slots.dtype == torch.int64)
+    if k_cache.dtype == torch.int8:
+        _token_scales(k_cache, scales)
     _scale(args, scales)
     if rotary is not None:
         _rotate(args, *rotary)
@@ -178,7 +195,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
 
     Three arguments are FlashAttention-3's. With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a sequence
     has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors of a
-    float8_e4m3fn cache. `sinks` are logits, one per head, that belong to no key. `chunk` makes results independent of the batch.
+    float8_e4m3fn cache. For an int8 cache they are float32 (pages, page, heads_k), without pages (batch_cache, seqlen_cache,
+    heads_k): the factor of each row. The call writes the factors of the rows of `k` and `v`: largest magnitude / 127. `sinks`
+    are logits, one per head, that belong to no key. `chunk` makes results independent of the batch.
     `extras` are the arguments of ferroflash.Planned.extras.
 
     Returns o, or with return_softmax_lse (o, lse). lse is float32 (batch, heads, seqlen_q), or (heads, rows) for varlen. For a
@@ -201,11 +220,15 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     if k is not None and (k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape):
         raise Unsupported(f"k, v with v_cache of strides {v_cache.stride()}: an append needs k_cache's shape and strides")
     if k_cache.stride(-1) != 1 or v_cache.stride(-1) != 1 or q.dtype not in DTYPES or k_cache.dtype not in CACHE_DTYPES:
-        raise Error("tensors must be float16 or bfloat16 (the cache float8_e4m3fn, too), columns contiguous")
+        raise Error("tensors must be float16 or bfloat16 (the cache float8_e4m3fn or int8, too), columns contiguous")
     if (cu_seqlens_q is None) != (max_seqlen_q is None) or q.dim() != (4 if cu_seqlens_q is None else 3):
         raise Error(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and max_seqlen_q")
-    scales = tuple(scale.float() if isinstance(scale, torch.Tensor) else scale for scale in (k_descale, v_descale))
-    tensors = [scale for scale in scales if isinstance(scale, torch.Tensor)]
+    scales, tensors = (k_descale, v_descale), []
+    if k_cache.dtype == torch.int8:
+        _token_scales(k_cache, scales)
+    else:
+        scales = tuple(scale.float() if isinstance(scale, torch.Tensor) else scale for scale in scales)
+        tensors = [scale for scale in scales if isinstance(scale, torch.Tensor)]
     if len(tensors) == 2 and scales[0].stride() != scales[1].stride():
         raise Error(f"k_descale and v_descale must have equal strides, not {scales[0].stride()} and {scales[1].stride()}")
     if tensors and k is not None:

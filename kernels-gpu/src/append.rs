@@ -103,9 +103,31 @@ impl<E: Unpack, C: StoreEight> Run for Append<E, C> {
     }
 }
 
+/// The largest number of parts of a row that half of a warp holds.
+const HALF: u32 = 16;
+
+/// Like [`append`], for rows of at most [`HALF`] parts: one half of the warp has the key, the other half has
+/// the value, so that fewer lanes idle.
+#[inline(always)]
+fn append_halves<E: Unpack>(p: &AppendParams, block: &Block<AppendInt8<E>>) -> Option<()> {
+    let own = OwnPart::new(&p.parts, block)?;
+    let (token, head) = p.heads.div_rem(own.row());
+    let ((which, own), row, warp) = (own.of_one(), [0, token, head], block.warp());
+    let bits = if which == 0 { own.bits(&p.k, row) } else { own.bits(&p.v, row) };
+    let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
+    let x = unpack_eight::<E>(bits);
+    let quantiser = RowQuantiser::of_half(x, warp);
+    to.store_scale(&p.scales, which, head, quantiser.scale(), warp);
+    to.of_one(which).store_integers(&own, [quantiser.round(x); 2]);
+    Some(())
+}
+
 impl<E: Unpack> Run for AppendInt8<E> {
     #[inline(always)]
     fn run(p: AppendParams, block: Block<Self>, _: Smem<Self>) {
-        append(&p, &block);
+        match p.k.chunks.max(p.v.chunks) <= HALF {
+            true => append_halves(&p, &block),
+            false => append(&p, &block),
+        };
     }
 }

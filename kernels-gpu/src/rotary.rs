@@ -75,7 +75,7 @@ impl<E: Unpack, A: Store> Run for RotaryAppend<E, A> {
         let row = [0, token, head];
         let [k, v] = [&p.append.k, &p.append.v].map(|tensor| [one.bits(tensor, row), two.bits(tensor, row)]);
         let Some(to) = CacheRow::new(&p.append.cache, &p.append.slots, token, head) else { return };
-        let to = if p.append.v.chunks == 0 { to.of_key() } else { to };
+        let to = if p.append.v.chunks == 0 { to.of_one(0) } else { to };
         let k = rotate::<E>(&p, position, i, k);
         A::store(&p.append, &to, &[one, two], head, [k, v], block.warp());
     }

@@ -220,6 +220,45 @@ def cached(name, sizes, page, options):
     return row
 
 
+# name, [batch, seqlen_q, heads_q, heads_k, head_dim], keys per page, options
+INTEGERS = [
+    ("int8 cache", [3, 1, 8, 2, 128], 16, {}),
+    ("int8 cache, 4 queries, window, softcap", [3, 4, 8, 1, 64], 5, {"window_size": (60, 0), "softcap": 20.0}),
+    ("prompts on an int8 cache", [3, 150, 8, 2, 64], 16, {"causal": True}),
+]
+
+
+def integer_cached(name, sizes, page, options):
+    """Appends new keys to an int8 cache and attends to it; compares the new rows with torch, each sequence with float64."""
+    batch, rows, heads, heads_k, dim = sizes
+    lengths = torch.tensor([(97 * (b + 3)) % 600 for b in range(batch)], dtype=torch.int32, device="cuda")
+    make = lambda *shape: torch.randn(*shape, device="cuda", dtype=F16)
+    q, k, v = make(batch, rows, heads, dim), make(batch, rows, heads_k, dim), make(batch, rows, heads_k, dim)
+    columns = -(-(600 + rows) // page)
+    pages = [batch * columns, page, heads_k]
+    pool = [torch.randint(-127, 128, (*pages, dim), dtype=torch.int8, device="cuda") for _ in range(2)]
+    scales = [torch.rand(*pages, device="cuda") * 0.02 for _ in range(2)]
+    table = torch.randperm(batch * columns, device="cuda").reshape(batch, columns).int()
+    o, lse = kvcache.flash_attn_with_kvcache(q, *pool, k, v, cache_seqlens=lengths, block_table=table, k_descale=scales[0],
+                                             v_descale=scales[1], return_softmax_lse=True, **options)
+    row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": True}
+    for b, length in enumerate(lengths.tolist()):
+        own = [t[table[b].long()].reshape(-1, *t.shape[2:])[:length + rows] for t in (*pool, *scales)]
+        for new, stored, scale in zip((k, v), own[:2], own[2:]):
+            meant = new[b].float().abs().amax(-1) / 127
+            row["passed"] &= torch.equal(scale[length:], meant)
+            row["passed"] &= torch.equal(stored[length:], (new[b].float() / meant[..., None]).round().to(torch.int8))
+        keys, values = [(t.double() * scale.double()[..., None])[None] for t, scale in zip(own[:2], own[2:])]
+        exact, exact_lse = attend(q[b:b + 1], keys, values, torch.float64, **options)
+        naive, _ = attend(q[b:b + 1], keys, values, F16, **options)
+        error = largest(o[b:b + 1].double() - exact)
+        # Decode rounds each product of a probability and a scale to float16.
+        tolerance = 2 * largest(naive.double() - exact) + 1e-5 + 2.0**-11 * largest(values)
+        row["passed"] &= error <= tolerance and largest(lse[b:b + 1].double() - exact_lse) <= 1e-3
+        row["error"], row["tolerance"] = max((row["error"], row["tolerance"]), (error, tolerance))
+    return row
+
+
 # name, [(queries, keys), ..], [heads_q, heads_k, head_dim]
 RAGGED = [
     ("ragged queries on eight bits", [(1, 900), (150, 150), (0, 17), (4, 300), (70, 300)], [8, 2, 128]),
@@ -434,6 +473,7 @@ def main(out):
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
     rows += [without_kernel(*case) for case in WITHOUT_KERNEL]
     rows += [cached(*case) for case in CACHES] + [ragged(*case) for case in RAGGED]
+    rows += [integer_cached(*case) for case in INTEGERS]
     rows += [latent(*case) for case in LATENTS] + [packed(*case) for case in PACKED]
     for name, work in (("another stream", on_another_stream), ("a graph", in_a_graph), ("threads", in_threads),
                        ("packed, in a graph, other lengths", packed_in_a_graph), ("merged", merged),

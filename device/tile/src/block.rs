@@ -194,6 +194,15 @@ impl Warp {
         unsafe { warp::largest(x) }
     }
 
+    /// The largest of the numbers of this lane's half of the warp.
+    #[inline(always)]
+    pub fn largest_of_half(self, x: u32) -> u32 {
+        [8, 4, 2, 1].iter().fold(x, |x, lanes| {
+            // SAFETY: `Warp` stands for 32 converged lanes.
+            x.max(unsafe { warp::shuffle_xor(f32::from_bits(x), *lanes) }.to_bits())
+        })
+    }
+
     /// Combines the values of the eight lanes that share accumulator columns.
     #[inline(always)]
     pub(crate) fn octet(self, x: f32, f: impl Fn(f32, f32) -> f32) -> f32 {

@@ -38,11 +38,12 @@ impl CacheRow {
         Some(CacheRow { key, value, bytes: [cache.chunks * 16; 2], slot: slot as u32 })
     }
 
-    /// The row without its value: stores then write the key alone. In a latent cache, the value is a part of
-    /// the key.
+    /// The row with its key (0) or its value (1) alone: stores write nothing else. In a latent cache, the
+    /// value is a part of the key.
     #[inline(always)]
-    pub fn of_key(self) -> Self {
-        CacheRow { bytes: [self.bytes[0], 0], ..self }
+    pub fn of_one(self, which: u32) -> Self {
+        let [key, value] = self.bytes;
+        CacheRow { bytes: if which == 0 { [key, 0] } else { [0, value] }, ..self }
     }
 
     /// Stores this thread's 16 bytes of the key and 16 bytes of the value.
@@ -83,6 +84,17 @@ impl CacheRow {
                 // `PerHead` promises.
                 unsafe { st_global_b32(at, scales[which].to_bits()) }
             }
+        }
+    }
+
+    /// Stores the scale of the key (0) or of the value (1) of head `head`, once per half of a warp.
+    #[inline(always)]
+    pub fn store_scale(&self, to: &[PerHead; 2], which: u32, head: u32, scale: f32, warp: Warp) {
+        if warp.lane().is_multiple_of(16) {
+            let [key, value] = [0, 1].map(|which| per_head_at(&to[which], self.slot, head));
+            // SAFETY: the slot exists. Each slot of every head has a scale, at a multiple of 4, as `PerHead`
+            // promises.
+            unsafe { st_global_b32(if which == 0 { key } else { value }, scale.to_bits()) }
         }
     }
 

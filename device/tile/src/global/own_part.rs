@@ -39,6 +39,13 @@ impl OwnPart {
         pairs.parts(self.part).map(|part| OwnPart { row, part })
     }
 
+    /// This lane's part of the key (0) or of the value (1), instead of one part of both, if each warp has a
+    /// row of at most 16 parts. Lanes 0 to 15 have the key's parts, lanes 16 to 31 the value's.
+    #[inline(always)]
+    pub fn of_one(self) -> (u32, OwnPart) {
+        (self.part / 16, OwnPart { row: self.row, part: self.part % 16 })
+    }
+
     /// Calls `make` for each thread's part and, after a block barrier, `store` with the result of `make`.
     /// `store` may therefore overwrite the input of `make`, even within a row.
     #[inline(always)]

@@ -21,6 +21,24 @@ impl RowQuantiser {
     /// zeros.
     #[inline(always)]
     pub fn new<const PARTS: usize>(parts: [[f32; 8]; PARTS], warp: Warp) -> Self {
+        let largest = Self::largest(parts);
+        // The lanes may come from two branches, for example of columns that are rotated and that are not.
+        warp.sync();
+        Self::of(warp.largest(largest))
+    }
+
+    /// The scale of a row that half of the warp's lanes have. The other half has another row.
+    #[inline(always)]
+    pub fn of_half(part: [f32; 8], warp: Warp) -> Self {
+        let largest = Self::largest([part]);
+        // The halves come from two branches.
+        warp.sync();
+        Self::of(warp.largest_of_half(largest))
+    }
+
+    /// The bits of the largest magnitude.
+    #[inline(always)]
+    fn largest<const PARTS: usize>(parts: [[f32; 8]; PARTS]) -> u32 {
         let mut largest = 0;
         for part in parts {
             for x in part {
@@ -29,9 +47,7 @@ impl RowQuantiser {
                 largest = largest.max(x.to_bits() & 0x7fff_ffff);
             }
         }
-        // The lanes may come from two branches, for example of columns that are rotated and that are not.
-        warp.sync();
-        Self::of(warp.largest(largest))
+        largest
     }
 
     /// The scale for this largest magnitude.
