@@ -255,8 +255,7 @@ const REFUSED: &[Refused] = &[
     (|d| counters(d, Counters { address: FAR, bytes: 512 }), true, &["counters", "must not overlap q"]),
     (|d| counters(d, Counters { address: 9 * FAR, bytes: 508 }),
         true, &["counters.bytes", "508", "512"]),
-    (|d| d.config = Some("fwd_f16_d64_full_128x64"),
-        true, &["config", "for caches of keys and values", "or `paged`"]),
+    (|d| d.config = Some("fwd_f16_d64_full_128x64"), true, &["config", "for caches of keys and values"]),
     (|d| { *d = decode(Shape { queries: 17, head_dim: 272, ..LLAMA }); e4m3(d) },
         false, &["cache of e4m3", "head_dim up to 256", "at most 64 rows"]),
     (|d| {

@@ -42,8 +42,12 @@ const fn places(slots: u64, rows: u64) -> u64 {
 
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
-    // 16 heads fill one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 hold four.
-    ("h200", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, places(132, 16)),
+    // 16 heads fill one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 hold four. On
+    // an H200, two blocks of two stages share an SM if several sequences are split.
+    ("h200", [8, 1, 16], "mla_f16_d576_causal_16x32", 264, places(264, 16)),
+    ("h200", [7, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, places(132, 16)),
+    ("h200", [33, 1, 16], "mla_f16_d576_causal_16x32", 264, places(264, 16)),
+    ("h200", [34, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, places(132, 16)),
     ("a100", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 108, places(108, 16)),
     ("l4", [8, 1, 16], "mla_f16_d576_causal_16x32", 58, places(58, 16)),
     ("a10", [8, 1, 16], "mla_f16_d576_causal_16x32", 72, places(72, 16)),
