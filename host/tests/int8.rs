@@ -6,7 +6,7 @@ use crate::on_cache::{FAR, Shape, card, decode};
 use crate::parts::cache;
 use core::mem::{offset_of, size_of};
 use ferroflash::{request::*, *};
-use spec::{AppendParams, DecodeParams, PagedParams, PerHead};
+use spec::{AppendParams, DecodeOrder, DecodeParams, PagedParams, PerHead};
 
 /// 8 sequences of 1 query on at most 4096 keys, in 2048 pages of 16.
 const ONE: Shape = Shape {
@@ -210,6 +210,16 @@ fn scales_are_in_the_parameters() -> Result<(), Error> {
         // SAFETY: nothing runs.
         unsafe { attention.launch(&plan, &request, &7) }?;
         check(sent(), size, at, [8, 32]);
+    }
+    // Blocks of 8 rows split a sequence from two shares of the device on, blocks of 16 rows from more.
+    for (shape, threshold) in [(ONE, 1.99_f32), (Shape { queries: 4, ..ONE }, 2.25)] {
+        let request = request(shape);
+        let plan = attention.plan(&request)?;
+        attention.load(&plan)?;
+        // SAFETY: nothing runs.
+        unsafe { attention.launch(&plan, &request, &7) }?;
+        let at = offset_of!(DecodeParams, order) + offset_of!(DecodeOrder, threshold);
+        assert_eq!(sent()[at..][..4], threshold.to_ne_bytes(), "{}", plan.contract().symbol);
     }
     let request = append(DType::F16);
     let plan = attention.plan(&request)?;

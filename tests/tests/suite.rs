@@ -6,6 +6,7 @@ mod decode_tensors;
 mod failures;
 mod few;
 mod hopper_paged;
+mod integers;
 mod lineage;
 mod merge;
 mod mixed;

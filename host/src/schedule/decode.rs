@@ -4,16 +4,16 @@
 //! rows.
 use crate::place::Place;
 use crate::request::Splits;
-use crate::{Capabilities, Error, Problem};
+use crate::{Capabilities, DType, Error, Problem};
 use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Keys, LEAST_KEYS, Partials};
 
 /// If the device has fewer shares than this number, decode splits no sequence. Two thread blocks that take
 /// half of a sequence each, and end at the same time, cost more than one thread block that takes the whole
 /// sequence (H200, docs/performance-log.md).
 const THRESHOLD: f32 = 2.25;
-/// [`THRESHOLD`] for latent caches. Their work items take many products per byte, so an idle half of the
-/// device costs more than a merge.
-const LATENT_THRESHOLD: f32 = 1.99;
+/// [`THRESHOLD`] for latent caches and for blocks of 8 rows on int8 caches. Their work items take many
+/// instructions per byte, so an idle half of the device costs more than a merge.
+const BUSY_THRESHOLD: f32 = 1.99;
 
 /// If the grid has many waves, the number of splits is chosen for this part of the resident thread blocks. A
 /// graph that was captured for many sequences and replays few still launches all its thread blocks. The idle
@@ -187,7 +187,8 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         short if short < 2 * LEAST_KEYS => 0,
         keys => all(keys.div_ceil(LEAST_KEYS)),
     };
-    let threshold = if entry.keys == Keys::Latent { LATENT_THRESHOLD } else { THRESHOLD };
+    let is_busy = entry.keys == Keys::Latent || entry.kv_dtype == DType::Int8 && entry.tile_m == 8;
+    let threshold = if is_busy { BUSY_THRESHOLD } else { THRESHOLD };
     // Computes the maximum number of work items per row block and key head, and the number of places, if the
     // device has this number of shares.
     let bounds = |share: f32| match p.splits {
