@@ -58,6 +58,10 @@ pub(super) trait Arithmetic: Copy + Sync {
     type Real: Real;
     /// Rounds the result of a step to this arithmetic's storage type.
     fn round(self, x: Self::Real) -> Self::Real;
+    /// Rounds an element of K or V, which is multiplied with its row's scale, to the storage type.
+    fn round_element(self, x: f32) -> Self::Real {
+        self.round(Self::Real::from_f32(x))
+    }
 }
 
 /// The exact arithmetic: f64 without rounding.
@@ -67,6 +71,19 @@ impl Arithmetic for Exact {
     type Real = f64;
     fn round(self, x: f64) -> f64 {
         x
+    }
+}
+
+/// The exact arithmetic on elements of K and V that are rounded to a type.
+#[derive(Clone, Copy)]
+pub(super) struct OnElementsOf(pub DType);
+impl Arithmetic for OnElementsOf {
+    type Real = f64;
+    fn round(self, x: f64) -> f64 {
+        x
+    }
+    fn round_element(self, x: f32) -> f64 {
+        f64::from(decode(self.0, encode(self.0, f64::from(x))))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attention, written once for every arithmetic.
 use super::alibi::Slopes;
-use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
+use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, OnElementsOf, Real, encode};
 use super::extras::Extras;
 use super::masks;
 use super::sequences::Sequences;
@@ -192,6 +192,11 @@ pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
+/// Computes attention in f64, without sinks, on elements of K and V that are rounded to the inputs' type.
+pub(super) fn on_rounded_elements(inputs: &Inputs) -> Outputs {
+    attention(inputs, OnElementsOf(inputs.problem.dtype))
+}
+
 /// Computes attention without sinks, and rounds every intermediate result to the inputs' type: rows times
 /// their scales, scaled keys, scores, probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
@@ -217,10 +222,9 @@ fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
             let mut v = Vec::with_capacity(columns * keys);
             for key in 0..keys {
                 for (d, x) in inputs.k.values(batch, key, head).enumerate() {
-                    let x = arithmetic.round(A::Real::from_f32(x));
-                    k_transposed[d * keys + key] = arithmetic.round(x * scale);
+                    k_transposed[d * keys + key] = arithmetic.round(arithmetic.round_element(x) * scale);
                 }
-                v.extend(inputs.v.values(batch, key, head).map(|x| arithmetic.round(A::Real::from_f32(x))));
+                v.extend(inputs.v.values(batch, key, head).map(|x| arithmetic.round_element(x)));
             }
             (k_transposed, v)
         })
