@@ -1,14 +1,17 @@
 //! Page allocation, on the host.
 use crate::errors::invalid;
 use candle::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of keys per sequence: kernels read lengths as signed 32-bit integers.
 pub(crate) const MOST: usize = i32::MAX as usize;
 
 /// The free pages of a KV cache. One pool serves the KV caches of all layers, because a sequence has the same
 /// page indices in each layer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PagePool {
+    /// Its sequences have this number.
+    number: u64,
     page: usize,
     free: Vec<u32>,
     /// The number of sequences that have each page.
@@ -18,6 +21,8 @@ pub struct PagePool {
 /// A sequence: its pages in order, and its number of keys.
 #[derive(Debug, Default)]
 pub struct Sequence {
+    /// The number of the pool of its pages, if it has pages.
+    pool: Option<u64>,
     pages: Vec<u32>,
     keys: usize,
 }
@@ -26,8 +31,10 @@ impl PagePool {
     /// Returns a pool of `pages` pages with `page` keys each.
     pub fn new(pages: usize, page: usize) -> Self {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
+        static POOLS: AtomicU64 = AtomicU64::new(0);
+        let number = POOLS.fetch_add(1, Ordering::Relaxed);
         let holders = vec![0; pages as usize];
-        PagePool { page: page.max(1), free: (0..pages).rev().collect(), holders }
+        PagePool { number, page: page.max(1), free: (0..pages).rev().collect(), holders }
     }
 
     /// Returns the number of keys per page.
@@ -44,8 +51,17 @@ impl PagePool {
     /// before the call.
     ///
     /// # Errors
-    /// Returns an error if the pool has too few pages, or the sequence would reach 2^31 keys.
+    /// Returns an error if the pool has too few pages, if the sequence has pages of another pool, or if it
+    /// would reach 2^31 keys.
     pub fn grow(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<()> {
+        if !self.has(sequence) {
+            let expected = "it must be new, or have pages of this pool: grow it with its own pool";
+            return Err(invalid(
+                "sequence",
+                format_args!("{} pages of another pool", sequence.pages.len()),
+                expected,
+            ));
+        }
         let keys = sequence.with(tokens)?;
         let pages = keys.div_ceil(self.page).saturating_sub(sequence.pages.len());
         let Some(left) = self.free.len().checked_sub(pages) else {
@@ -56,34 +72,42 @@ impl PagePool {
             sequence.pages.push(page);
             self.holders[page as usize] = 1;
         }
+        sequence.pool = (!sequence.pages.is_empty()).then_some(self.number);
         Ok(())
     }
 
     /// Returns a sequence that begins with the first `keys` keys of another sequence, such as the keys of a
     /// system prompt. Both sequences have the pages that hold these keys alone. [`Sequence::keys`] says how
     /// many keys the new sequence has; the model computes its other tokens. With
-    /// [`Step::sharing`](crate::Step::sharing), launches read shared pages once.
+    /// [`Step::sharing`](crate::Step::sharing), launches read shared pages once. With a sequence of another
+    /// pool, the new sequence has no keys.
     pub fn share(&mut self, of: &Sequence, keys: usize) -> Sequence {
-        let whole = (keys.min(of.keys) / self.page).min(of.pages.len());
+        let whole = if self.has(of) { (keys.min(of.keys) / self.page).min(of.pages.len()) } else { 0 };
         let pages = of.pages[..whole].to_vec();
         for page in &pages {
-            if let Some(holders) = self.holders.get_mut(*page as usize) {
-                *holders = holders.saturating_add(1);
-            }
+            self.holders[*page as usize] += 1;
         }
-        Sequence { pages, keys: whole * self.page }
+        Sequence { pool: of.pool.filter(|_| whole > 0), pages, keys: whole * self.page }
     }
 
-    /// Frees the pages of a sequence that no other sequence shares.
+    /// Frees the pages of a sequence that no other sequence shares. A sequence of another pool has no pages
+    /// of this pool.
     pub fn release(&mut self, sequence: Sequence) {
+        if !self.has(&sequence) {
+            return;
+        }
         for page in sequence.pages.into_iter().rev() {
-            // Pages of another pool are ignored.
-            let Some(holders) = self.holders.get_mut(page as usize) else { continue };
-            *holders = holders.saturating_sub(1);
+            let holders = &mut self.holders[page as usize];
+            *holders -= 1;
             if *holders == 0 {
                 self.free.push(page);
             }
         }
+    }
+
+    /// Returns whether a sequence's pages are this pool's, or the sequence has no pages.
+    fn has(&self, sequence: &Sequence) -> bool {
+        sequence.pool.is_none_or(|number| number == self.number)
     }
 }
 

@@ -97,6 +97,13 @@ fn numbers_without_end() -> Result<()> {
     check(pool.grow(&mut sequence, usize::MAX), "invalid tokens");
     check(pool.grow(&mut sequence, 100), "invalid free pages");
     assert_eq!((pool.free(), sequence.pages().len()), (2, 2));
+    let mut other = PagePool::new(4, 16);
+    check(other.grow(&mut sequence, 1), "invalid sequence");
+    assert_eq!((other.share(&sequence, 16).keys(), other.free()), (0, 4));
+    let shared = pool.share(&sequence, 16);
+    assert_eq!(shared.pages(), &sequence.pages()[..1]);
+    other.release(shared);
+    assert_eq!((other.free(), pool.free()), (4, 2));
     for ([sequences, tokens, columns, page], words) in [
         ([1, 1, 1, 0], "invalid page"),
         ([usize::MAX, 1, 1, 16], "invalid step"),

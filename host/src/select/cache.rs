@@ -61,9 +61,15 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         let solves = |e: &&AttnInfo| solves(e) && e.scores == scores;
         named.map_or(Ok(()), |entry| reads_cache(entry, p))?;
         let entry = named.filter(solves).ok_or_else(|| {
+            let rows = match p.rows() {
+                rows if rows > MAX_ROWS => {
+                    format!(" and {rows} rows per key head, more than decode kernels hold ({MAX_ROWS})")
+                }
+                _ => String::new(),
+            };
             let expected = format_args!(
-                "it must be a kernel for {} on a cache of {}, {} and this mask: `ferroflash kernels --family \
-                 paged`",
+                "it must be a kernel for {} on a cache of {}, {} and this mask{rows}: `ferroflash kernels \
+                 --family paged`",
                 p.dtype.name(),
                 cache_dtype.name(),
                 p.named_columns()

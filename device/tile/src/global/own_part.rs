@@ -4,7 +4,7 @@ use crate::global::{LoadEight, StoreEight};
 use contract::{Kernel, PartPairs, RowParts, RowValues, Tensor};
 use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_b32, st_global_v4_b32};
 
-/// Eight columns of one row. Two threads of a launch never have the same part.
+/// Eight columns of one row. Two threads of a launch never have the same part, except by [`Self::of_one`].
 pub struct OwnPart {
     row: u32,
     part: u32,
@@ -40,7 +40,7 @@ impl OwnPart {
     }
 
     /// This lane's part of the key (0) or of the value (1), instead of one part of both, if each warp has a
-    /// row of at most 16 parts. Lanes 0 to 15 have the key's parts, lanes 16 to 31 the value's.
+    /// row of at most 16 parts. Lanes 0 to 15 store parts of the key alone, lanes 16 to 31 of the value.
     #[inline(always)]
     pub fn of_one(self) -> (u32, OwnPart) {
         (self.part / 16, OwnPart { row: self.row, part: self.part % 16 })
