@@ -58,9 +58,13 @@ pub(super) trait Arithmetic: Copy + Sync {
     type Real: Real;
     /// Rounds the result of a step to this arithmetic's storage type.
     fn round(self, x: Self::Real) -> Self::Real;
-    /// Rounds an element of K or V, which is multiplied with its row's scale, to the storage type.
-    fn round_element(self, x: f32) -> Self::Real {
+    /// Rounds an element of K, which is multiplied with its row's scale, to the storage type.
+    fn round_key(self, x: f32) -> Self::Real {
         self.round(Self::Real::from_f32(x))
+    }
+    /// Rounds an element of V like an element of K.
+    fn round_value(self, x: f32) -> Self::Real {
+        self.round_key(x)
     }
 }
 
@@ -82,8 +86,21 @@ impl Arithmetic for OnElementsOf {
     fn round(self, x: f64) -> f64 {
         x
     }
-    fn round_element(self, x: f32) -> f64 {
+    fn round_key(self, x: f32) -> f64 {
         f64::from(decode(self.0, encode(self.0, f64::from(x))))
+    }
+}
+
+/// The exact arithmetic on the magnitudes of V.
+#[derive(Clone, Copy)]
+pub(super) struct OnMagnitudes;
+impl Arithmetic for OnMagnitudes {
+    type Real = f64;
+    fn round(self, x: f64) -> f64 {
+        x
+    }
+    fn round_value(self, x: f32) -> f64 {
+        f64::from(x.abs())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attention, written once for every arithmetic.
 use super::alibi::Slopes;
-use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, OnElementsOf, Real, encode};
+use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, OnElementsOf, OnMagnitudes, Real, encode};
 use super::extras::Extras;
 use super::masks;
 use super::sequences::Sequences;
@@ -197,6 +197,11 @@ pub(super) fn on_rounded_elements(inputs: &Inputs) -> Outputs {
     attention(inputs, OnElementsOf(inputs.problem.dtype))
 }
 
+/// Computes attention in f64, without sinks, on the magnitudes of V.
+pub(super) fn on_magnitudes(inputs: &Inputs) -> Outputs {
+    attention(inputs, OnMagnitudes)
+}
+
 /// Computes attention without sinks, and rounds every intermediate result to the inputs' type: rows times
 /// their scales, scaled keys, scores, probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
@@ -222,9 +227,9 @@ fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
             let mut v = Vec::with_capacity(columns * keys);
             for key in 0..keys {
                 for (d, x) in inputs.k.values(batch, key, head).enumerate() {
-                    k_transposed[d * keys + key] = arithmetic.round(arithmetic.round_element(x) * scale);
+                    k_transposed[d * keys + key] = arithmetic.round(arithmetic.round_key(x) * scale);
                 }
-                v.extend(inputs.v.values(batch, key, head).map(|x| arithmetic.round_element(x)));
+                v.extend(inputs.v.values(batch, key, head).map(|x| arithmetic.round_value(x)));
             }
             (k_transposed, v)
         })

@@ -139,6 +139,9 @@ impl DecodeMemory {
         let inputs = Inputs::new(case.problem(b, keys), q, k?, v?)?;
         let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, [b, 0]);
         let mut reference = Reference::of_columns(&inputs, case.columns());
+        if case.shared.is_some() {
+            reference = reference.of_merged_states(&inputs);
+        }
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);
         }

@@ -1,6 +1,6 @@
 //! The tolerance rule.
 use super::arithmetic::unit_roundoff;
-use super::attention::{Inputs, Outputs, naive, on_rounded_elements, without_sinks};
+use super::attention::{Inputs, Outputs, naive, on_magnitudes, on_rounded_elements, without_sinks};
 use super::tensor::HostTensor;
 use ferroflash::DType;
 
@@ -168,6 +168,15 @@ impl Reference {
             reference.add_sinks(inputs.problem().dtype, sinks);
         }
         reference
+    }
+
+    /// Permits one more rounding, for a result that is merged from states: kernels round O of each state to
+    /// the inputs' type. The weighted sum of the states' magnitudes is at most that of V.
+    #[must_use]
+    pub fn of_merged_states(self, inputs: &Inputs) -> Self {
+        let largest = on_magnitudes(inputs).out.into_iter().fold(0.0, f64::max);
+        let rounding = unit_roundoff(inputs.problem().dtype) * largest;
+        Reference { tolerance: self.tolerance + rounding, ..self }
     }
 
     /// The tolerances of an exact result and of a naive result in `dtype`.

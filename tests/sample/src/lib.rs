@@ -39,9 +39,15 @@ pub fn sample() -> Vec<Contract> {
     all.into_iter().map(|(kernel, _)| kernel).filter(|kernel| taken.contains(kernel.symbol)).collect()
 }
 
-/// The kernels that the program's tests run on caches whose values have another head dim than keys.
-const OF_TWO_WIDTHS: [&str; 3] =
-    ["paged_f16_d192x128_causal_64x48", "paged_f16_d192x128_local_64x32", "paged_f16_d256_local_64x32"];
+/// More kernels that tests run: on caches whose values have another head dim than keys, on shared prefixes,
+/// and on int8 caches.
+const OF_TESTS: [&str; 5] = [
+    "paged_f16_d192x128_causal_64x48",
+    "paged_f16_d192x128_local_64x32",
+    "paged_f16_d256_local_64x32",
+    "hopper_paged_f16_d128_causal_128x128",
+    "append_f16_int8",
+];
 
 /// The attention kernels of small problems in tests, in f16 and with head dim 64.
 fn of_small_problems() -> impl Iterator<Item = &'static AttnInfo> {
@@ -74,9 +80,9 @@ fn planned() -> impl Iterator<Item = Contract> {
     }
     let shape = |entry: &AttnInfo| (entry.tile_m, entry.tile_n, entry.stages, entry.warps(), entry.path);
     let configuration = LINEAGE.iter().filter(move |entry| shape(entry) == shape(&LINEAGE[0]));
-    let named = spec::attention().filter(|entry| OF_TWO_WIDTHS.contains(&entry.contract.symbol));
-    let entries = decode.into_iter().chain(least.into_values()).chain(configuration).chain(named);
-    entries.map(|entry| entry.contract).chain(MERGES.first().map(|merge| merge.contract))
+    let named = spec::kernels().filter(|kernel| OF_TESTS.contains(&kernel.symbol));
+    let entries = decode.into_iter().chain(least.into_values()).chain(configuration);
+    entries.map(|entry| entry.contract).chain(named).chain(MERGES.first().map(|merge| merge.contract))
 }
 
 /// A kernel, the second kernel of its launches, and the kernels that combine the splits of both.

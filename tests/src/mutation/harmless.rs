@@ -119,6 +119,12 @@ const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch],
+        source: ["mainloop.rs", "if edge && !seen.any(tile_n, warp)"],
+        reason: SKIP,
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NeverBranch],
         source: ["forward.rs", "if i < range.end - range.start"],
         reason: "A tile that reaches this line sees at least one block of keys.",
         idle: true,

@@ -19,8 +19,8 @@ pub struct LaneScales {
 }
 
 impl LaneScales {
-    /// Loads the scales of this lane's rows. A scale of a value below [`SMALLEST`] becomes [`SMALLEST`], and
-    /// its value becomes practically 0.
+    /// Loads the scales of this lane's rows. A scale of a value below 2^-48 becomes 2^-48, so its value is
+    /// practically 0.
     #[inline(always)]
     pub fn load(scales: &impl StageScales, warp: Warp) -> Self {
         let [keys, values] = scales.load_lane(warp.lane / 4);

@@ -35,6 +35,13 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["rotary.rs", "OwnPart::new(&p.append.parts, &block)"],
+        kernels: appends,
+        reason: "Behind the last row, there are zeros, no position and no slot.",
+        ..CLASS
+    },
+    Harmless {
         operators: &[Operator::NeverBranch, Operator::OffByOne],
         source: ["exchange/columns.rs", "if column < columns"],
         kernels: decodes,
@@ -70,6 +77,14 @@ pub(super) const HARMLESS: &[Harmless] = &[
         kernels: decodes,
         reason: "Either search finds each item once. The search for whole sequences makes no splits, which \
                  only affects speed.",
+        ..CLASS
+    },
+    Harmless {
+        operators: &[Operator::NegateBranch],
+        source: ["decode/schedule.rs", "let items = if groups <= 32"],
+        kernels: decodes,
+        reason: "With at most 32 groups of 32 sequences, blocks search for items behind the last one, and find \
+                 none.",
         ..CLASS
     },
     Harmless {
