@@ -19,7 +19,9 @@ fn check(sample: Sample, is_of_kind: impl Fn(&Subject) -> bool) {
     let score = score(&subject, sample, |_| (), || ());
     let unexplained: Vec<_> = score.unexplained().collect();
     assert!(unexplained.is_empty(), "{}, {sample:?}: {unexplained:#?}", subject.kernel.symbol);
-    assert!(score.caught() * 2 > score.mutants && score.results > 0, "{score:#?}");
+    // Many mutants of a kernel that merges splits only change which block has which splits.
+    let part = if subject.merges() && subject.of.family() == "decode" { 3 } else { 2 };
+    assert!(score.caught() * part > score.mutants && score.results > 0, "{score:#?}");
     assert!(score.checkers.values().sum::<usize>() > 0, "{score:#?}");
 }
 
@@ -64,8 +66,6 @@ fn decoding() {
 
 #[test]
 fn merging_splits() {
-    // A large part of this kernel distributes work, and many mutants of that part only change the
-    // distribution.
     let sample = Sample { each: Some(2), ..SAMPLE };
     check(sample, |subject| subject.merges() && subject.of.family() == "decode");
 }

@@ -140,7 +140,7 @@ impl DecodeMemory {
         let inputs = inputs.alibi(case.alibi.then_some(&self.slopes), b).extras(&self.extras, [b, 0]);
         let mut reference = Reference::of_columns(&inputs, case.columns());
         if case.shared.is_some() {
-            reference = reference.of_merged_states(&inputs);
+            reference = reference.of_merged_states(&inputs, 1.0);
         }
         if case.sinks {
             reference.add_sinks(case.dtype, &self.sinks);

@@ -171,10 +171,10 @@ impl Reference {
     }
 
     /// Permits one more rounding, for a result that is merged from states: kernels round O of each state to
-    /// the inputs' type. The weighted sum of the states' magnitudes is at most that of V.
+    /// the inputs' type. The weighted sum of the states' magnitudes is at most that of V, times `scale`.
     #[must_use]
-    pub fn of_merged_states(self, inputs: &Inputs) -> Self {
-        let largest = on_magnitudes(inputs).out.into_iter().fold(0.0, f64::max);
+    pub fn of_merged_states(self, inputs: &Inputs, scale: f32) -> Self {
+        let largest = on_magnitudes(inputs).out.into_iter().fold(0.0, f64::max) * f64::from(scale);
         let rounding = unit_roundoff(inputs.problem().dtype) * largest;
         Reference { tolerance: self.tolerance + rounding, ..self }
     }

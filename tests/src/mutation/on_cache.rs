@@ -115,8 +115,10 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     // numbers of queries.
     sweeps.push(plain(vec![7; 41]).packed((0..41).map(|b| b % 5).collect::<Vec<_>>()));
     sweeps.push(DecodeCase { queries: m + 1, ..plain(vec![m + 1, m, 9]) });
-    // No row of the first tile sees a key.
-    sweeps.push(plain(vec![3, 0]).packed([2 * m, m]));
+    // Sequences without keys have rows whose results are zeros. The last row has every place in a base tile's
+    // sixteen rows.
+    let empty = (1..=m / 16).map(|tiles| 16 * tiles - 3 * tiles % 16);
+    sweeps.push(plain(vec![0; m / 16]).packed(empty.collect::<Vec<_>>()));
     if entry.mask == MaskKind::Local {
         for (left, right) in [(0, 0), (3, 1), (n, 5), (m + 2 * n, 0), (2 * n, n)] {
             let [left, right] = [left, right].map(|keys| Some(keys as u32));

@@ -92,9 +92,9 @@ impl Input {
         let inputs = Inputs::new(problem, q, k, v)?.alibi(slopes.as_ref(), 0);
         let inputs = inputs.extras(&self.extras, [b, head * group]);
         let reference = Reference::of_columns(&inputs, self.columns());
-        let reference = if self.shared.is_some() { reference.of_merged_states(&inputs) } else { reference };
         let is_int8 = self.pages.dtype == DType::Int8;
-        Ok(if is_int8 { reference } else { reference.scale_values(dtype, v_scale) })
+        let reference = if is_int8 { reference } else { reference.scale_values(dtype, v_scale) };
+        Ok(if self.shared.is_some() { reference.of_merged_states(&inputs, v_scale) } else { reference })
     }
 
     /// Returns the pages of keys and of values, with their layouts. In a latent cache, the pages of keys are
