@@ -131,8 +131,9 @@ fn kernels_for_other_caches() {
     }
     let bias = Bias::rows(11 * FAR, 1 << 40, DType::F16, [1, 1, 1, 4096], 4096);
     let error = refused(ONE, |r| r.bias(bias));
-    let words = "no kernel for keys on a KV cache of int8 adds a bias to the scores under this mask; remove \
-                 the bias, or use what f16 has kernels for: full and causal masks, windows and softcap";
+    let words = "no kernel for f16 and keys on a KV cache of int8 adds a bias to the scores under this mask; \
+                 store the cache in f16, or remove the bias, or use what has kernels: full and causal masks, \
+                 windows and softcap";
     assert!(error.contains(words), "{error}");
 }
 

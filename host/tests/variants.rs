@@ -286,7 +286,7 @@ fn masks_and_biases_without_a_kernel_are_refused_by_name() {
         let error = plan(&f, card(device)).expect_err("no kernel");
         let message = error.to_string();
         assert!(matches!(error, Error::Unsupported { .. }) && message.contains(words), "{message}");
-        assert!(message.contains("no kernel for keys") && message.contains("has kernels for: "), "{message}");
+        assert!(message.contains(" and keys ") && message.contains("use what has kernels: "), "{message}");
     }
 }
 

@@ -185,7 +185,8 @@ impl<'a> File<'a> {
     pub(super) fn per_token(&self, name: &str, of: [usize; 3]) -> Result<Vec<f32>, Error> {
         if !self.has(name) {
             return Err(self.invalid(format_args!(
-                "there is no `{name}`; an I8 cache needs `{name}` [pages, page, heads] f32"
+                "there is no `{name}`; an I8 cache needs `{name}` [pages, page, heads] f32, and latent \
+                 caches (--v-width) cannot be I8"
             )));
         }
         let (words, shape) = self.words(name, &[Dtype::F32])?;

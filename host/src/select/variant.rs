@@ -14,8 +14,8 @@ const SMALL: &str = "few queries for this device: the smallest tile with this ma
 const ONLY: &str = "the only kernel with this mask and these scores that fits the device";
 const LISTS: &str = "the variant's kernel with the tile of the block mask's lists";
 /// The reason for a kernel whose output a merge kernel completes.
-const MERGED: &str = "no kernel of this head dim and mask takes sinks: a merge kernel adds them to the \
-                      output of a kernel without sinks";
+const MERGED: &str = "no kernel of this head dim, mask and dtype of keys takes sinks: a merge kernel adds \
+                      them to the output of a kernel without sinks";
 
 /// Returns whether a kernel of mask kind `kernel` solves a problem of mask kind `asked`. Windows describe
 /// full and causal masks too. On a KV cache, causal kernels also run full masks.
@@ -241,18 +241,22 @@ pub(super) fn takes_merge(p: &Problem) -> Result<(), Error> {
     if p.varlen.is_none() {
         return Ok(());
     }
-    let reason = "no kernel for varlen sequences of this head dim and mask takes sinks, and a merge \
-                  kernel would write padding rows; ask for the LSE, fill it with -inf before the \
-                  launch, and add the sinks with `Merge`";
+    let reason = "no kernel for varlen sequences of this head dim, mask and dtype of keys takes sinks, and \
+                  a merge kernel would write padding rows; with head dims up to 128, use keys in the \
+                  queries' dtype; or ask for the LSE, fill it with -inf before the launch, and add the \
+                  sinks with `Merge`";
     Err(Error::unsupported(format_args!("attention sinks for {p}"), reason))
 }
+
+/// The masks and scores of a kernel of windows.
+const ANY_WINDOW: &str = "full and causal masks, windows and softcap";
 
 /// Returns a kernel's masks and scores in words.
 fn in_words(e: &AttnInfo) -> String {
     let masks = match e.mask {
         MaskKind::Full => "full masks",
         MaskKind::Causal => "causal masks",
-        MaskKind::Local => "full and causal masks, windows and softcap",
+        MaskKind::Local => ANY_WINDOW,
         MaskKind::Prefix => "prefix masks",
         MaskKind::Chunked => "chunked masks",
         MaskKind::Bits => "masks of bits",
@@ -296,17 +300,24 @@ fn none(p: &Problem) -> Error {
     let mut kinds: Vec<_> = of_front().map(in_words).collect();
     kinds.sort_unstable();
     kinds.dedup();
+    if kinds.iter().any(|kind| kind == ANY_WINDOW) {
+        kinds.retain(|kind| !["full masks", "causal masks"].contains(&kind.as_str()));
+    }
+    let dtype = p.dtype.name();
     let keys = match p.cache {
         Some(cache) => format!("on a KV cache of {}", cache.dtype.name()),
         None => "in tensors".to_owned(),
+    };
+    let store = match p.cache {
+        Some(cache) if cache.dtype != p.dtype => format!("store the cache in {dtype}, or "),
+        _ => String::new(),
     };
     let (fault, remedy) = match p.bias {
         None => ("takes this mask with these scores", ""),
         Some(_) => ("adds a bias to the scores under this mask", "remove the bias, or "),
     };
     let reason = format_args!(
-        "no kernel for keys {keys} {fault}; {remedy}use what {} has kernels for: {}",
-        p.dtype.name(),
+        "no kernel for {dtype} and keys {keys} {fault}; {store}{remedy}use what has kernels: {}",
         kinds.join("; ")
     );
     let bias = p.bias.map_or(String::new(), |dtype| format!(" and a bias of {}", dtype.name()));

@@ -18,7 +18,10 @@ pub(super) fn choose_passes(
     query: &Query<'_>,
 ) -> Result<Result<Chosen<Passes>, &'static str>, Error> {
     let refused = |reason| match prefixes.always {
-        true => Err(Error::unsupported("shared_prefixes with `always`", reason)),
+        true => {
+            let remedy = "leave `always` (the program's --shared-pages) out: one pass is right, too";
+            Err(Error::unsupported("shared_prefixes in two passes", format_args!("{reason}; {remedy}")))
+        }
         false => Ok(Err(reason)),
     };
     if let Some(reason) = obstacle(r, query.problem, config) {
