@@ -1,6 +1,6 @@
 //! Attention, written once for every arithmetic.
 use super::alibi::Slopes;
-use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, OnElementsOf, OnMagnitudes, Real, encode};
+use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::extras::Extras;
 use super::masks;
 use super::sequences::Sequences;
@@ -192,16 +192,6 @@ pub(super) fn without_sinks(inputs: &Inputs) -> Outputs {
     attention(inputs, Exact)
 }
 
-/// Computes attention in f64, without sinks, on elements of K and V that are rounded to the inputs' type.
-pub(super) fn on_rounded_elements(inputs: &Inputs) -> Outputs {
-    attention(inputs, OnElementsOf(inputs.problem.dtype))
-}
-
-/// Computes attention in f64, without sinks, on the magnitudes of V.
-pub(super) fn on_magnitudes(inputs: &Inputs) -> Outputs {
-    attention(inputs, OnMagnitudes)
-}
-
 /// Computes attention without sinks, and rounds every intermediate result to the inputs' type: rows times
 /// their scales, scaled keys, scores, probabilities, output.
 pub fn naive(inputs: &Inputs) -> Outputs {
@@ -212,7 +202,8 @@ pub fn naive(inputs: &Inputs) -> Outputs {
     }
 }
 
-fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
+/// Computes attention without sinks in this arithmetic.
+pub(super) fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Outputs {
     if let Some(sequences) = inputs.sequences {
         return each_sequence(inputs, sequences, |one| attention(one, arithmetic));
     }

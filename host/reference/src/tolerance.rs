@@ -1,6 +1,6 @@
 //! The tolerance rule.
-use super::arithmetic::unit_roundoff;
-use super::attention::{Inputs, Outputs, naive, on_magnitudes, on_rounded_elements, without_sinks};
+use super::arithmetic::{OnElementsOf, OnMagnitudes, unit_roundoff};
+use super::attention::{Inputs, Outputs, attention, naive, without_sinks};
 use super::tensor::HostTensor;
 use ferroflash::DType;
 
@@ -160,7 +160,7 @@ impl Reference {
             reference.tolerance += unit_roundoff(DType::F16) * largest;
             // Prefill kernels round each product of an element and its row's scale. In naive attention, later
             // roundings may cancel the errors of a few rows.
-            let rounded = on_rounded_elements(inputs).first_columns(columns);
+            let rounded = attention(inputs, OnElementsOf(inputs.problem().dtype)).first_columns(columns);
             reference.tolerance += max_difference(&rounded.out, &reference.exact.out);
             reference.lse_tolerance += max_difference(&rounded.lse, &reference.exact.lse);
         }
@@ -174,7 +174,7 @@ impl Reference {
     /// the inputs' type. The weighted sum of the states' magnitudes is at most that of V, times `scale`.
     #[must_use]
     pub fn of_merged_states(self, inputs: &Inputs, scale: f32) -> Self {
-        let largest = on_magnitudes(inputs).out.into_iter().fold(0.0, f64::max) * f64::from(scale);
+        let largest = attention(inputs, OnMagnitudes).out.into_iter().fold(0.0, f64::max) * f64::from(scale);
         let rounding = unit_roundoff(inputs.problem().dtype) * largest;
         Reference { tolerance: self.tolerance + rounding, ..self }
     }

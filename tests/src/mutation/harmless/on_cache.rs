@@ -83,8 +83,8 @@ pub(super) const HARMLESS: &[Harmless] = &[
         operators: &[Operator::NegateBranch],
         source: ["decode/schedule.rs", "let items = if groups <= 32"],
         kernels: decodes,
-        reason: "With at most 32 groups of 32 sequences, blocks search for items behind the last one, and find \
-                 none.",
+        reason: "With at most 32 groups of 32 sequences, blocks search for items behind the last one, and \
+                 find none.",
         ..CLASS
     },
     Harmless {
