@@ -191,7 +191,10 @@ impl<'a> File<'a> {
         }
         let (words, shape) = self.words(name, &[Dtype::F32])?;
         if shape[..] != of {
-            let what = format_args!("`{name}` has shape {shape:?}; it must be [pages, page, heads], {of:?}");
+            let what = format_args!(
+                "`{name}` has shape {shape:?}; it must be [pages, page, heads], {of:?} (--layout says the \
+                 order of k_cache's dimensions)"
+            );
             return Err(self.invalid(what));
         }
         Ok(words.map(f32::from_le_bytes).collect())

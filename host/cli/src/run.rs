@@ -85,7 +85,17 @@ Examples:
   ferroflash run --input latent.safetensors --v-width 512 --causal --scale 0.0721 --check
 
 Write an input in Python:
-  safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16")]
+  safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16
+
+Write a KV cache in pages of 16 keys. Sequence 0 has 20 keys, in pages 5 and 2; sequence 1 has 9, in page 0:
+  integers = lambda rows: torch.tensor(rows, dtype=torch.int32)
+  safetensors.torch.save_file({
+      \"q\": q,                                          # [2, seqlen_q, heads_q, head_dim]
+      \"k_cache\": k, \"v_cache\": v,                      # [pages, 16, heads_k, head_dim]
+      \"block_table\": integers([[5, 2], [0, 0]]),
+      \"seqused_k\": integers([20, 9]),
+      # With k_cache and v_cache in int8: \"k_scale\" and \"v_scale\", float32 [pages, 16, heads_k]
+  }, \"cache.safetensors\")")]
 pub(super) struct Args {
     /// The safetensors file to read.
     #[arg(long, short)]
