@@ -41,11 +41,13 @@ pub fn sample() -> Vec<Contract> {
 
 /// More kernels that tests run: on caches whose values have another head dim than keys, on shared prefixes,
 /// and on int8 caches.
-const OF_TESTS: [&str; 5] = [
+const OF_TESTS: [&str; 7] = [
     "paged_f16_d192x128_causal_64x48",
     "paged_f16_d192x128_local_64x32",
     "paged_f16_d256_local_64x32",
     "hopper_paged_f16_d128_causal_128x128",
+    "decode_f16_d128_causal_16_tiles",
+    "decode_f16_d128_causal_16_tiles_w4",
     "append_f16_int8",
 ];
 
