@@ -68,9 +68,11 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
 /// The sweeps of a paged entry.
 pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
+    // Columns are loaded in chunks of 16 bytes.
+    let chunk = 16 / entry.kv_dtype.bytes();
     let plain = |filled: Vec<usize>| DecodeCase {
         dtype: entry.dtype,
-        cache: entry.dtype,
+        cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads: [1, 1],
         mask: Mask::Causal,
@@ -99,14 +101,14 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
         sweeps.push(DecodeCase { queries: 20, heads: [2 * 132 + 1, 1], ..plain(vec![20]) });
     }
     // Behind the last column, another row or NaN follows.
-    let narrow = (8..entry.head_dim as usize).step_by(24);
+    let narrow = (chunk..entry.head_dim as usize).step_by(3 * chunk);
     sweeps.extend(narrow.map(|head_dim| DecodeCase {
         head_dim,
         pages: Pages::Dense,
         ..plain((0..4).map(|block| block * n + 5).collect()).packed([3; 4])
     }));
     sweeps.extend((1..=5).map(|seed| DecodeCase {
-        head_dim: 8,
+        head_dim: chunk,
         pages: Pages::Nhd(of(1)),
         seed,
         ..plain(vec![3 * n + 5]).packed([9])
