@@ -280,7 +280,7 @@ impl<E: Element, const R: usize, const C: usize, W: ThreadGroup> TileSlot<E, R, 
         // Rows of one head of an eight-bit cache may have 64 bytes. The other half of 128 bytes is then a row
         // of the next head, which another block reads at about the same time (H200, 64 sequences of 4096 keys
         // in int8: 101 us with a prefetch, 118 us without; 16 of 8192 in e4m3: 49.7 us, 58.1 us).
-        let is_short = size_of::<E>() == 1 && SharedTile::<E, R, C>::ROW_CHUNKS <= 4;
+        let is_short = E::BYTES == 1 && SharedTile::<E, R, C>::ROW_CHUNKS <= 4;
         // SAFETY: `to` is a chunk of this slot, which no thread reads before the copy has landed; the caller
         // promises that `from` may be read.
         unsafe {
