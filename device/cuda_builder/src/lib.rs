@@ -26,6 +26,8 @@ pub mod gate;
 mod group;
 pub mod lines;
 mod manifest;
+#[cfg(feature = "ptxas")]
+mod merged;
 pub mod module;
 pub mod occupancy;
 mod output;
