@@ -10,9 +10,9 @@
 //! | `ld.param.b64 %rd61, [p+248];` | `ld.param.b+0 %rd-1, [p+-8];` |
 //! | `ld.param.b64 %rd60, [p+240];` | `ld.param.b+0 %rd-1, [p+-8];` |
 //!
-//! Every text has an encoding, and no two texts share one. A digit of the text is always in a number, so an
-//! encoded text has digits only after the sign of a difference, and a sign of the text is never before a digit.
-//! A number has no leading zero and at most nine digits; `007` is the numbers 0, 0 and 7.
+//! Every text has an encoding, and no two texts share one. Every digit of the text belongs to a number. An
+//! encoded text therefore has digits only after the sign of a difference, and no digit follows a sign of the
+//! text. A number has no leading zero and at most nine digits: `007` is the numbers 0, 0 and 7.
 
 use std::fmt::Write;
 
