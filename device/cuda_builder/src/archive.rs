@@ -20,7 +20,7 @@ pub const CODE: &str = "code";
 pub const LINES: &str = "lines";
 
 /// Largest number of bytes of a block with several texts. To read one text, the host decompresses the whole
-/// block of the text: 2 MB take some 3 ms.
+/// block of the text: 2 MB take some 4 ms.
 const BLOCK: usize = 2 << 20;
 
 /// Blocks of compressed texts.
