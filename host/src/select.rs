@@ -64,23 +64,28 @@ fn columns(p: &Problem, mask: MaskKind, kernels: &[AttnInfo]) -> Result<(MaskKin
 
 /// Returns the error for K and V of different numbers of columns, or of different strides.
 fn apart<'a>(p: &Problem, kernels: impl Iterator<Item = &'a AttnInfo>) -> Error {
-    const REASON: &str = "k and v have different numbers of columns, or different strides in a KV cache";
-    match kernels.filter(|e| e.has_own_values()).map(AttnInfo::columns).max() {
-        Some([k, v]) => {
-            let reason = format_args!(
-                "{REASON}: kernels then take at most {k} columns of k and {v} of v; if v has more, split v \
-                 and o into parts of columns; if k has more, give v as many columns as k"
-            );
-            Error::unsupported(p.named_columns(), reason)
+    let [k, v] = p.columns();
+    let what = match k == v {
+        true => "k and v have different strides in the KV cache",
+        false => "k and v have different numbers of columns",
+    };
+    let reason = match kernels.filter(|e| e.has_own_values()).map(AttnInfo::columns).max() {
+        Some([most_k, most]) => {
+            let remedy = match k > most_k as usize {
+                true if k == v => "give v the strides of k".to_owned(),
+                true => format!("give v and o {k} columns, and fill them with zeros"),
+                false => format!(
+                    "split v and o into parts of at most {most} columns, and make one request for each part"
+                ),
+            };
+            format!("{what}: kernels then take at most {most_k} columns of k and {most} of v; {remedy}")
         }
-        None => {
-            let reason = format_args!(
-                "{REASON}, which no kernel for this dtype of the KV cache takes; use a cache of the queries' \
-                 dtype, or copy v into a cache of k's shape and strides"
-            );
-            Error::unsupported(p.named_columns(), reason)
-        }
-    }
+        None => format!(
+            "{what}, which no kernel for this dtype of the KV cache takes; use a cache of the queries' dtype, \
+             or copy v into a cache of k's shape and strides"
+        ),
+    };
+    Error::unsupported(p.named_columns(), reason)
 }
 
 /// Checks that a named kernel reads the KV cache's dtype for queries of the problem's dtype.

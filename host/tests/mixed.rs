@@ -89,6 +89,27 @@ const PLANS: &[(&str, Shape, usize, Change, &str)] = &[
     ("l4", Shape { batch: 1, ..BATCH }, 300, |d| d.splits(Splits::CHUNK).config(D128), D128),
 ];
 
+/// Requests on an L4 whose sequences prefill kernels take, with words of the reason.
+#[rustfmt::skip]
+const REASONS: &[(Shape, usize, Change, &str)] = &[
+    (BATCH, 8 * 512, same, "many in every sequence"),
+    (BATCH, 1000, |d| d.splits(Splits::CHUNK), "batch-invariant splits"),
+    (BATCH, 1000, |d| d.splits(Splits::Exactly(1)), "one split"),
+    (BATCH, 1000, |d| d.alibi(AlibiSlopes::new(8 * FAR, 32)), "sinks, slopes, a bias"),
+    (Shape { batch: 4097, queries: 4, max_k: 64, ..BATCH }, 5000, same, "more than 4096 sequences"),
+    (Shape { heads: [17, 1], ..BATCH }, 1000, same, "no decode kernel of mixed batches takes"),
+    (BATCH, 1000, |d| d.softcap(30.0), "no decode kernel of mixed batches takes"),
+];
+
+#[test]
+fn reasons_against_a_mixed_batch() {
+    for (shape, rows, change, words) in REASONS {
+        let request = change(request(*shape, *rows)).scratch(Scratch::Fastest);
+        let plan = plan(&request, card("l4")).unwrap_or_else(|e| panic!("{e}: {request:?}"));
+        assert!(plan.reason().contains(words), "{words} {request:?}: {}", plan.reason());
+    }
+}
+
 #[test]
 fn plans() {
     for (name, shape, rows, change, symbol) in PLANS {
@@ -108,11 +129,11 @@ fn plans() {
 #[rustfmt::skip]
 const REFUSED: &[(Shape, Change, &[&str])] = &[
     (Shape { packed: false, queries: 1, ..BATCH }, same, &["config", D128, "varlen queries"]),
-    (Shape { heads: [17, 1], ..BATCH }, same, &["config", D128, "at most 16 query heads"]),
+    (Shape { heads: [17, 1], ..BATCH }, same, &["config", D128, "at most 16 query heads per key head, and the request has 17"]),
     (Shape { head_dim: 136, ..BATCH }, same, &["config", D128, "head_dim 136"]),
     (Shape { head_dim: 64, ..BATCH }, |d| d.config("mixed_few_bf16_d64_causal_16_rows"), &["config", "f16"]),
-    (BATCH, |d| d.softcap(30.0), &["config", D128, "this mask"]),
-    (BATCH, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }), &["config", D128, "without sinks"]),
+    (BATCH, |d| d.softcap(30.0), &["config", D128, "it is a kernel for mask causal", "softcap 30"]),
+    (BATCH, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }), &["config", D128, "it takes no sinks", "causal, sinks"]),
     (BATCH, |d| d.splits(Splits::Exactly(2)), &["Exactly(2)", "only decode kernels support splits"]),
     // Only the decode kernel's name stands for all kernels of the launch.
     (BATCH, |d| d.config("mixed_many_f16_d128_causal_128x48"), &["config", "mixed_many"]),

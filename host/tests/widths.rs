@@ -196,6 +196,7 @@ fn appends_to_a_cache_of_two_widths() {
     let slots = Slots::i64(15 * FAR, 8);
     let error = plan(&Append::new(k, v, cache.pages, slots), card("l4")).expect_err("two widths").to_string();
     assert!(error.contains("v.shape"), "{error}");
+    assert!(error.contains("Append::latent(v, KvPages::latent(values, 8), slots)"), "{error}");
     for (rows, into) in [(k, cache.pages.keys), (v, cache.pages.values)] {
         let append = Append::latent(rows, KvPages::latent(into, 8), slots);
         assert_eq!(plan(&append, card("l4")).expect("valid").contract().symbol, "append_copy");

@@ -4,6 +4,7 @@ use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use super::results::{Results, Took};
 use super::run::cache::Input as Cached;
+use super::words;
 use ferroflash::driver::Driver;
 use ferroflash::driver::Harness;
 use ferroflash::plan::explain;
@@ -285,7 +286,7 @@ pub(super) fn open_cuda(ordinal: u32) -> Result<impl Harness, Error> {
 
 impl From<ferroflash::Error> for Error {
     fn from(error: ferroflash::Error) -> Self {
-        let text = error.to_string();
+        let text = words::of(&error);
         match error {
             ferroflash::Error::Driver { .. } => Error::Device(text),
             _ => Error::Invalid(text),

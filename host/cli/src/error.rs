@@ -1,4 +1,5 @@
 //! Errors of commands and their exit codes.
+use crate::words;
 use ferroflash::{Capabilities, spec};
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -78,7 +79,10 @@ impl Error {
         let kernel = kernels.find(|kernel| on.runs(kernel).is_err());
         let card = kernel.and_then(|kernel| card_of(|name| name == kernel.symbol));
         match card {
-            Some(name) => Error::Invalid(format!("{error}; --profile {name} simulates a GPU that runs it")),
+            Some(name) => Error::Invalid(format!(
+                "{}; --profile {name} simulates a GPU that runs it",
+                words::of(&error)
+            )),
             None => error.into(),
         }
     }

@@ -24,6 +24,7 @@ mod sanitize;
 mod soak;
 mod sweep;
 mod verify;
+mod words;
 mod workers;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -51,7 +51,7 @@ pub use decode::{
 };
 pub use extras::{BiasTensor, BitsTensor, Extras};
 pub use inputs::Random;
-pub use masks::{fit, one as one_mask};
+pub use masks::{fit, hides, one as one_mask};
 pub use memory::{Layout, Memory, PEAK, Place};
 pub use merge::{Lie, MergeCase, MergeMemory, merge, merge_edges};
 pub use runner::{Loaded, Outcome};

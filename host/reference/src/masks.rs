@@ -28,6 +28,13 @@ pub(super) fn visible(p: &Problem, position: i64, prefix: i32) -> Range<usize> {
     first as usize..end.max(first) as usize
 }
 
+/// Returns whether the mask of a sequence hides a key from every query. The last query has the position of
+/// the last key. Bits hide no key here.
+pub fn hides(p: &Problem, key: usize) -> bool {
+    let first = p.seqlen_k as i64 - p.seqlen_q as i64;
+    (0..p.seqlen_q as i64).all(|row| !visible(p, first + row, 0).contains(&key))
+}
+
 /// A mask with its alignment and softcap, and whether it has slopes.
 pub(super) type Masked = (Mask, Alignment, Option<f32>, bool);
 

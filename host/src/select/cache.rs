@@ -11,7 +11,6 @@ use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
 
 const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and fill the device";
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
-const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
 const EIGHT: &str = "an e4m3 KV cache with a window or softcap, or of this head dim, which no Hopper kernel \
                      converts: portable work tiles per query head";
@@ -103,15 +102,13 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         Error::unsupported(feature, reason)
     })?;
     on.runs(&portable.contract)?;
-    let reason = match p.varlen {
-        Some(_) => VARLEN,
+    let reason = match p.varlen.map(|rows| mixed::choose(q, rows)) {
+        Some(Ok(choice)) => return Ok(Choice { fallback: Some(portable), ..choice }),
+        Some(Err(reason)) => reason,
         None if p.alibi => SLOPES,
         None if p.rows() <= MAX_ROWS => APART,
         None => MANY,
     };
-    if let Some(choice) = mixed::choose(q) {
-        return Ok(Choice { fallback: Some(portable), ..choice });
-    }
     Ok(match hopper(q, portable) {
         Answer::Taken(kernel, reason) => Choice { fallback: Some(portable), ..Choice::new(kernel, reason) },
         Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),

@@ -3,11 +3,25 @@
 use super::{ASKED, Choice, Query, needs_no_splits, reads_cache, variant};
 use crate::request::Splits;
 use crate::schedule::{few_of, most};
-use crate::{AttnInfo, Capabilities, Error, MaskKind};
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use spec::{HOPPERS_PAGED, Isa, MAX_SEQUENCES, MIXED_MANY};
 
 const MIXED: &str = "sequences of few and of many queries: a decode kernel takes the few, work tiles take \
                      the many, in one launch";
+
+/// The reasons why prefill kernels take all sequences of a batch.
+const CHUNKS: &str = "varlen queries with batch-invariant splits, so that the batch must not choose a \
+                      sequence's kernel: work tiles per query head";
+const UNSPLIT: &str = "varlen queries with one split, so that no decode kernel may split keys: work tiles per \
+                       query head";
+const NOT_PLAIN: &str = "varlen queries with sinks, slopes, a bias, or more than 4096 sequences, which decode \
+                         kernels of mixed batches lack: work tiles per query head";
+const _: () = assert!(MAX_SEQUENCES == 4096, "the text of NOT_PLAIN");
+const NO_KERNEL: &str = "varlen queries, and no decode kernel of mixed batches takes this dtype, head dim, \
+                         mask and heads: work tiles per query head";
+const ALL_MANY: &str = "varlen queries, many in every sequence: work tiles per query head";
+const SLOWER: &str = "varlen queries, many in most sequences, or few keys, so that a decode kernel does not \
+                      pay: work tiles per query head";
 
 /// Maximum of the mean queries per sequence for which a batch uses portable kernels although the device has
 /// Hopper's instructions: Hopper's pair does not pay, and the batch consists mostly of single queries. This
@@ -28,20 +42,28 @@ const MOSTLY_FEW: usize = 32;
 /// | 64, 12/12 | 152 sequences of 7 to 512 queries and keys | 79 (portable kernel alone) | 125 |
 const LEAST_KEYS: usize = 1024;
 
-/// Returns the kernels of a mixed batch and the reason for them, if the batch may have sequences of few
-/// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
-/// batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`) leave
-/// all sequences to prefill kernels.
-pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
+/// Returns the kernels of a mixed batch with the rows `[q, k]`, and the reason for them, if the batch may have
+/// sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads of a
+/// key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
+/// (`Splits::Chunk`) leave all sequences to prefill kernels.
+///
+/// # Errors
+/// Returns the reason why prefill kernels take all sequences.
+pub(super) fn choose(q: &Query<'_>, [rows, _]: [usize; 2]) -> Result<Choice, &'static str> {
     let (p, on) = (q.problem, q.on);
-    let [rows, _] = p.varlen?;
-    if p.splits != Splits::Auto {
-        return None;
+    match p.splits {
+        Splits::Auto => {}
+        Splits::Chunk(_) => return Err(CHUNKS),
+        _ => return Err(UNSPLIT),
+    }
+    if !is_plain(p) {
+        return Err(NOT_PLAIN);
     }
     let all = p.batch.saturating_mul(p.seqlen_q);
     let mut pairs = kernels(q).filter(|(kernel, few)| fit(kernel, few, on)).peekable();
     let has_hopper = pairs.peek().is_some_and(|(kernel, _)| kernel.isa == Isa::Sm90a);
-    let pays = |kernel: &AttnInfo, few: &AttnInfo| {
+    let mut reason = NO_KERNEL;
+    let mut pays = |kernel: &AttnInfo, few: &AttnInfo| {
         let only_few = p.seqlen_q <= most(p, few) as usize;
         let has_few = only_few || p.batch > 1 && rows < all;
         let is_faster = match kernel.isa {
@@ -49,10 +71,13 @@ pub(super) fn choose(q: &Query<'_>) -> Option<Choice> {
             Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype && !has_hopper => true,
             Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
         };
+        reason = if has_few { SLOWER } else { ALL_MANY };
         has_few && is_faster
     };
-    let (kernel, few) = pairs.find(|(kernel, few)| pays(kernel, few))?;
-    Some(Choice { few: Some(few), ..Choice::new(kernel, MIXED) })
+    match pairs.find(|(kernel, few)| pays(kernel, few)) {
+        Some((kernel, few)) => Ok(Choice { few: Some(few), ..Choice::new(kernel, MIXED) }),
+        None => Err(reason),
+    }
 }
 
 /// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`. Batch-invariant splits
@@ -68,17 +93,31 @@ pub(super) fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
     let pairs = || kernels(q).filter(|(_, own)| *own == few && p.varlen.is_some());
     let pair = pairs().find(|(kernel, few)| fit(kernel, few, on)).or_else(|| pairs().next());
     let (kernel, few) = pair.ok_or_else(|| {
-        let expected = format_args!(
-            "it must be a kernel for {} and this mask, without sinks, slopes or bias, for varlen queries \
-             with at most {} query heads per key head: `ferroflash kernels --family mixed`",
-            p.named_columns(),
-            few.tile_m
-        );
+        let group = p.heads_q / p.heads_k;
+        let expected = match p.varlen {
+            None => "it needs varlen queries, and the request has equal query counts".to_owned(),
+            Some(_) if !is_plain(p) => format!(
+                "it takes no sinks, slopes and bias, and at most {MAX_SEQUENCES} sequences, and the request is {p}"
+            ),
+            Some(_) if !variant::covers(few.mask, p.mask_kind(), true) => {
+                format!("it is a kernel for mask {}, and the request is {p}", few.mask.name())
+            }
+            Some(_) if group > few.tile_m as usize => {
+                format!("it takes at most {} query heads per key head, and the request has {group}", few.tile_m)
+            }
+            Some(_) => format!("it must be a kernel for {}", p.named_columns()),
+        };
+        let expected = format_args!("{expected}: `ferroflash kernels --family mixed`");
         Error::invalid("config", few.contract.symbol, expected)
     })?;
     on.runs(&few.contract)?;
     on.runs(&kernel.contract)?;
     Ok(Choice { few: Some(few), ..Choice::new(kernel, ASKED) })
+}
+
+/// Returns whether the scores and the number of sequences suit the kernels of mixed batches.
+fn is_plain(p: &Problem) -> bool {
+    !(p.alibi || p.sinks) && p.bias.is_none() && p.batch <= MAX_SEQUENCES as usize
 }
 
 /// Returns whether the device runs both kernels.
@@ -90,9 +129,8 @@ fn fit(kernel: &AttnInfo, few: &AttnInfo, on: &Capabilities) -> bool {
 /// kernel, in order of preference: Hopper's kernel, if it accepts the tensors, then portable kernels.
 fn kernels<'a>(q: &'a Query<'_>) -> impl Iterator<Item = (&'static AttnInfo, &'static AttnInfo)> + 'a {
     let (p, on) = (q.problem, q.on);
-    let is_plain = !(p.alibi || p.sinks) && p.bias.is_none() && p.batch <= MAX_SEQUENCES as usize;
     let solves = move |e: &&AttnInfo| {
-        is_plain
+        is_plain(p)
             && p.cache.is_some_and(|cache| [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype])
             && p.has_columns_for(e)
             && variant::covers(e.mask, p.mask_kind(), true)

@@ -170,8 +170,8 @@ const TABLE: &[Line] = &[
     Line::new(192, [128, 48], "values of 128 columns leave registers for 32 rows per warp, which halves the \
         reads of shared memory (model of the H200: 475 TFLOP/s, 361 with V padded to 192)")
         .with_values(128).if_it_fills(),
-    Line::new(192, [64, 48], "128 queries per block do not fit, or would leave SMs idle: 64 (model of the \
-        L4: 107 TFLOP/s)").with_values(128),
+    Line::new(192, [64, 48], "128 queries per block do not fit, or would leave SMs idle: 64")
+        .with_values(128),
     Line::new(256, [128, 32], "128 queries per block read keys and values half as often as 64").if_it_fills(),
     Line::new(256, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
 ];

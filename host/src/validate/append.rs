@@ -61,11 +61,8 @@ fn tensors(a: &Append) -> Result<[Part; 7], Error> {
     if values.shape[3] != head_dim {
         let feature =
             format_args!("{} {:?} beside {:?} of keys", cache::VALUES.shape, values.shape, keys.shape);
-        return Err(Error::unsupported(
-            feature,
-            "an append writes equal numbers of columns of k and v; append k and v one after the \
-             other, with Append::latent",
-        ));
+        let reason = "an append writes equal numbers of columns of k and v";
+        return Err(Error::unsupported(feature, format_args!("{reason}; {}", cache::apart(keys))));
     }
     for (name, scale) in [&cache::K_SCALE, &cache::V_SCALE].into_iter().zip(&a.pages.scales) {
         if let KvScale::Device { strides: [sequence, _], .. } = scale

@@ -15,6 +15,17 @@ const MAX_CHUNKS: u64 = 1 << 32;
 /// Maximum number of keys in all pages.
 const MAX_SLOTS: u64 = 1 << 31;
 
+/// Returns the remedy if an append cannot write keys and values of different widths or strides.
+pub(super) fn apart(keys: &TensorView) -> &'static str {
+    match keys.dtype {
+        DType::E4m3 | DType::Int8 => "give values the columns and strides of keys",
+        _ => {
+            "make one append for keys, Append::latent(k, KvPages::latent(keys, 8), slots), and one for values, \
+             Append::latent(v, KvPages::latent(values, 8), slots)"
+        }
+    }
+}
+
 /// Checks the pages' view and its scales for `sequences` sequences.
 pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Part; 4], Error> {
     let KvPages { keys, values, scales: [k_scale, v_scale] } = pages;
@@ -32,11 +43,8 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     if has_one_index && !pages.has_equal_strides() {
         let feature =
             format_args!("{} {:?} beside {:?} of keys", VALUES.strides, values.strides, keys.strides);
-        return Err(Error::unsupported(
-            feature,
-            "one index addresses keys and values of an append, and of a latent cache; append keys and values \
-             of other strides one after the other, with Append::latent",
-        ));
+        let reason = "one index addresses keys and values of an append, and of a latent cache";
+        return Err(Error::unsupported(feature, format_args!("{reason}; {}", apart(keys))));
     }
     if keys.dtype == DType::F32 {
         return Err(Error::unsupported("a KV cache of f32", "KV caches are f16, bf16, e4m3 or int8"));

@@ -84,7 +84,11 @@ impl Input {
         let keys = file.elements("k_cache", CACHES)?;
         let pages = pages(file, layout, &keys)?;
         let (values, value_bytes) = values(file, layout, &keys, &pages, v_width)?;
-        let [count, page, heads_k, _] = pages.shape;
+        let [count, page, heads_k, columns] = pages.shape;
+        if columns != head_dim {
+            let what = format_args!("`q` has shape {shape:?} and `k_cache` {:?}", keys.shape);
+            return Err(file.invalid(format_args!("{what}; the last size, head_dim, must be equal")));
+        }
         let table = table(file, batch)?;
         if table.is_none() && count < batch {
             let what = format_args!("`k_cache` has {count} pages and `seqused_k` {batch} sequences");

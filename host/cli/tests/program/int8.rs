@@ -42,6 +42,17 @@ fn int8_caches() {
     check_on("paged", "int8-ragged", &int8(ragged), &["--causal"]);
 }
 
+/// The window hides all keys but the last 16 of the first sequence, so scales of its first page do not matter.
+#[test]
+fn scales_of_hidden_keys() {
+    let mut tensors = int8(tensors(1));
+    for scales in &mut tensors[5..] {
+        scales.3[FIRST..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        scales.3[FIRST + 4..][..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    }
+    check_on("decode", "int8-hidden", &tensors, &["--window", "15,0"]);
+}
+
 /// With one key, O is the value, rounded once: `--check` permits no rounding of the probability.
 #[test]
 fn sequences_of_one_key() {

@@ -83,7 +83,7 @@ fn tensors_of_two_widths() {
     assert_eq!(results(&output)[0].0, [1, 70, 2, 128]);
     tensors[2] = of("v", 100);
     let input = write(&folder, "odd.safetensors", &tensors);
-    refused(&["run", "--device", "sim", "--input", &input], 2, "head_dim_v 100");
+    refused(&["run", "--device", "sim", "--input", &input], 2, "head_dim of v 100");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn latent_caches_that_are_not_right() {
     );
     let cases: [(&str, &[&str], &str); 12] = [
         (&path, &["--scale", "0.07"], "there is no `v_cache`; add it, or use --v-width"),
-        (&path, &["--v-width", "512"], "scale: none; a latent cache has no default"),
+        (&path, &["--v-width", "512"], "--scale none: a latent cache has no default"),
         (&path, &["--v-width", "0"], "--v-width 0: it must be a multiple of 8, from 8 to 512"),
         (
             &path,
@@ -120,7 +120,11 @@ fn latent_caches_that_are_not_right() {
             &["--window", "9,0", "--v-width", "512", "--scale", "0.07"],
             "mask window 9,0 on a latent cache",
         ),
-        (&path, &["--softcap", "9", "--v-width", "512", "--scale", "0.07"], "leave softcap out, or project"),
+        (
+            &path,
+            &["--softcap", "9", "--v-width", "512", "--scale", "0.07"],
+            "leave --softcap out, or project",
+        ),
         (
             &heads_first,
             &OPTIONS,

@@ -20,3 +20,4 @@ mod packed;
 mod planted;
 mod report;
 mod shared_pages;
+mod words;

@@ -34,13 +34,13 @@ fn options_that_are_not_valid() {
     let run = |options: &[&str], message: &str| {
         check(&[&["run", "--device", "cpu", "--input", DEMO], options].concat(), 2, message);
     };
-    run(&["--scale", "inf"], "invalid scale: inf; it must be a finite number above 0");
-    run(&["--scale", "NaN"], "invalid scale: NaN");
-    run(&["--scale", "-1"], "not supported: scale -1: ");
+    run(&["--scale", "inf"], "--scale inf: it must be a finite number above 0");
+    run(&["--scale", "NaN"], "--scale NaN: it must");
+    run(&["--scale", "-1"], "not supported: --scale -1: ");
     run(&["--scale", "1e-45"], "normal f32");
     run(&["--scale", "x"], "invalid value 'x' for '--scale");
-    run(&["--softcap", "NaN"], "invalid softcap: NaN");
-    run(&["--softcap", "-2"], "invalid softcap: -2; it must be a finite number above 0, or none");
+    run(&["--softcap", "NaN"], "--softcap NaN: it must");
+    run(&["--softcap", "-2"], "--softcap -2: it must be a finite number above 0, or none");
     run(&["--window", "3"], "two numbers like 255,0");
     run(&["--window", "3,0", "--causal"], "cannot be used with");
     run(&["--layout", "sbhd"], "possible values: bshd, bhsd");
@@ -49,14 +49,14 @@ fn options_that_are_not_valid() {
     run(&["--device", "gpu"], "'--device <DEVICE>' cannot be used multiple times");
     run(
         &["--config", "decode_f16_d64_causal_8_tiles"],
-        "invalid config: decode_f16_d64_causal_8_tiles; it is a kernel for caches, appends or merges; this",
+        "--config decode_f16_d64_causal_8_tiles: it is a kernel for caches, appends or merges; this",
     );
     check(
         &["run", "--device", "sim", "--input", DEMO, "--config", "hopper_f16_d64_full_128x128"],
         2,
-        "name a kernel for this device, or leave config out; --profile h200 simulates a GPU that runs it",
+        "name a kernel for this device, or leave --config out; --profile h200 simulates a GPU that runs it",
     );
-    run(&["--config", "fwd_f16_d64"], "invalid config: fwd_f16_d64; it must be the name of an entry");
+    run(&["--config", "fwd_f16_d64"], "--config fwd_f16_d64: it must be the name of an entry");
     run(&["--config", ferroflash::kernels::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
     check(&["run"], 2, "--input <INPUT>");
     check(
@@ -68,7 +68,7 @@ fn options_that_are_not_valid() {
     check(
         &["verify", "--config", "none"],
         2,
-        "invalid config: none; it must be the name of an entry or of a configuration of the lineage",
+        "--config none: it must be the name of an entry or of a configuration of the lineage",
     );
     check(&["verify", "--soak", "-1"], 2, "unexpected argument '-1'");
     check(&["kernels", "--head-dim", "600"], 2, "no kernel matches these options");

@@ -219,10 +219,7 @@ impl DecodeCase {
 
     /// Returns whether no query of sequence `b` sees key `key`.
     pub(super) fn hides(&self, b: usize, key: usize) -> bool {
-        let (queries, keys) = (self.queries_of(b), self.filled[b]);
-        let problem = self.problem(b, keys);
-        let first = keys as i64 - queries as i64;
-        (0..queries as i64).all(|row| !masks::visible(&problem, first + row, 0).contains(&key))
+        masks::hides(&self.problem(b, self.filled[b]), key)
     }
 
     /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact.

@@ -31,9 +31,13 @@ impl Input {
         Ok(())
     }
 
-    /// Returns the name and the value of the first scale of an int8 cache that is `wrong`, among the rows
-    /// within the sequences' lengths.
-    fn scale_that_is(&self, wrong: impl Fn(f32) -> bool) -> Option<(String, f32)> {
+    /// Returns the name and the value of the first scale of an int8 cache that is `wrong`, among the keys of
+    /// the sequences that count: `counts` gets a sequence and a key.
+    fn scale_that_is(
+        &self,
+        wrong: impl Fn(f32) -> bool,
+        counts: impl Fn(usize, usize) -> bool,
+    ) -> Option<(String, f32)> {
         let [_, page, heads, _] = self.pages.shape;
         let scales = ["k_scale", "v_scale"].into_iter().zip(&self.scales);
         let all = scales.filter_map(|(name, all)| Some((name, all.as_ref()?)));
@@ -44,7 +48,7 @@ impl Input {
             rows.find_map(|(b, key)| {
                 let [number, within] = [self.page(b, key / page) as usize, key % page];
                 let head = |head: usize| all[(number * page + within) * heads + head];
-                let found = (0..heads).find(|i| wrong(head(*i)))?;
+                let found = (0..heads).find(|i| wrong(head(*i)) && counts(b, key))?;
                 Some((format!("`{name}[{number}, {within}, {found}]`"), head(found)))
             })
         })
@@ -52,17 +56,21 @@ impl Input {
 
     /// Checks that no scale of an int8 cache is negative, because kernels take the largest scale.
     pub(super) fn has_scales(&self, file: &File<'_>) -> Result<(), Error> {
-        self.scale_that_is(|scale| scale < 0.0).map_or(Ok(()), |(name, scale)| {
+        self.scale_that_is(|scale| scale < 0.0, |_, _| true).map_or(Ok(()), |(name, scale)| {
             Err(file.invalid(format_args!("{name} is {scale:e}; it must be 0 or more")))
         })
     }
 
-    /// Checks that results can be judged: no scale of an int8 cache is NaN or infinite.
+    /// Checks that results can be judged: no scale of an int8 cache is NaN or infinite, if a query sees its
+    /// key.
     pub(in crate::run) fn can_be_judged(&self) -> Result<(), Error> {
-        self.scale_that_is(|scale| !scale.is_finite()).map_or(Ok(()), |(name, scale)| {
-            let what = format_args!("{name} is {scale}, so that no result has a bound");
-            Err(Error::Invalid(format!("--check: {what}; make it a finite number, or leave --check out")))
-        })
+        self.scale_that_is(|scale| !scale.is_finite(), |b, key| !self.hides(b, key)).map_or(
+            Ok(()),
+            |(name, scale)| {
+                let what = format_args!("{name} is {scale}, so that no result has a bound");
+                Err(Error::Invalid(format!("--check: {what}; make it a finite number, or leave --check out")))
+            },
+        )
     }
 
     /// Checks that the sequences of each group share their first pages, and that every query sees their keys.

@@ -105,11 +105,21 @@ impl Input {
         [keys, if self.v_width.is_some() { keys } else { (values, &self.values) }]
     }
 
-    /// Returns the scales of the keys (0) or values (1) of a head of sequence `b` in an int8 cache.
+    /// Returns whether the mask hides a key of sequence `b` from every query.
+    pub(super) fn hides(&self, b: usize, key: usize) -> bool {
+        let problem = self.problem.batch(1).varlen(None).seqlen_q(self.rows_of(b).len());
+        reference::hides(&problem.seqlen_k(self.lengths[b] as usize), key)
+    }
+
+    /// Returns the scales of the keys (0) or values (1) of a head of sequence `b` in an int8 cache. Hidden
+    /// keys, whose scales may be any numbers, have 1.
     fn scales_in(&self, which: usize, b: usize, head: usize) -> Option<Vec<f32>> {
         let [_, page, heads, _] = self.pages.shape;
         let all = self.scales[which].as_deref().filter(|_| self.pages.dtype == DType::Int8)?;
-        let of = |key| all[(self.page(b, key / page) as usize * page + key % page) * heads + head];
+        let of = |key| match self.hides(b, key) {
+            true => 1.0,
+            false => all[(self.page(b, key / page) as usize * page + key % page) * heads + head],
+        };
         Some((0..self.lengths[b] as usize).map(of).collect())
     }
 

@@ -1,0 +1,36 @@
+//! Errors of the library in the program's words: its options, and the tensors of its files.
+use ferroflash::Error;
+
+/// Fields of the library's requests that an option of the program sets.
+const OPTIONS: [(&str, &str); 3] = [("config", "--config"), ("scale", "--scale"), ("softcap", "--softcap")];
+
+/// Parts of the library's errors that name its fields, types or functions, and the program's words for them.
+const WORDS: [(&str, &str); 11] = [
+    ("not supported: scale", "not supported: --scale"),
+    ("leave config out", "leave --config out"),
+    ("head_dim_v", "head_dim of v"),
+    ("KvPages::latent", "--v-width"),
+    ("shared_prefixes in two passes", "--shared-pages"),
+    ("leave `always` (the program's --shared-pages) out", "leave --shared-pages out"),
+    ("leave softcap out", "leave --softcap out"),
+    ("leave alibi out", "remove `alibi_slopes`"),
+    ("leave bias out", "remove `bias`"),
+    ("make one request", "write one file"),
+    (
+        "ask for the LSE, fill it with -inf before the launch, and add the sinks with `Merge`",
+        "remove `sinks`, and add them to o with the LSE of --output",
+    ),
+];
+
+/// Returns the text of an error of the library in the program's words.
+pub(super) fn of(error: &Error) -> String {
+    let text = match error {
+        Error::Invalid { what, value, expected, .. } => match OPTIONS.iter().find(|(field, _)| field == what)
+        {
+            Some((_, option)) => format!("{option} {value}: {expected}"),
+            None => error.to_string(),
+        },
+        _ => error.to_string(),
+    };
+    WORDS.iter().fold(text, |text, (library, program)| text.replace(library, program))
+}
