@@ -13,8 +13,8 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
-const EIGHT: &str = "an e4m3 KV cache with a window or softcap, or of this head dim, which no Hopper kernel \
-                     converts: portable work tiles per query head";
+const EIGHT: &str =
+    "an e4m3 KV cache of this head dim, which no Hopper kernel converts: portable work tiles per query head";
 const INTEGERS: &str =
     "an int8 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
 const APART: &str = "keys and values of different numbers of columns or different strides, which decode \

@@ -278,14 +278,16 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled [`Paged`] Hopper kernel. Causal kernels also run full masks, but no softcap. No kernel
-    /// supports ALiBi slopes. (Kernels of head dim 256 spill at the end of work tiles.)
+    /// supports ALiBi slopes. (Kernels of head dim 256 spill at the end of work tiles, and windows on e4m3
+    /// caches of head dim 128 spill with 96 keys.)
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192x128 [Causal] 128x128: Paged<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
-    e4m3_d64 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
+    e4m3_d64 [Causal, Local] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
     e4m3_d128 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 8, 2, true>>;
+    e4m3_d128 [Local] 128x80: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 5, 8, 2, true>>;
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
