@@ -29,8 +29,8 @@ struct Pair {
     pages: [Pages; 4],
 }
 
-/// Returns the kernel of `list` whose name is `symbol` with another family: the kernel for every sequence of a
-/// cache. On int8 caches, this kernel takes every mask.
+/// Returns the kernel of `list` whose name is `symbol` with another family: the kernel for every sequence of
+/// a cache. On int8 caches, this kernel takes every mask.
 fn same_tiles(list: &'static [AttnInfo], symbol: &str, [mixed, family]: [&str; 2]) -> &'static str {
     let symbol = symbol.replace(mixed, family);
     let names = [symbol.replace("_causal_", "_local_"), symbol];
