@@ -16,7 +16,7 @@ pub const EMBEDDED_MB: f64 = 4.85;
 pub const PACKAGE_MB: f64 = 9.0;
 
 /// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes, on the reference machine of
-/// `calibration`: 45 minutes on two idle cores, of which five sixths are busy. The kernels take 20 minutes.
+/// `calibration`: 45 minutes on two idle cores, of which five sixths are busy. The kernels take 15 minutes.
 pub const CI_MINUTES: f64 = 75.0;
 
 /// Processor time of `cargo xtask demo` in minutes, on a machine without any tools: three minutes on two

@@ -28,6 +28,8 @@ pub mod lines;
 #[cfg(feature = "lzma")]
 pub mod lzma;
 mod manifest;
+#[cfg(feature = "ptxas")]
+mod merged;
 pub mod module;
 pub mod occupancy;
 mod output;
