@@ -97,7 +97,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
                 "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads \
                  per key head), equal query counts per sequence, and no ALiBi slopes"
             }
-            DType::Int8 => "int8 KV caches support head_dim up to 128; use an e4m3 or a 16-bit cache",
+            DType::Int8 => "int8 KV caches support head_dim up to 256; use a 16-bit cache",
             _ => "ALiBi slopes on a KV cache support head_dim up to 256",
         };
         Error::unsupported(feature, reason)
