@@ -38,13 +38,13 @@ struct Kernel {
 }
 
 /// Maximum number of kernels after the first kernel. The most have shared prefixes: a combine kernel and the
-/// prefill kernel of a mixed batch, decode of the rest with its combine kernel, and a merge.
-const OTHERS: usize = 5;
+/// prefill kernel of a mixed batch, and decode of the rest with its combine kernel.
+const OTHERS: usize = 4;
 /// Maximum number of bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its
 /// scores, and the other kernels. A test adds them up.
 const MOST: usize = if SHARED > 808 + MAX_BYTES { SHARED } else { 808 + MAX_BYTES };
-/// Bytes of the parameters of shared prefixes: of a mixed batch, of decode, and of a merge.
-const SHARED: usize = size_of::<FewParams>() + MANY + size_of::<DecodeParams>() + size_of::<MergeParams>();
+/// Bytes of the parameters of shared prefixes: of a mixed batch, and of decode.
+const SHARED: usize = size_of::<FewParams>() + MANY + size_of::<DecodeParams>();
 /// Bytes of the parameters of a mixed batch's prefill kernel.
 const MANY: usize = {
     let [portable, hopper] = [
@@ -304,7 +304,7 @@ mod tests {
         let alone = (size_of::<MlaHopperParams>() - size_of::<TensorMap>()) + variant;
         let many = size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
         let mixed = size_of::<FewParams>() + many.max(size_of::<HopperPagedParams<[PerHead; 2]>>() - maps);
-        let shared = mixed + size_of::<DecodeParams>() + size_of::<MergeParams>();
+        let shared = mixed + size_of::<DecodeParams>();
         let append = size_of::<RotaryAppendParams>();
         let most = [merged, split, alone, shared, append].into_iter().max().unwrap_or(0);
         assert!((most..most + 16).contains(&MOST), "{most} bytes, but MOST is {MOST}");

@@ -67,11 +67,11 @@ fn a_launch_is_what_was_planned_and_a_plan_serves_other_states() -> Result<(), E
         unsafe { launch.params.as_ptr().cast::<MergeParams>().read_unaligned() }
     });
     let [one, other] = <[_; 2]>::try_from(sent.collect::<Vec<_>>()).expect("two launches");
-    assert_eq!((one.first.o.base, one.second.o.base, one.count), (2 * FAR, 10 * FAR, 2));
+    assert_eq!((one.first.o.base, one.others.first.o.base, one.others.count), (2 * FAR, 10 * FAR, 1));
     assert_eq!((one.result.lse.base, one.from_two, one.to_two), (21 * FAR, 1.0, std::f32::consts::LOG2_E));
     assert_eq!((one.sinks.base, one.sinks.value), (0, f32::NEG_INFINITY));
-    assert_eq!((other.first.o.base, other.second.o.base, other.count), (14 * FAR, 2 * FAR, 5));
-    assert_eq!((other.o_bytes, other.lse_bytes), (2 * FAR, 2 * FAR));
+    assert_eq!((other.first.o.base, other.others.first.o.base, other.others.count), (14 * FAR, 2 * FAR, 4));
+    assert_eq!((other.others.o_bytes, other.others.lse_bytes), (2 * FAR, 2 * FAR));
     assert_eq!((other.result.lse.base, other.sinks.base, other.sinks.head_bytes), (0, 40 * FAR, 4));
 
     let floats = [state(1, DType::F32)];

@@ -5,6 +5,7 @@ use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
 use crate::on_cache::{FAR, Shape, card, decode};
 use ferroflash::{plan::ScratchBytes, request::*, *};
+use spec::{DecodeParams, States};
 
 /// 128 sequences of one query, and room for 256 pages each.
 const BATCH: Shape = Shape {
@@ -111,8 +112,8 @@ fn plans() {
     }
 }
 
-/// The prefix pass, decode of the rest and the merge, with one workspace and one set of counters. A launch
-/// with other tensors runs the same kernels.
+/// The prefix pass, and decode of the rest with the states of the prefix, with one workspace and one set of
+/// counters. A launch with other tensors runs the same kernels. Hopper's tiles take a prefix in 4 parts.
 #[test]
 fn kernels_of_a_launch() -> Result<(), Error> {
     with_ptx();
@@ -120,11 +121,11 @@ fn kernels_of_a_launch() -> Result<(), Error> {
     let combine = "decode_combine_f16_d128";
     let one = SharedPrefixes::one(128, REST);
     let few = SharedPrefixes::equal(8, 128, REST);
-    let cases: [(_, &[&str], &[&str]); 2] = [
-        (one, &[HOPPER, DECODE, "merge_f16"], &[HOPPER, DECODE, combine, "merge_f16"]),
-        (few, &[WIDE, DECODE, "merge_f16"], &[WIDE, combine, DECODE, combine, "merge_f16"]),
+    let cases: [(_, u32, &[&str], &[&str]); 2] = [
+        (one, 4, &[HOPPER, DECODE], &[HOPPER, DECODE, combine]),
+        (few, 1, &[WIDE, DECODE], &[WIDE, combine, DECODE, combine]),
     ];
-    for (prefixes, with_counters, without) in cases {
+    for (prefixes, parts, with_counters, without) in cases {
         let d = request(BATCH, prefixes);
         let plan = attention.plan(&d)?;
         let ScratchBytes { workspace, counters } = plan.scratch_bytes();
@@ -140,8 +141,26 @@ fn kernels_of_a_launch() -> Result<(), Error> {
                 // SAFETY: the fake driver runs nothing.
                 unsafe { attention.launch(&plan, &other, &7) }?;
                 let launches = attention.driver().launches();
-                let symbols = launches[launches.len() - kernels.len()..].iter().map(|launch| &*launch.symbol);
+                let launches = &launches[launches.len() - kernels.len()..];
+                let symbols = launches.iter().map(|launch| &*launch.symbol);
                 assert_eq!(symbols.collect::<Vec<_>>(), kernels);
+                let mut states = launches.iter().filter(|launch| launch.symbol != HOPPER).map(|launch| {
+                    assert_eq!(launch.params.len(), size_of::<DecodeParams>());
+                    // SAFETY: the launch has the size of the parameters, and every byte has a value.
+                    unsafe { launch.params.as_ptr().cast::<DecodeParams>().read_unaligned() }.states
+                });
+                let (o, rows) = (20 * FAR, 128 * 32);
+                let first = states.next_back().expect("the rest or its combine kernel");
+                assert_eq!((first.count, first.first.o.base, first.o_bytes), (parts, o, rows * 256));
+                let lse = o + u64::from(parts) * rows * 256;
+                assert_eq!((first.first.lse.base, first.lse_bytes), (lse, rows * 4));
+                let of_rest = if counters.is_some() { 0 } else { 1 };
+                assert!(
+                    states
+                        .rev()
+                        .enumerate()
+                        .all(|(i, s)| s == if i < of_rest { first } else { States::NONE })
+                );
             }
         }
         let short = Workspace { bytes: workspace.bytes - 1, ..workspace };
@@ -160,7 +179,7 @@ fn one_prefix_fills_the_device() {
         let parts = plan.grid()[0] / 32;
         assert!((least..=most).contains(&parts) && 128 % parts == 0, "{name}: {parts}");
         let states = u64::from(parts) * 128 * 32 * (128 * 2 + 4);
-        assert!(plan.scratch_bytes().workspace >= states + 128 * 32 * 4, "{:?}", plan.scratch_bytes());
+        assert!(plan.scratch_bytes().workspace >= states, "{:?}", plan.scratch_bytes());
     }
     // A prime number of pages has no parts.
     let whole = request(BATCH, SharedPrefixes::one(127, REST));

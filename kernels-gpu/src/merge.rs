@@ -31,15 +31,6 @@ fn partial<E: LoadEight>((lse, bits): Loaded<E>, to_two: f32) -> Partial<8> {
     if lse.is_infinite() { EMPTY } else { Partial::normal(E::widen(bits), lse) }
 }
 
-/// State `i`, where the second state has index 0.
-#[inline(always)]
-fn state(p: &MergeParams, i: u32) -> MergeState {
-    let MergeState { mut o, mut lse } = p.second;
-    o.base = o.base.wrapping_add((i as u64).wrapping_mul(p.o_bytes));
-    lse.base = lse.base.wrapping_add((i as u64).wrapping_mul(p.lse_bytes));
-    MergeState { o, lse }
-}
-
 /// The batch, row and head of this thread's part.
 #[inline(always)]
 fn row(p: &MergeParams, own: &OwnPart) -> [u32; 3] {
@@ -59,7 +50,7 @@ impl<E: LoadEight, O: StoreEight> Run for Merge<E, O> {
             let others = |from: u32| {
                 core::array::from_fn::<Loaded<E>, AT_ONCE, _>(|i| {
                     let i = from + i as u32;
-                    if i + 1 < p.count { load::<E>(&state(&p, i), own, row) } else { none }
+                    if i < p.others.count { load::<E>(&p.others.state(i), own, row) } else { none }
                 })
             };
             // The loads of the first states are all in flight before the merge waits for one of them.
@@ -67,7 +58,7 @@ impl<E: LoadEight, O: StoreEight> Run for Merge<E, O> {
             let first = partial::<E>(first, p.to_two);
             let mut all = Partial::NONE.merge([first, Partial::sink(sink * LOG2_E)]);
             all = all.merge(next.map(|x| partial::<E>(x, p.to_two)));
-            for from in (Steps { at: AT_ONCE as u32, step: AT_ONCE as u32, end: p.count - 1 }) {
+            for from in (Steps { at: AT_ONCE as u32, step: AT_ONCE as u32, end: p.others.count }) {
                 next = others(from);
                 all = all.merge(next.map(|x| partial::<E>(x, p.to_two)));
             }

@@ -193,6 +193,7 @@ impl KnownKeys {
                 head_bytes: queries as u64 * 4,
             },
             sinks: Lse { base: 0, batch_bytes: 0, head_bytes: 0 },
+            states: States::NONE,
         };
         let kernel = driver.load(ptx, &entry.contract)?;
         let stream = driver.stream()?;

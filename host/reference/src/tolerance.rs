@@ -175,8 +175,9 @@ impl Reference {
         reference
     }
 
-    /// Permits one more rounding, for a result that is merged from states: kernels round O of each state to
-    /// the inputs' type. The weighted sum of the states' magnitudes is at most that of V, times `scale`.
+    /// Permits one more rounding, for a result that is merged from states of shared prefixes: kernels round
+    /// the O of each of these states to the inputs' type. The weighted sum of the states' magnitudes is at
+    /// most that of V, times `scale`.
     #[must_use]
     pub fn of_merged_states(self, inputs: &Inputs, scale: f32) -> Self {
         let largest = attention(inputs, OnMagnitudes).out.into_iter().fold(0.0, f64::max) * f64::from(scale);

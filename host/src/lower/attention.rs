@@ -15,7 +15,7 @@ use decode::single_queries;
 use spec::{
     CombineParams, DecodeOrder, FastDiv, FewParams, FwdParams, HopperPagedParams, HopperParams, Integers,
     Lse, ManyParams, ManySequences, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams,
-    TensorMap, VarlenParams, Window,
+    States, TensorMap, VarlenParams, Window,
 };
 
 /// Checks that a kernel accepts the tensors of a valid request. The kernel solves the request's problem.
@@ -52,12 +52,28 @@ pub(super) fn attention(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launc
 /// # Errors
 /// Returns [`Refusal::Tensors`], or the errors of a variant's kernel.
 fn kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
-    Ok(variant::fits(of_kernel(r, s)?, r)?)
+    Ok(variant::fits(of_kernel(r, s, States::NONE)?, r)?)
 }
 
-fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled) -> Result<Launch, Refusal> {
+/// Returns the launch of a decode kernel on a KV cache, which merges states over other keys into its results.
+///
+/// # Errors
+/// Returns [`Refusal::Tensors`], or [`Refusal::Request`] if the kernel takes no states: prefill kernels, and
+/// decode kernels that read keys through a tensor map.
+pub(super) fn decode_beside(
+    r: &AttentionRequest<'_>,
+    s: &Scheduled,
+    states: States,
+) -> Result<Launch, Refusal> {
+    match (&s.schedule, &r.kv) {
+        (Schedule::Decode(_), KeysValues::Cache(_)) if !s.kernel.has_maps() => of_kernel(r, s, states),
+        _ => Err(elsewhere(s).into()),
+    }
+}
+
+fn of_kernel(r: &AttentionRequest<'_>, s: &Scheduled, states: States) -> Result<Launch, Refusal> {
     let tma_bias = tma::bias(r, s.kernel).map_err(Refusal::Tensors)?;
-    let lowering = Lowering { r, p: r.problem(), kernel: s.kernel, place: s.place, tma_bias };
+    let lowering = Lowering { r, p: r.problem(), kernel: s.kernel, place: s.place, tma_bias, states };
     match (&s.schedule, &r.kv) {
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
             let lengths = integers(Some(kv.lengths), lowering.p.batch);
@@ -114,6 +130,8 @@ struct Lowering<'a> {
     place: Place,
     /// The description of the bias, if the kernel reads the bias through a tensor map.
     tma_bias: Option<MapDescription>,
+    /// The states that a decode kernel merges into its results.
+    states: States,
 }
 
 impl Lowering<'_> {

@@ -4,7 +4,7 @@ use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
 use crate::{DType, Error};
-use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues};
+use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues, States};
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// The part of a merge on which a launch depends. This part does not contain the list of states.
@@ -107,22 +107,24 @@ fn params(merged: &Merged, place: Place) -> Result<MergeParams, Error> {
     let none = PerHead { base: 0, sequence_bytes: 0, head_bytes: 4, value: f32::NEG_INFINITY, reserved: 0 };
     Ok(MergeParams {
         first: state(first),
-        second: state(second),
-        o_bytes: *o_bytes,
-        lse_bytes: *lse_bytes,
+        others: States {
+            first: state(second),
+            o_bytes: *o_bytes,
+            lse_bytes: *lse_bytes,
+            count: count - 1,
+            reserved: 0,
+        },
         result: MergeState { o: tensor(o), lse: lse.as_ref().map_or(UNWANTED, values) },
         sinks: PerHead { base: sinks.map_or(0, |sinks| sinks.address), ..none },
         parts,
         heads: by_heads,
         rows: by_rows,
-        count,
         to_two: if first.lse.unit == LseUnit::Natural { LOG2_E } else { 1.0 },
         from_two: if lse.is_none_or(|lse| lse.unit == LseUnit::Natural) { LN_2 } else { 1.0 },
-        reserved: 0,
     })
 }
 
-fn state(state: &State) -> MergeState {
+pub(super) fn state(state: &State) -> MergeState {
     MergeState { o: tensor(&state.o), lse: values(&state.lse) }
 }
 

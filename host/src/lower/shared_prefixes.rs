@@ -1,18 +1,16 @@
-//! Launches of the pass over shared prefixes, of the pass over the rest of each sequence, and of their merge.
-//! Each pass is a request by itself.
+//! Launches of the pass over shared prefixes, and of the pass over the rest of each sequence. Each pass is a
+//! request by itself. The second pass merges the states that the first pass leaves.
 use super::Refusal;
-use super::attention::attention;
-use super::merge::{Merged, merge};
+use super::attention::{attention, decode_beside};
+use super::merge::state;
 use crate::launch::Launch;
 use crate::request::{
     AttentionRequest, Groups, Index, KeysValues, KvCache, KvPages, KvScale, Level, LseView, MAX_ROW_BYTES,
-    Mask, Merge, Paged, Queries, Scratch, SharedPrefixes, State, TensorView, Workspace,
+    Mask, Paged, Queries, Scratch, SharedPrefixes, State, TensorView, Workspace,
 };
 use crate::schedule::{Passes, Room};
 use crate::tma::one_batch;
-
-/// Maximum number of states that a launch merges: the rest, and the parts of a prefix.
-const MOST_STATES: usize = 9;
+use spec::States;
 
 /// Returns the launch of a valid request.
 ///
@@ -25,25 +23,18 @@ pub(crate) fn passes(r: &AttentionRequest<'_>, s: &Passes) -> Result<Launch, Ref
     let room = pass.room(r.scratch.address());
     let prefix = prefix(r, prefixes, pass.parts, &room).map_err(Refusal::Tensors)?;
     let rest = rest(r, prefixes, &room).map_err(Refusal::Tensors)?;
-    let launch = attention(&prefix, &pass.pass)?.then_all(attention(&rest, &s.main)?);
-    let states = states(r, rest.lse, &room);
-    let all = Merge { lse: r.lse, ..Merge::new(&states[..=pass.parts.min(MOST_STATES - 1)], r.o) };
-    Ok(launch.then_all(merge(&Merged::new(&all)?, pass.merge)?))
+    let states = states(r, pass.parts, &room);
+    Ok(attention(&prefix, &pass.pass)?.then_all(decode_beside(&rest, &s.main, states)?))
 }
 
-/// Returns the states to merge. The first state is the rest, in the place of the output. The others are the
-/// parts of the prefix.
-fn states(r: &AttentionRequest<'_>, lse: Option<LseView>, room: &Room) -> [State; MOST_STATES] {
+/// Returns the states of the parts of the prefixes.
+fn states(r: &AttentionRequest<'_>, parts: usize, room: &Room) -> States {
     let [batch, queries, heads, _] = r.o.shape;
-    let shape = [batch, heads, queries];
-    let part = |i: u64| {
-        let o = TensorView::bshd(room.o.wrapping_add(i.wrapping_mul(room.o_bytes)), 0, r.o.dtype, r.o.shape);
-        let at = room.lse.wrapping_add(i.wrapping_mul(room.lse_bytes));
-        let strides = [queries as i64, (batch * queries) as i64];
-        State::new(o, LseView::new(at, 0, shape, strides))
-    };
-    let rest = State::new(r.o, lse.unwrap_or_else(|| LseView::contiguous(room.rest_lse, 0, shape)));
-    std::array::from_fn(|i| if i == 0 { rest } else { part(i as u64 - 1) })
+    let o = TensorView::bshd(room.o, 0, r.o.dtype, r.o.shape);
+    let strides = [queries as i64, (batch * queries) as i64];
+    let lse = LseView::new(room.lse, 0, [batch, heads, queries], strides);
+    let (o_bytes, lse_bytes, count) = (room.o_bytes, room.lse_bytes, parts as u32);
+    States { first: state(&State::new(o, lse)), o_bytes, lse_bytes, count, reserved: 0 }
 }
 
 /// Returns the request of the pass over prefixes. A group is a sequence with the queries of all its
@@ -130,10 +121,8 @@ pub(crate) fn rest<'a>(
         (Groups::Varlen { rest, .. }, _) => of_level(kv, &rest),
         (Groups::Equal { .. }, Paged::Dense { .. }) => return Err(DENSE),
     };
-    let [batch, queries, heads, _] = r.o.shape;
-    let lse = r.lse.unwrap_or_else(|| LseView::contiguous(room.rest_lse, 0, [batch, heads, queries]));
     let request = AttentionRequest { kv: KeysValues::Cache(cache), shared_prefixes: None, ..*r };
-    Ok(request.lse(lse).scratch(partials(&r.scratch, room)))
+    Ok(request.scratch(partials(&r.scratch, room)))
 }
 
 const DENSE: &str = "without a block table, no two sequences share a page";

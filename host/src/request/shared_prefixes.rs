@@ -23,8 +23,8 @@ use super::{Index, VarlenQueries};
 /// over prefixes reads the lengths of the first sequences of the batch. Other integers in device memory give
 /// wrong results, but no access outside of the tensors.
 ///
-/// The bits of a sequence's result depend on its group: the partial O of the rest, and of each of up to 8
-/// parts of a prefix, is rounded to the dtype of O before the merge. Equal requests give equal bits.
+/// The bits of a sequence's result depend on its group: the partial O of each of up to 8 parts of a prefix is
+/// rounded to the dtype of O before the merge. Equal requests give equal bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SharedPrefixes {

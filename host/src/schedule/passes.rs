@@ -1,5 +1,5 @@
 //! Schedules attention as one pass over the keys of each sequence, or, if groups of sequences share
-//! prefixes, as a pass over the prefixes, a pass over the rest of each sequence, and a merge.
+//! prefixes, as a pass over the prefixes and a pass over the rest of each sequence.
 use super::Scheduled;
 use crate::Problem;
 use crate::place::Place;
@@ -20,8 +20,6 @@ pub struct PrefixPass {
     pub pass: Scheduled,
     /// The number of parts of a prefix. The kernel takes each part as a sequence.
     pub parts: usize,
-    /// The merge kernel.
-    pub merge: Place,
     /// Number of rows of O in all heads.
     rows: u64,
     /// Bytes of a row of O.
@@ -39,8 +37,6 @@ pub struct Room {
     pub lse: u64,
     /// Bytes from one part's LSE to the next part's LSE.
     pub lse_bytes: u64,
-    /// LSE of the rest, `[batch][heads][seqlen_q]`, for requests without LSE.
-    pub rest_lse: u64,
     /// Partial results of the splits of one pass.
     pub partials: u64,
 }
@@ -64,16 +60,16 @@ impl Passes {
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let prefix = self.prefix.iter().flat_map(|prefix| prefix.pass.kernels());
-        prefix.chain(self.main.kernels()).chain(self.prefix.map(|prefix| prefix.merge))
+        prefix.chain(self.main.kernels())
     }
 }
 
 impl PrefixPass {
     /// Returns the pass for a problem with batched queries.
-    pub fn new(p: &Problem, pass: Scheduled, parts: usize, merge: Place) -> Self {
+    pub fn new(p: &Problem, pass: Scheduled, parts: usize) -> Self {
         let rows = (p.batch as u64).saturating_mul(p.seqlen_q as u64).saturating_mul(p.heads_q as u64);
         let row_bytes = (p.head_dim_v * p.dtype.bytes()) as u64;
-        PrefixPass { pass, parts, merge, rows, row_bytes }
+        PrefixPass { pass, parts, rows, row_bytes }
     }
 
     /// Returns the places in a workspace at `address`.
@@ -82,7 +78,7 @@ impl PrefixPass {
         let lse_bytes = self.rows.saturating_mul(4).saturating_add(15) / 16 * 16;
         let parts = self.parts as u64;
         let lse = address.saturating_add(o_bytes.saturating_mul(parts));
-        let rest_lse = lse.saturating_add(lse_bytes.saturating_mul(parts));
-        Room { o: address, o_bytes, lse, lse_bytes, rest_lse, partials: rest_lse.saturating_add(lse_bytes) }
+        let partials = lse.saturating_add(lse_bytes.saturating_mul(parts));
+        Room { o: address, o_bytes, lse, lse_bytes, partials }
     }
 }

@@ -7,10 +7,10 @@ use crate::{Capabilities, Problem};
 
 /// The reason for passes over prefixes and over the rest.
 pub(crate) const SHARED: &str = "groups of sequences share prefixes: one pass over each prefix for all \
-                                 queries of its group, one over the rest of each sequence, and a merge";
+                                 queries of its group, and one over the rest of each sequence";
 /// The reason for a single pass where two passes do not pay.
-pub(crate) const TOO_SHORT: &str = "shared prefixes save too few bytes for two passes and a merge: one pass \
-                                    over whole sequences";
+pub(crate) const TOO_SHORT: &str = "shared prefixes save too few bytes for two passes: one pass over whole \
+                                    sequences";
 /// The reason for a single pass where the workspace is too small.
 pub(crate) const NO_ROOM: &str = "two passes over shared prefixes need a workspace (Scratch::Fastest states \
                                   its size): one pass over whole sequences";
@@ -18,13 +18,13 @@ pub(crate) const NO_ROOM: &str = "two passes over shared prefixes need a workspa
 pub(crate) const NO_KERNEL: &str = "no kernel takes all queries of a group, or the rest of a sequence, in \
                                     one pass: one pass over whole sequences";
 
-/// Bytes that two passes must save, per SM. Two passes need two launches more, and write and read a state of
-/// each row: about 10 us of an H200, in which each SM reads 300 KiB. This number is an estimate; nobody has
-/// measured it.
+/// Bytes that two passes must save, per SM. Two passes need one launch more, a second wave of latency, and
+/// write and read a state of each row: about 7 us of an H200, in which each SM reads 210 KiB from memory, or
+/// 500 KiB from the L2 cache. This number is an estimate; nobody has measured it.
 const LEAST_BYTES: u64 = 384 << 10;
 /// Minimum number of keys per part of a prefix.
 const LEAST_KEYS: usize = 256;
-/// Maximum number of parts of a prefix. The merge reads a state of each row per part.
+/// Maximum number of parts of a prefix. The pass over the rest reads a state of each row per part.
 const MOST_PARTS: usize = 8;
 
 /// Returns the reason why two passes would be wrong for a valid request, if there is one.

@@ -1,5 +1,5 @@
 //! Packed GQA: one tile holds rows of all query heads that share a key head.
-use cuda_std::memory::{ld_global_nc_b32_or_zero, st_global_b32, st_global_v2_b32};
+use cuda_std::memory::{ld_global_nc_b32_or_zero, ld_global_v2_b32, st_global_b32, st_global_v2_b32};
 use spec::{Element, FastDiv, Lse, Tensor};
 use tile::copy::{TileWalk, Walk};
 use tile::group::ThreadGroup;
@@ -67,6 +67,17 @@ impl<'p> PackedRows<'p> {
         let offset =
             (row as u64 * self.row_bytes as u64).wrapping_add((head as u64).wrapping_mul(self.head_bytes));
         self.base.wrapping_add(offset)
+    }
+
+    /// Loads two words of a row, columns `4 * quad..` to `4 * quad + 4`. Columns that do not exist are zero.
+    #[inline(always)]
+    pub fn load_quad(&self, row: u32, quad: u32) -> [u32; 2] {
+        if row < self.rows && quad < self.words / 2 {
+            // SAFETY: row and words exist, and base and strides are multiples of 16, as `Tensor` promises.
+            unsafe { ld_global_v2_b32(self.at(row).wrapping_add(quad as u64 * 8)) }
+        } else {
+            [0; 2]
+        }
     }
 
     /// Stores two words of a row, columns `4 * quad..` to `4 * quad + 4`, if they exist.

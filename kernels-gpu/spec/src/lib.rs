@@ -75,7 +75,7 @@ pub use many_sequences::ManySequences;
 pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
-pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState};
+pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState, States};
 pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};

@@ -35,20 +35,61 @@ pub struct MergeState {
     pub lse: RowValues,
 }
 
+/// Partial states of equal strides, which lie equally far apart.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct States {
+    /// The first state, if there is one.
+    pub first: MergeState,
+    /// Distance in bytes from the O of each state to the O of the next state, in two's complement.
+    pub o_bytes: u64,
+    /// Distance in bytes from the LSE of each state to the LSE of the next state, in two's complement.
+    pub lse_bytes: u64,
+    /// Number of states.
+    pub count: u32,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+
+impl States {
+    /// No states.
+    pub const NONE: Self = States {
+        first: MergeState {
+            o: Tensor {
+                base: 0,
+                batch_bytes: 0,
+                head_bytes: 0,
+                row_bytes: 0,
+                rows: 0,
+                chunks: 0,
+                reserved: 0,
+            },
+            lse: RowValues { base: 0, batch_bytes: 0, head_bytes: 0, row_bytes: 0 },
+        },
+        o_bytes: 0,
+        lse_bytes: 0,
+        count: 0,
+        reserved: 0,
+    };
+
+    /// State `i`, which must be below `count`.
+    #[inline(always)]
+    pub const fn state(&self, i: u32) -> MergeState {
+        let MergeState { mut o, mut lse } = self.first;
+        o.base = o.base.wrapping_add((i as u64).wrapping_mul(self.o_bytes));
+        lse.base = lse.base.wrapping_add((i as u64).wrapping_mul(self.lse_bytes));
+        MergeState { o, lse }
+    }
+}
+
 /// Parameters of a merge kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeParams {
     /// The first state.
     pub first: MergeState,
-    /// The second state, if there is one.
-    pub second: MergeState,
-    /// Distance in bytes from the O of each state to the O of the next state, for the second and all later
-    /// states. The number is in two's complement.
-    pub o_bytes: u64,
-    /// Distance in bytes from the LSE of each state to the LSE of the next state, for the second and all
-    /// later states.
-    pub lse_bytes: u64,
+    /// The second and all later states.
+    pub others: States,
     /// The output, which may alias a state.
     pub result: MergeState,
     /// Attention sinks: one natural logit per head. Minus infinity means no sink.
@@ -59,21 +100,15 @@ pub struct MergeParams {
     pub heads: FastDiv,
     /// Rows per batch.
     pub rows: FastDiv,
-    /// Number of states, at least 1.
-    pub count: u32,
     /// Factor that converts the states' LSE to base 2.
     pub to_two: f32,
     /// Factor that converts an LSE to base 2 into the output's LSE.
     pub from_two: f32,
-    /// Padding: 0.
-    pub reserved: u32,
 }
 contract::no_padding! {
     MergeState { o, lse }
-    MergeParams {
-        first, second, o_bytes, lse_bytes, result, sinks, parts, heads, rows, count, to_two,
-        from_two, reserved
-    }
+    States { first, o_bytes, lse_bytes, count, reserved }
+    MergeParams { first, others, result, sinks, parts, heads, rows, to_two, from_two }
 }
 
 /// A compiled [`Merge`] as a value.

@@ -1,7 +1,7 @@
 //! The queries of each sequence: equal counts, or, in a mixed batch, the queries of sequences that have few.
 use crate::lengths::{Span, Unchecked};
 use core::ops::Deref;
-use spec::{DecodeParams, FewParams, Lse, MlaHopperParams, Tensor, WithParams};
+use spec::{DecodeParams, FewParams, Lse, MlaHopperParams, States, Tensor, WithParams};
 
 /// The parameters of decode, with the queries of each sequence.
 pub trait Batch {
@@ -40,8 +40,9 @@ impl Batch for DecodeParams {
     }
 }
 
+/// Without states: the only tensor maps of a launch with shared prefixes belong to the prefixes' kernel.
 impl Batch for MlaHopperParams {
-    type Own<'a> = &'a DecodeParams;
+    type Own<'a> = OwnParams;
 
     #[inline(always)]
     fn decode(&self) -> &DecodeParams {
@@ -56,8 +57,8 @@ impl Batch for MlaHopperParams {
         self.decode.takes(i)
     }
     #[inline(always)]
-    fn own(&self, i: u32) -> &DecodeParams {
-        self.decode.own(i)
+    fn own(&self, _: u32) -> OwnParams {
+        OwnParams(DecodeParams { states: States::NONE, ..self.decode })
     }
 }
 
@@ -85,7 +86,7 @@ impl<P: Batch, X> Batch for WithParams<P, X> {
     }
 }
 
-/// Parameters of one sequence of a mixed batch.
+/// Changed parameters of one sequence.
 pub struct OwnParams(DecodeParams);
 
 impl Deref for OwnParams {
@@ -135,6 +136,7 @@ impl Batch for FewParams {
             q: rows(&q, queries),
             o: rows(&o, queries),
             lse: Lse { base: lse.base.wrapping_add(before), batch_bytes: 0, ..lse },
+            states: States::NONE,
             ..self.decode
         })
     }

@@ -1,10 +1,11 @@
-//! Merges the partial results that several warps, or several splits, have for the same rows.
+//! Merges the partial results that several warps, several splits, or other kernels have for the same rows.
 use super::batch::Batch;
 use super::schedule::Item;
 use crate::partial::Partial;
 use core::f32::consts::{LN_2, LOG2_E};
-use spec::{DecodeParams, Kernel};
-use tile::global::{GlobalVec, RowSlices};
+use cuda_std::math::opaque;
+use spec::{DecodeParams, Kernel, MergeState, Tensor};
+use tile::global::{GlobalVec, RowSlices, load_value};
 use tile::mma::TensorCore;
 use tile::{Block, Steps};
 
@@ -12,11 +13,51 @@ use tile::{Block, Steps};
 /// of loads in flight.
 const TURN: usize = 16;
 
-/// Adds the sink to four columns of a row's result, and stores the result.
+/// Number of states whose loads are in flight at the same time.
+const STATES: usize = 4;
+
+/// Merges the states over other keys into four columns of a row's result.
+#[inline(always)]
+fn with_states<E: TensorCore>(
+    p: &DecodeParams,
+    item: &Item,
+    row: u32,
+    quad: u32,
+    keys: Partial<4>,
+) -> Partial<4> {
+    // The main loop and the merge of splits need the registers. LLVM would compute what depends on parameters
+    // ahead of the main loop, and what depends on the item ahead of the merge.
+    let count = opaque(p.states.count);
+    if count == 0 {
+        return keys;
+    }
+    let item = item.forget();
+    let [query, head] = item.rows_of(p, &p.o).unpack(row);
+    let of = [item.sequence, query, item.kv_head * p.group.get() + head];
+    let load = |i: u32| {
+        if i >= count {
+            return (f32::NEG_INFINITY, [0; 2]);
+        }
+        let MergeState { o, lse } = p.states.state(i);
+        let o = Tensor { row_bytes: opaque(o.row_bytes), rows: p.o.rows, chunks: p.o.chunks, ..o };
+        (load_value(&lse, of), item.rows_of(p, &o).load_quad(row, quad))
+    };
+    let mut all = keys;
+    for from in (Steps { at: 0, step: STATES as u32, end: count }) {
+        let loaded: [_; STATES] = core::array::from_fn(|i| load(opaque(from + i as u32)));
+        all = all.merge(loaded.map(|(lse, words)| {
+            let [[a, b], [c, d]] = words.map(E::unpack);
+            Partial::normal([a, b, c, d], lse * LOG2_E)
+        }));
+    }
+    all
+}
+
+/// Adds the states over other keys and the sink to four columns of a row's result, and stores the result.
 #[inline(always)]
 pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
     let out = item.rows_of(p, &p.o);
-    let mut all = keys;
+    let mut all = with_states::<E>(p, item, row, quad, keys);
     if p.sinks.base != 0 {
         let [_, head] = out.unpack(row);
         let logit = GlobalVec::new(&p.sinks, 0, item.kv_head * p.group.get() + head, 1).load_row(0, 0.0);

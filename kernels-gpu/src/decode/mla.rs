@@ -146,5 +146,5 @@ fn attend<
         let (o, states) = left.quad(row, quad);
         Partial { max: states[0][0], sum: states.iter().fold(0.0, |sum, x| sum + x[1]), o }
     };
-    finish::<E, _, DV>(p, item, all, block)
+    finish::<E, _, DV>(p, &item.forget(), all, block)
 }

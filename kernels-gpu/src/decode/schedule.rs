@@ -333,6 +333,13 @@ impl Item {
         Item { sequence, keys, kv_head, row_block: warp.uniform(self.row_block), split, splits, slot, ..self }
     }
 
+    /// The item, whose numbers are hidden from the compiler. LLVM then computes addresses that depend on the
+    /// item after this call, where other loops no longer need the registers.
+    #[inline(always)]
+    pub fn forget(self) -> Self {
+        Item { sequence: opaque(self.sequence), kv_head: opaque(self.kv_head), ..self }
+    }
+
     /// Whether this block has another item behind this one, which is number `index`.
     #[inline(always)]
     pub fn next<K: Kernel>(&self, index: u32, block: &Block<K>) -> ControlFlow<()> {

@@ -16,6 +16,7 @@
 //!
 //! The maxima pass from turn to turn, as in a loop over all stages. The values are columns of the keys: a
 //! stage has two parts, which hold the values of one warpgroup each, and the keys' other columns.
+use crate::decode::batch::Batch;
 use crate::decode::merge::{finish, store_empty};
 use crate::decode::schedule::{Item, first_lengths, in_window, items};
 use crate::entries::Run;
@@ -148,7 +149,7 @@ fn attend<E: TensorCore + WarpgroupCore, Mask: MaskFn>(
         let (o, [[max, a], [_, b]]) = left.quad(row, quad);
         Partial { max, sum: a + b, o }
     };
-    finish::<E, _, { 2 * HALF }>(&p.decode, item, all, block)
+    finish::<E, _, { 2 * HALF }>(&p.own(item.sequence), item, all, block)
 }
 
 /// A warpgroup's turns. Returns its columns of O, with the maxima and with the sums of its stages.

@@ -1,17 +1,14 @@
 //! Element types whose tiles a warp multiplies.
 use crate::Warp;
 use crate::group::sealed::Sealed;
-use crate::mma::{AFrag, Acc, Part, Resident, TensorCore};
+use crate::mma::{AFrag, Acc, Part, Resident, TensorCore, Unpack};
 use crate::shared::SharedTile;
-use contract::{Bf16, Element, F16};
-use cuda_std::{math, mma};
+use contract::{Bf16, F16};
+use cuda_std::mma;
 
 /// An element type whose tiles a warp multiplies: [`F16`] and [`Bf16`] on tensor cores, [`contract::Scalar`]
 /// of either type on CUDA cores. All types accumulate in f32 and use the same fragments.
-pub trait Mma: Element + Sealed {
-    /// Packs two f32, rounded to nearest even, with `lo` in the low half.
-    fn pack(lo: f32, hi: f32) -> u32;
-
+pub trait Mma: Unpack + Sealed {
     /// Computes `acc += a b^T`; `b` is `N x K`. `meanwhile` runs between the steps.
     fn mma_abt<const R: usize, const M: usize, const N: usize, const K: usize, const HELD: usize>(
         acc: &mut Acc<M, N>,
@@ -36,7 +33,7 @@ pub trait Mma: Element + Sealed {
 }
 
 macro_rules! on_tensor_cores {
-    ($element:ident, ones $ones:literal, $pack:path, $mma:path) => {
+    ($element:ident, ones $ones:literal, $mma:path) => {
         impl Sealed for $element {}
         impl TensorCore for $element {
             const ONES: u32 = $ones;
@@ -47,10 +44,6 @@ macro_rules! on_tensor_cores {
             }
         }
         impl Mma for $element {
-            #[inline(always)]
-            fn pack(lo: f32, hi: f32) -> u32 {
-                $pack(lo, hi)
-            }
             #[inline(always)]
             fn mma_abt<const R: usize, const M: usize, const N: usize, const K: usize, const HELD: usize>(
                 acc: &mut Acc<M, N>,
@@ -78,5 +71,5 @@ macro_rules! on_tensor_cores {
         }
     };
 }
-on_tensor_cores!(F16, ones 0x3c00_3c00, math::pack_f16, mma::mma_f16);
-on_tensor_cores!(Bf16, ones 0x3f80_3f80, math::pack_bf16, mma::mma_bf16);
+on_tensor_cores!(F16, ones 0x3c00_3c00, mma::mma_f16);
+on_tensor_cores!(Bf16, ones 0x3f80_3f80, mma::mma_bf16);

@@ -8,7 +8,7 @@ use contract::{Bf16, Element, F16, Scalar};
 use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32};
 use cuda_std::{math, warp as lanes};
 
-/// An element type that CUDA cores multiply.
+/// An element type of 16 bits.
 pub trait Unpack: Element {
     /// Unpacks two elements as f32, the low half first. The conversion is exact.
     fn unpack(x: u32) -> [f32; 2];
@@ -56,12 +56,17 @@ fn dot(mut sum: f32, a: &[[f32; 2]; 4], b: &[[f32; 2]; 4]) -> f32 {
 }
 
 impl<E> Sealed for Scalar<E> {}
-impl<E: Unpack> Mma for Scalar<E> {
+impl<E: Unpack> Unpack for Scalar<E> {
+    #[inline(always)]
+    fn unpack(x: u32) -> [f32; 2] {
+        E::unpack(x)
+    }
     #[inline(always)]
     fn pack(lo: f32, hi: f32) -> u32 {
         E::pack(lo, hi)
     }
-
+}
+impl<E: Unpack> Mma for Scalar<E> {
     /// Each lane multiplies the rows of `a` and of `b` that its accumulators need.
     #[inline(always)]
     fn mma_abt<const R: usize, const M: usize, const N: usize, const K: usize, const HELD: usize>(

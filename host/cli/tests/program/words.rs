@@ -64,7 +64,8 @@ fn errors_name_options_and_tensors() {
         (
             sharing,
             vec!["--shared-pages", "1", "--window", "4,0"],
-            "--shared-pages: the mask hides keys of shared prefixes by position: one pass over whole sequences; leave --shared-pages out: one pass is right, too",
+            "--shared-pages: the mask hides keys of shared prefixes by position: one pass over whole \
+             sequences; leave --shared-pages out: one pass is right, too",
         ),
     ] {
         let input = write(&folder, "cache.safetensors", &tensors);

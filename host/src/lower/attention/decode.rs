@@ -74,6 +74,7 @@ impl Lowering<'_> {
             window: Window { shift: 0, ..p.window() },
             scale_log2,
             softcap,
+            states: self.states,
         }
     }
 }

@@ -60,7 +60,6 @@ fn passes(
     };
     // A launch has the tensor maps of one kernel. The prefix has more products per byte than the rest.
     let without_maps = Capabilities { tensor_maps: false, ..query.on.clone() };
-    let (merge, _) = select::merge([p.dtype; 2], query.on)?;
     let rest = planned(&lower::rest(r, prefixes, &room).map_err(unsupported)?, &without_maps)?.kernel;
     if !matches!(rest.schedule, Schedule::Decode(_)) {
         return Ok(None);
@@ -76,7 +75,7 @@ fn passes(
         let Some(next) = next.filter(is_better) else { break };
         (pass, parts) = (next, wanted);
     }
-    let with = |pass| Passes { main: rest, prefix: Some(PrefixPass::new(p, pass, parts, merge)) };
+    let with = |pass| Passes { main: rest, prefix: Some(PrefixPass::new(p, pass, parts)) };
     let fallback = pass.fallback.map(with);
     Ok(Some(Chosen { kernel: with(pass.kernel), reason: SHARED, fallback }))
 }

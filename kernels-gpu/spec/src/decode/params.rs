@@ -1,5 +1,5 @@
 //! Parameters of decode kernels: plain data without padding, with equal bytes on both sides.
-use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, Tensor, Window};
+use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, States, Tensor, Window};
 
 /// Varlen keys and values as a KV cache. Every row may begin a page, and each sequence has one page of
 /// `max_keys` rows, at least 1. `tensor` starts at the first key. `values` is the address of the first value.
@@ -108,6 +108,9 @@ pub struct DecodeParams {
     pub lse: Lse,
     /// Attention sinks: one unscaled logit per query head. The base is 0 without sinks.
     pub sinks: Lse,
+    /// Partial states of the same rows over other keys, with the output's dtype and natural LSE. The kernel
+    /// that stores a row's result merges them into the result.
+    pub states: States,
 }
 contract::no_padding! {
     DecodeOrder {
@@ -116,6 +119,6 @@ contract::no_padding! {
     }
     DecodeParams {
         order, cache, q, group, window, scale_log2, softcap, scales, partials, counters, o, lse,
-        sinks
+        sinks, states
     }
 }
