@@ -43,8 +43,8 @@ const MOSTLY_FEW: usize = 32;
 const LEAST_KEYS: usize = 1024;
 
 /// Returns the kernels of a mixed batch with the rows `[q, k]`, and the reason for them, if the batch may
-/// have sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads of a
-/// key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
+/// have sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads
+/// of a key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
 /// (`Splits::Chunk`) leave all sequences to prefill kernels.
 ///
 /// # Errors
