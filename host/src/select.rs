@@ -81,8 +81,8 @@ fn apart<'a>(p: &Problem, kernels: impl Iterator<Item = &'a AttnInfo>) -> Error 
             format!("{what}: kernels then take at most {most_k} columns of k and {most} of v; {remedy}")
         }
         None => format!(
-            "{what}, which no kernel for this dtype of the KV cache takes; use a cache of the queries' dtype, \
-             or copy v into a cache of k's shape and strides"
+            "{what}, which no kernel for this dtype of the KV cache takes; use a cache of the queries' \
+             dtype, or copy v into a cache of k's shape and strides"
         ),
     };
     Error::unsupported(p.named_columns(), reason)

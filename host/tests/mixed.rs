@@ -129,11 +129,13 @@ fn plans() {
 #[rustfmt::skip]
 const REFUSED: &[(Shape, Change, &[&str])] = &[
     (Shape { packed: false, queries: 1, ..BATCH }, same, &["config", D128, "varlen queries"]),
-    (Shape { heads: [17, 1], ..BATCH }, same, &["config", D128, "at most 16 query heads per key head, and the request has 17"]),
+    (Shape { heads: [17, 1], ..BATCH }, same,
+        &["config", D128, "at most 16 query heads per key head, and the request has 17"]),
     (Shape { head_dim: 136, ..BATCH }, same, &["config", D128, "head_dim 136"]),
     (Shape { head_dim: 64, ..BATCH }, |d| d.config("mixed_few_bf16_d64_causal_16_rows"), &["config", "f16"]),
     (BATCH, |d| d.softcap(30.0), &["config", D128, "it is a kernel for mask causal", "softcap 30"]),
-    (BATCH, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }), &["config", D128, "it takes no sinks", "causal, sinks"]),
+    (BATCH, |d| d.sinks(Sinks { address: 9 * FAR, elements: 32 }),
+        &["config", D128, "it takes no sinks", "causal, sinks"]),
     (BATCH, |d| d.splits(Splits::Exactly(2)), &["Exactly(2)", "only decode kernels support splits"]),
     // Only the decode kernel's name stands for all kernels of the launch.
     (BATCH, |d| d.config("mixed_many_f16_d128_causal_128x48"), &["config", "mixed_many"]),

@@ -12,10 +12,10 @@ const MIXED: &str = "sequences of few and of many queries: a decode kernel takes
 /// The reasons why prefill kernels take all sequences of a batch.
 const CHUNKS: &str = "varlen queries with batch-invariant splits, so that the batch must not choose a \
                       sequence's kernel: work tiles per query head";
-const UNSPLIT: &str = "varlen queries with one split, so that no decode kernel may split keys: work tiles per \
-                       query head";
-const NOT_PLAIN: &str = "varlen queries with sinks, slopes, a bias, or more than 4096 sequences, which decode \
-                         kernels of mixed batches lack: work tiles per query head";
+const UNSPLIT: &str = "varlen queries with one split, so that no decode kernel may split keys: work tiles \
+                       per query head";
+const NOT_PLAIN: &str = "varlen queries with sinks, slopes, a bias, or more than 4096 sequences, which \
+                         decode kernels of mixed batches lack: work tiles per query head";
 const _: () = assert!(MAX_SEQUENCES == 4096, "the text of NOT_PLAIN");
 const NO_KERNEL: &str = "varlen queries, and no decode kernel of mixed batches takes this dtype, head dim, \
                          mask and heads: work tiles per query head";
@@ -42,9 +42,9 @@ const MOSTLY_FEW: usize = 32;
 /// | 64, 12/12 | 152 sequences of 7 to 512 queries and keys | 79 (portable kernel alone) | 125 |
 const LEAST_KEYS: usize = 1024;
 
-/// Returns the kernels of a mixed batch with the rows `[q, k]`, and the reason for them, if the batch may have
-/// sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads of a
-/// key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
+/// Returns the kernels of a mixed batch with the rows `[q, k]`, and the reason for them, if the batch may
+/// have sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads
+/// of a key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
 /// (`Splits::Chunk`) leave all sequences to prefill kernels.
 ///
 /// # Errors
@@ -97,13 +97,15 @@ pub(super) fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
         let expected = match p.varlen {
             None => "it needs varlen queries, and the request has equal query counts".to_owned(),
             Some(_) if !is_plain(p) => format!(
-                "it takes no sinks, slopes and bias, and at most {MAX_SEQUENCES} sequences, and the request is {p}"
+                "it takes no sinks, slopes and bias, and at most {MAX_SEQUENCES} sequences, and the request \
+                 is {p}"
             ),
             Some(_) if !variant::covers(few.mask, p.mask_kind(), true) => {
                 format!("it is a kernel for mask {}, and the request is {p}", few.mask.name())
             }
             Some(_) if group > few.tile_m as usize => {
-                format!("it takes at most {} query heads per key head, and the request has {group}", few.tile_m)
+                let most = few.tile_m;
+                format!("it takes at most {most} query heads per key head, and the request has {group}")
             }
             Some(_) => format!("it must be a kernel for {}", p.named_columns()),
         };

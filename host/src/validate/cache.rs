@@ -20,8 +20,8 @@ pub(super) fn apart(keys: &TensorView) -> &'static str {
     match keys.dtype {
         DType::E4m3 | DType::Int8 => "give values the columns and strides of keys",
         _ => {
-            "make one append for keys, Append::latent(k, KvPages::latent(keys, 8), slots), and one for values, \
-             Append::latent(v, KvPages::latent(values, 8), slots)"
+            "make one append for keys, Append::latent(k, KvPages::latent(keys, 8), slots), and one for \
+             values, Append::latent(v, KvPages::latent(values, 8), slots)"
         }
     }
 }
