@@ -30,7 +30,11 @@ fn tensors(a: &Append) -> Result<[Part; 7], Error> {
     }
     let [values_batch, values_rows, ..] = a.v.shape;
     if values_batch != 1 || a.v.shape[2..] != a.k.shape[2..] {
-        let expected = format_args!("it must be [1, tokens, {heads}, {head_dim}], the shape of k");
+        let remedy = match a.v.shape[2] == heads && a.v.shape[3] != head_dim {
+            true => format!("; for values of another width, {}", cache::apart(&a.pages.keys)),
+            false => String::new(),
+        };
+        let expected = format_args!("it must be [1, tokens, {heads}, {head_dim}], the shape of k{remedy}");
         return Err(Error::invalid(V.shape, format!("{:?}", a.v.shape), expected));
     }
     if a.v.dtype != a.k.dtype {

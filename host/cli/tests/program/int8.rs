@@ -43,7 +43,7 @@ fn int8_caches() {
     check_on("paged", "int8-window", &int8(ragged), &["--window", "20,0"]);
 }
 
-/// The window hides all keys but the last 16 of the first sequence, so scales of its first page do not
+/// The window hides all keys of the first sequence but the last 16, so the scales of its first page do not
 /// matter.
 #[test]
 fn scales_of_hidden_keys() {

@@ -41,11 +41,7 @@ fn errors_name_options_and_tensors() {
     let own_values =
         [latent(), vec![("v_cache", Dtype::F16, vec![2, 16, 1, 512], vec![0; 2 * 2 * 16 * 512])]];
     for (tensors, options, words) in [
-        (
-            latent(),
-            with(&["--softcap", "4"]),
-            "softcap on a latent cache: kernels for latent caches have none; leave --softcap out",
-        ),
+        (latent(), with(&["--softcap", "4"]), "kernels for latent caches have none; leave --softcap out"),
         (more(slopes), with(&[]), "have none; remove `alibi_slopes`"),
         (latent(), vec!["--v-width", "512"], "--scale none: a latent cache has no default scale"),
         (varlen, with(&[]), "equal query counts; write one file per query count"),
@@ -53,7 +49,7 @@ fn errors_name_options_and_tensors() {
         (
             with_columns(tensors(1), "q", 128),
             vec![],
-            "`q` has shape [3, 4, 128] and `k_cache` [9, 16, 2, 64]",
+            "`q` has shape [3, 4, 128] and `k_cache` [9, 16, 2, 64]; the last size, head_dim, must be equal",
         ),
         (with_columns(tensors(1), "v_cache", 100), vec![], "head_dim of v 100"),
         (
@@ -64,8 +60,7 @@ fn errors_name_options_and_tensors() {
         (
             sharing,
             vec!["--shared-pages", "1", "--window", "4,0"],
-            "--shared-pages: the mask hides keys of shared prefixes by position: one pass over whole \
-             sequences; leave --shared-pages out: one pass is right, too",
+            "one pass over whole sequences; leave --shared-pages out: one pass is right, too",
         ),
     ] {
         let input = write(&folder, "cache.safetensors", &tensors);
