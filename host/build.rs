@@ -77,7 +77,7 @@ fn gather() -> Result<()> {
         return Ok(());
     }
     let codes = match modules {
-        Modules::Archive(folder) => archive::read(&folder, CODE)?,
+        Modules::Archive(folder) => archive::read_code(&folder)?,
         Modules::Texts(texts) => {
             texts.into_iter().map(|(symbol, text)| (symbol.to_owned(), lines::split(&text).0)).collect()
         }
@@ -156,10 +156,11 @@ fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String,
     places.retain(|place| is_wanted(&place.name));
     let mut blocks: Vec<_> = places.iter().map(|place| place.block).collect();
     blocks.dedup();
+    let kind = if what == CODE { "Code" } else { "Lines" };
     writeln!(table, "/// Blocks of compressed texts.\nstatic {}: &[Block<'_>] = &[", what.to_uppercase())?;
     for block in &blocks {
         let file = archive::block_file(folder, what, *block);
-        writeln!(table, "    Block::Packed(include_bytes!({file:?})),")?;
+        writeln!(table, "    Block::{kind}(include_bytes!({file:?})),")?;
     }
     table.push_str("];\n");
     let number = |block| blocks.iter().take_while(|other| **other != block).count();

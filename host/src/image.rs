@@ -2,7 +2,8 @@
 //! `cubins`), otherwise PTX.
 use crate::place::Place;
 use crate::variant::Compiled;
-use crate::{Contract, Driver, Error, lzma, ptx};
+use crate::{Contract, Driver, Error, ptx};
+use compression::lzma;
 
 #[cfg(feature = "cubins")]
 include!(concat!(env!("OUT_DIR"), "/cubin_table.rs"));

@@ -61,7 +61,6 @@ mod launch;
 #[cfg(feature = "lineage")]
 pub mod lineage;
 mod lower;
-mod lzma;
 mod maps;
 mod place;
 pub mod plan;

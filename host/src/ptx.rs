@@ -1,5 +1,6 @@
 //! The kernels' PTX, which the build embeds. Files of a folder may replace the PTX of some kernels.
-use crate::{Error, lzma};
+use crate::Error;
+use compression::{lzma, numbers};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -9,8 +10,10 @@ include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 /// A block of concatenated texts.
 #[allow(dead_code, reason = "a build has only one kind of blocks")]
 enum Block<'a> {
-    /// Text that LZMA has compressed.
-    Packed(&'a [u8]),
+    /// Compressed code whose numbers are differences.
+    Code(&'a [u8]),
+    /// Compressed source lines.
+    Lines(&'a [u8]),
     /// Uncompressed text.
     Text(&'a [u8]),
 }
@@ -115,11 +118,15 @@ fn joined(code: String, _: Option<&Part>) -> io::Result<String> {
 fn text((block, range): &Part, blocks: &[Block<'_>]) -> io::Result<String> {
     let cut_off = || io::Error::new(io::ErrorKind::UnexpectedEof, "a block is cut off");
     let slice = |content: &[u8]| content.get(range.clone()).map(<[u8]>::to_vec).ok_or_else(cut_off);
-    let text = match blocks.get(*block).ok_or_else(cut_off)? {
-        Block::Packed(packed) => slice(&lzma::decompress(packed)?),
-        Block::Text(text) => slice(text),
-    };
-    String::from_utf8(text?).map_err(io::Error::other)
+    let utf8 = |bytes| String::from_utf8(bytes).map_err(io::Error::other);
+    match blocks.get(*block).ok_or_else(cut_off)? {
+        Block::Code(packed) => {
+            let encoded = utf8(slice(&lzma::decompress(packed)?)?)?;
+            numbers::decode(&encoded).map_err(io::Error::other)
+        }
+        Block::Lines(packed) => utf8(slice(&lzma::decompress(packed)?)?),
+        Block::Text(text) => utf8(slice(text)?),
+    }
 }
 
 #[cfg(test)]
@@ -138,17 +145,17 @@ mod tests {
     fn damage_is_an_error() {
         // Selects a small block, and its last module.
         let packed = CODE.iter().enumerate().filter_map(|(n, block)| match block {
-            Block::Packed(packed) => Some((n, *packed)),
-            Block::Text(_) => None,
+            Block::Code(packed) => Some((n, *packed)),
+            Block::Lines(_) | Block::Text(_) => None,
         });
         let smallest = packed.min_by_key(|(_, packed)| packed.len());
         let (block, packed) = smallest.expect("this workspace builds with FERROFLASH_COMPRESS=1");
         let (symbol, (_, range), lines) =
             TABLE.iter().rfind(|(_, (of, _), _)| *of == block).expect("a kernel");
         let whole =
-            module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]).expect("whole");
+            module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Code(packed)]).expect("whole");
         let check = |packed: &[u8], what: &dyn Fn() -> String| {
-            match module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Packed(packed)]) {
+            match module(&(symbol, (0, range.clone()), lines.clone()), &[Block::Code(packed)]) {
                 // Two changes do not affect the decompressed text: a larger dictionary in the header, and
                 // bytes that the decoder does not read.
                 Ok(text) => assert!(text == whole, "{}", what()),
@@ -167,7 +174,7 @@ mod tests {
             }
         }
         for end in (0..32).chain((32..packed.len()).step_by(step)) {
-            let cut = &[Block::Packed(&packed[..end])];
+            let cut = &[Block::Code(&packed[..end])];
             let error = module(&(symbol, (0, range.clone()), lines.clone()), cut);
             let error = error.expect_err("cut off");
             assert!(matches!(error, Error::Unsupported { .. }), "{end} bytes: {error}");

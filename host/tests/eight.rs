@@ -75,7 +75,10 @@ const PLANS: &[(&str, Shape, Change, &str, &str)] = &[
     ("h200", Shape { dtype: DType::Bf16, head_dim: 64, ..DENSE }, same,
         "hopper_paged_bf16_e4m3_d64_causal_128x128", HOPPER),
     ("h200", Shape { page: Some(12), ..DENSE }, same, "paged_f16_e4m3_d128_causal_128x32_native", "a page"),
-    ("h200", DENSE, |r| r.mask(WINDOW), "paged_f16_e4m3_d128_local_128x32_native", "an e4m3 KV cache"),
+    ("h200", DENSE, |r| r.mask(WINDOW), "hopper_paged_f16_e4m3_d128_local_128x80", HOPPER),
+    ("h200", DENSE, |r| r.softcap(30.0), "hopper_paged_f16_e4m3_d128_local_128x80", HOPPER),
+    ("h200", Shape { head_dim: 64, ..DENSE }, |r| r.mask(WINDOW),
+        "hopper_paged_f16_e4m3_d64_local_128x128", HOPPER),
     ("h200", Shape { head_dim: 192, ..DENSE }, same, "paged_f16_e4m3_d256_local_64x32", "an e4m3 KV cache"),
     // The same instructions do not run on Blackwell.
     ("b200", DENSE, same, "paged_f16_e4m3_d128_causal_128x32_native", MANY),

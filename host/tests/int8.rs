@@ -6,7 +6,7 @@ use crate::on_cache::{FAR, Shape, card, decode};
 use crate::parts::cache;
 use core::mem::{offset_of, size_of};
 use ferroflash::{request::*, *};
-use spec::{AppendParams, DecodeOrder, DecodeParams, PagedParams, PerHead};
+use spec::{AppendParams, DecodeOrder, DecodeParams, ManyParams, PagedParams, PerHead};
 
 /// 8 sequences of 1 query on at most 4096 keys, in 2048 pages of 16.
 const ONE: Shape = Shape {
@@ -20,6 +20,9 @@ const ONE: Shape = Shape {
     max_k: 4096,
 };
 const PROMPT: Shape = Shape { queries: 512, ..ONE };
+/// Varlen queries; with 1000 rows, a mixed batch.
+const MIXED: Shape = Shape { packed: true, ..PROMPT };
+const FEW_AND_MANY: &str = "few and of many queries";
 
 type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
 
@@ -30,6 +33,11 @@ fn same(r: AttentionRequest<'static>) -> AttentionRequest<'static> {
 /// A causal request on an int8 cache.
 fn request(shape: Shape) -> AttentionRequest<'static> {
     let mut r = decode(shape).mask(Mask::Causal);
+    if shape.packed {
+        for view in [&mut r.q, &mut r.o] {
+            view.shape[1] = view.shape[1].min(1000);
+        }
+    }
     let pages = &mut cache(&mut r).pages;
     let int8 = |view: TensorView| TensorView { dtype: DType::Int8, ..view };
     let [count, page, heads, _] = pages.keys.shape;
@@ -48,19 +56,36 @@ const PLANS: &[(&str, Shape, Change, &str, &str)] = &[
     ("h200", ONE, |r| r.mask(WINDOW), "decode_f16_int8_d128_local_8_rows", ""),
     ("h200", Shape { dtype: DType::Bf16, head_dim: 64, ..ONE }, |r| r.softcap(30.0),
         "decode_bf16_int8_d64_local_8_rows", ""),
-    ("h200", Shape { page: None, ..ONE }, |r| r.splits(Splits::CHUNK).scratch(Scratch::Fastest),
+    ("h200", Shape { page: None, ..ONE }, |r| r.splits(Splits::CHUNK),
         "decode_f16_int8_d128_local_8_rows", ""),
     ("l4", PROMPT, same, "paged_f16_int8_d128_local_128x32", "more than 64 rows"),
     ("a100", Shape { dtype: DType::Bf16, head_dim: 64, ..PROMPT }, |r| r.mask(WINDOW),
         "paged_bf16_int8_d64_local_128x64", "more than 64 rows"),
     ("h200", PROMPT, same, "paged_f16_int8_d128_local_128x32", "an int8 KV cache"),
-    ("l4", Shape { packed: true, ..PROMPT }, same, "paged_f16_int8_d128_local_128x32", "varlen queries"),
+    ("l4", Shape { batch: 1, ..MIXED }, same, "paged_f16_int8_d128_local_128x32", "varlen queries"),
+    ("a100", Shape { head_dim: 256, ..ONE }, same, "decode_f16_int8_d256_local_8_rows", ""),
+    ("l4", Shape { head_dim: 144, queries: 16, ..ONE }, |r| r.mask(WINDOW),
+        "decode_f16_int8_d256_local_8_rows", "more rows than a block holds"),
+    ("l4", Shape { head_dim: 192, ..PROMPT }, same, "paged_f16_int8_d256_local_64x32", "more than 64 rows"),
+    ("h200", Shape { dtype: DType::Bf16, head_dim: 256, ..PROMPT }, |r| r.softcap(30.0),
+        "paged_bf16_int8_d256_local_64x32", "an int8 KV cache"),
+    // Mixed batches, on every card.
+    ("a100", MIXED, same, "mixed_few_f16_int8_d128_causal_16_rows", FEW_AND_MANY),
+    ("l4", MIXED, |r| r.mask(Mask::Full), "mixed_few_f16_int8_d128_causal_16_rows", FEW_AND_MANY),
+    ("h200", MIXED, same, "mixed_few_f16_int8_d128_causal_16_rows", FEW_AND_MANY),
+    ("b200", Shape { dtype: DType::Bf16, head_dim: 48, ..MIXED }, same,
+        "mixed_few_bf16_int8_d64_causal_16_rows", FEW_AND_MANY),
+    ("h200", MIXED, |r| r.mask(WINDOW), "paged_f16_int8_d128_local_128x32", "an int8 KV cache"),
+    ("l4", MIXED, |r| r.softcap(30.0), "paged_f16_int8_d128_local_128x32", "varlen queries"),
+    ("l4", MIXED, |r| r.splits(Splits::CHUNK), "paged_f16_int8_d128_local_128x32", "varlen queries"),
+    ("l4", Shape { head_dim: 256, ..MIXED }, same, "paged_f16_int8_d256_local_64x32", "varlen queries"),
 ];
 
 #[test]
 fn plans() {
     for (name, shape, change, symbol, why) in PLANS {
-        let plan = plan(&change(request(*shape)), card(name)).unwrap_or_else(|e| panic!("{symbol}: {e}"));
+        let request = change(request(*shape)).scratch(Scratch::Fastest);
+        let plan = plan(&request, card(name)).unwrap_or_else(|e| panic!("{symbol}: {e}"));
         assert_eq!(plan.contract().symbol, *symbol, "{name}: {}", plan.reason());
         assert!(plan.reason().contains(why), "{symbol}: {}", plan.reason());
     }
@@ -103,7 +128,7 @@ fn refusals() {
     check(refused(ONE, without(KvScale::One)), &each);
     check(refused(ONE, without(KvScale::Value(2.0))), &each);
     check(refused(Shape { head_dim: 72, ..ONE }, same), &["head_dim 72 of an int8 cache", "multiples of 16"]);
-    check(refused(Shape { head_dim: 256, ..ONE }, same), &["not supported", "int8", "head_dim up to 128"]);
+    check(refused(Shape { head_dim: 272, ..ONE }, same), &["not supported", "int8", "head_dim up to 256"]);
     let half = |mut r: AttentionRequest<'static>| {
         let pages = &mut cache(&mut r).pages;
         (pages.keys.dtype, pages.values.dtype) = (DType::F16, DType::F16);
@@ -115,12 +140,12 @@ fn refusals() {
 /// A named kernel for another cache: the error names both dtypes.
 #[test]
 fn kernels_for_other_caches() {
-    let ragged = Shape { packed: true, ..PROMPT };
     for (shape, name, cache) in [
         (ONE, "decode_f16_d128_causal_16_rows_w4", "f16"),
         (ONE, "decode_f16_e4m3_d128_causal_16_rows", "e4m3"),
         (PROMPT, "paged_f16_d128_causal_128x48", "f16"),
-        (ragged, "mixed_few_f16_d128_causal_16_rows_w4", "f16"),
+        (MIXED, "mixed_few_f16_d128_causal_16_rows_w4", "f16"),
+        (MIXED, "mixed_few_f16_e4m3_d128_causal_16_rows_native", "e4m3"),
     ] {
         let error = plan(&request(shape).config(name), card("l4")).expect_err("another cache").to_string();
         let words = format!(
@@ -201,9 +226,12 @@ fn scales_are_in_the_parameters() -> Result<(), Error> {
         let scales: Vec<_> = (0..8).map(|i| number(at + 8 * i)).collect();
         assert_eq!(scales, [first * FAR, slot, 4, 0, (first + 1) * FAR, slot, 4, 0]);
     };
+    let paged = offset_of!(PagedParams<[PerHead; 2]>, scales);
+    let many = offset_of!(ManyParams<PagedParams<[PerHead; 2]>>, paged) + paged;
     for (shape, size, at) in [
         (ONE, size_of::<DecodeParams>(), offset_of!(DecodeParams, scales)),
-        (PROMPT, size_of::<PagedParams<[PerHead; 2]>>(), offset_of!(PagedParams<[PerHead; 2]>, scales)),
+        (PROMPT, size_of::<PagedParams<[PerHead; 2]>>(), paged),
+        (MIXED, size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), many),
     ] {
         let request = request(shape);
         let plan = attention.plan(&request)?;

@@ -259,21 +259,31 @@ def integer_cached(name, sizes, page, options):
     return row
 
 
-# name, [(queries, keys), ..], [heads_q, heads_k, head_dim]
+# name, dtype of the cache, [(queries, keys), ..], [heads_q, heads_k, head_dim]
+MIXTURE = [(1, 900), (150, 150), (0, 17), (4, 300), (70, 300)]
 RAGGED = [
-    ("ragged queries on eight bits", [(1, 900), (150, 150), (0, 17), (4, 300), (70, 300)], [8, 2, 128]),
-    ("prompts of one length on eight bits", [(256, 256)] * 3, [8, 8, 64]),
+    ("ragged queries on eight bits", torch.float8_e4m3fn, MIXTURE, [8, 2, 128]),
+    ("prompts of one length on eight bits", torch.float8_e4m3fn, [(256, 256)] * 3, [8, 8, 64]),
+    ("ragged queries on an int8 cache", torch.int8, MIXTURE, [8, 2, 128]),
+    ("prompts of one length on an int8 cache", torch.int8, [(200, 256)] * 3, [8, 8, 256]),
 ]
 
 
-def ragged(name, lengths, heads):
+def ragged(name, dtype, lengths, heads):
     """Varlen queries on pages of 16 keys of eight bits; compares each sequence with float64."""
     heads_q, heads_k, dim = heads
     ends = [sum(queries for queries, _ in lengths[:b]) for b in range(len(lengths) + 1)]
     columns, scales = -(-max(keys for _, keys in lengths) // 16), (2.0**-5, 0.5)
     make = lambda *shape: torch.randn(*shape, device="cuda", dtype=F16)
-    q, pool = make(ends[-1], heads_q, dim), [make(len(lengths) * columns, 16, heads_k, dim) for _ in range(2)]
-    pool = [(t.float() / scale).to(torch.float8_e4m3fn) for t, scale in zip(pool, scales)]
+    pages = [len(lengths) * columns, 16, heads_k]
+    q, pool = make(ends[-1], heads_q, dim), [make(*pages, dim) for _ in range(2)]
+    if dtype == torch.int8:
+        scales = [torch.rand(*pages, device="cuda") * 0.02 for _ in range(2)]
+        pool = [torch.randint(-127, 128, (*pages, dim), dtype=dtype, device="cuda") for _ in range(2)]
+        numbers = [t.double() * scale.double()[..., None] for t, scale in zip(pool, scales)]
+    else:
+        pool = [(t.float() / scale).to(dtype) for t, scale in zip(pool, scales)]
+        numbers = [(t.float() * scale).to(F16) for t, scale in zip(pool, scales)]
     table = torch.randperm(len(lengths) * columns, device="cuda").reshape(len(lengths), columns).int()
     integers = lambda values: torch.tensor(values, dtype=torch.int32, device="cuda")
     o, lse = kvcache.flash_attn_with_kvcache(
@@ -285,8 +295,7 @@ def ragged(name, lengths, heads):
         if not queries:
             continue
         mine = slice(*ends[b:b + 2])
-        own = [(t[table[b].long()].reshape(-1, heads_k, dim)[None, :keys].float() * scale).to(F16)
-               for t, scale in zip(pool, scales)]
+        own = [t[table[b].long()].reshape(-1, heads_k, dim)[None, :keys] for t in numbers]
         exact, exact_lse = attend(q[None, mine], *own, torch.float64, causal=True)
         naive, _ = attend(q[None, mine], *own, F16, causal=True)
         error, tolerance = largest(o[None, mine].double() - exact), 2 * largest(naive.double() - exact) + 1e-5

@@ -4,7 +4,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::kernels::Contract;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, HOPPERS_PAGED, MIXED_FEW, PAGED, beside, combine_of};
+use ferroflash::spec::{AttnInfo, DECODES, HOPPERS_PAGED, MIXED_FEW, PAGED, beside, combine_of};
 use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
@@ -21,42 +21,52 @@ struct Pair {
     few: &'static AttnInfo,
     /// The prefill kernel.
     many: Contract,
+    /// The decode kernel for every sequence of a cache, with the tiles of `few`.
+    decode: &'static str,
     /// The prefill kernel for every sequence of a cache, with the tiles of `many`.
     paged: &'static str,
     card: &'static str,
     pages: [Pages; 4],
 }
 
-/// The kernels of mixed batches that every build carries, on KV caches of f16 and of e4m3: portable kernels,
-/// then Hopper's.
-fn pairs() -> [Pair; 4] {
+/// Returns the kernel of `list` whose name is `symbol` with another family: the kernel for every sequence of
+/// a cache. On int8 caches, this kernel takes every mask.
+fn same_tiles(list: &'static [AttnInfo], symbol: &str, [mixed, family]: [&str; 2]) -> &'static str {
+    let symbol = symbol.replace(mixed, family);
+    let names = [symbol.replace("_causal_", "_local_"), symbol];
+    let is_own = |e: &&AttnInfo| e.contract.symbol == names[usize::from(e.kv_dtype != DType::Int8)];
+    list.iter().find(is_own).expect("equal tiles").contract.symbol
+}
+
+/// The kernels of mixed batches that every build carries. Portable kernels on KV caches of f16, e4m3 and int8
+/// come first, then Hopper's on KV caches of f16 and e4m3.
+fn pairs() -> [Pair; 5] {
     let portable = |cache| {
         let of = |e: &&AttnInfo| {
             (e.head_dim, e.dtype, e.kv_dtype) == (64, DType::F16, cache) && is_carried(e.contract.symbol)
         };
         let few = MIXED_FEW.iter().find(of).expect("a build carries one");
         let many = beside(few).expect("in the table");
-        let symbol = many.symbol.replace("mixed_many", "paged");
-        let paged = PAGED.iter().map(|e| e.contract.symbol).find(|e| *e == symbol).expect("equal tiles");
         Pair {
             few,
             many,
-            paged,
+            decode: same_tiles(DECODES, few.contract.symbol, ["mixed_few", "decode"]),
+            paged: same_tiles(PAGED, many.symbol, ["mixed_many", "paged"]),
             card: "l4",
             pages: [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5), Pages::Rows],
         }
     };
-    let pairs = [DType::F16, DType::E4m3].map(portable);
+    let [f16, e4m3, int8] = [DType::F16, DType::E4m3, DType::Int8].map(portable);
     let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(24), Pages::Nhd(8)];
-    let [sixteen, eight] = pairs.map(|pair| {
+    let hopper = |pair: Pair| {
         let of = |e: &&AttnInfo| {
             let AttnInfo { dtype, kv_dtype, head_dim, mask, .. } = *pair.few;
             (e.dtype, e.kv_dtype, e.head_dim, e.mask) == (dtype, kv_dtype, head_dim, mask)
         };
         let many = HOPPERS_PAGED.iter().find(of).expect("in the table").contract;
         Pair { many, paged: many.symbol, card: "h200", pages, ..pair }
-    });
-    [pairs[0], pairs[1], sixteen, eight]
+    };
+    [f16, e4m3, int8, hopper(f16), hopper(e4m3)]
 }
 
 /// A simulator of a card with 16 SMs that runs the kernels.
@@ -82,12 +92,13 @@ fn lengths(case: &DecodeCase) -> Vec<i32> {
 /// sequences on both sides of the threshold.
 #[test]
 fn mixtures() {
-    let mixtures: [(&[usize], &[usize]); 5] = [
+    let mixtures: [(&[usize], &[usize]); 6] = [
         (&[1, 0, 4, 5, 150, 1], &[300, 7, 64, 40, 170, 0]),
         (&[1, 1, 1, 4, 9], &[300, 17, 700, 4, 9]),
         (&[40, 129, 5], &[40, 200, 33]),
         (&[0, 0, 3, 6], &[5, 0, 90, 90]),
         (&[1, 1, 1], &[90, 0, 1400]),
+        (&[700, 0, 4, 1], &[730, 5, 9, 40]),
     ];
     let layouts = [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)];
     let of = |pair: Pair| mixtures.map(|mixture| (pair, mixture));
@@ -148,7 +159,7 @@ fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bi
 /// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
-    let rounds = if is_thorough() { [200, 60, 200, 60] } else { [12, 6, 8, 6] };
+    let rounds = if is_thorough() { [200, 60, 60, 200, 60] } else { [12, 6, 12, 8, 6] };
     for (pair, rounds) in pairs().into_iter().zip(rounds) {
         have_own_bits(&pair, rounds);
     }
@@ -157,7 +168,6 @@ fn sequences_have_the_bits_of_their_own_launches() {
 /// Compares `rounds` random mixtures.
 fn have_own_bits(pair: &Pair, rounds: usize) {
     let (mut random, attention, few) = (Random::new(5), attention(pair), pair.few);
-    let decode = few.contract.symbol.replace("mixed_few", "decode");
     let mut compared = [0; 2];
     for round in 0..rounds {
         let mut below = |most: usize| (random.bits() % most as u64) as usize;
@@ -186,7 +196,7 @@ fn have_own_bits(pair: &Pair, rounds: usize) {
         for b in (0..batch).filter(|_| round % 2 == 0).filter(own).take(2) {
             let (seeds, filled) = (vec![case.seeds[b]], vec![case.filled[b]]);
             let alone = DecodeCase { seeds, filled, queries: queries[b], packed: None, ..case.clone() };
-            assert_eq!(mixed[b], bits(&attention, &alone, &decode)[0], "{case:?}, sequence {b}");
+            assert_eq!(mixed[b], bits(&attention, &alone, pair.decode)[0], "{case:?}, sequence {b}");
             compared[1] += 1;
         }
     }
@@ -265,8 +275,8 @@ const SUPERFLUOUS_IN_MERGES: &[&[&str]] =
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    // Both caches share the code of the clamps.
-    let caches = if is_thorough() { 2 } else { 1 };
+    // The caches share the code of the clamps.
+    let caches = if is_thorough() { 3 } else { 1 };
     let subjects = |few| subjects(few).map(move |own| (few, own));
     for (few, subject) in pairs().into_iter().take(caches).map(|pair| pair.few).flat_map(subjects) {
         let merges = combine_of(few) == Some(subject.kernel);
@@ -296,7 +306,7 @@ fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
 /// takes too many or too few sequences: rows are then written twice, or not at all.
 #[test]
 fn a_kernel_that_takes_others_sequences_is_noticed() {
-    let [portable, _, hopper, _] = pairs();
+    let [portable, _, _, hopper, _] = pairs();
     let few = portable.few;
     let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
     let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));

@@ -122,3 +122,26 @@ fn results_of_another_shape_are_not_judged() {
     assert!(reference.judge(&tensor([1, 4, 1, 8]), None).is_none());
     assert!(reference.judge(&tensor([1, 2, 2, 8]), Some(&[0.0; 3])).is_none());
 }
+
+/// The naive result of few elements may be exact by luck: with one key, O is V.
+#[test]
+fn few_elements_may_err_by_two_roundings() {
+    let shape = |rows| [1, rows, 1, 8];
+    let off = |rows: usize, roundings: f64| {
+        let [q, k] = [rows, 1].map(|rows| vec![f16::ONE.to_bits(); rows * 8]);
+        let v = vec![f16::from_f64(1.25).to_bits(); 8];
+        fn tensor(bits: &[u16], shape: [usize; 4]) -> HostTensor<'_> {
+            HostTensor::bshd(bits, DType::F16, shape).expect("fits")
+        }
+        let problem = problem(shape(rows)).seqlen_k(1);
+        let [k, v] = [&k, &v].map(|bits| tensor(bits, shape(1)));
+        let reference = Reference::new(&Inputs::new(problem, tensor(&q, shape(rows)), k, v).expect("valid"));
+        assert_eq!(reference.naive_error, 0.0);
+        let mut out = reference.exact.out_bits(DType::F16);
+        out[5] = f16::from_f64(1.25 * (1.0 + roundings * f64::from(f16::EPSILON.to_f32()) / 2.0)).to_bits();
+        reference.judge(&tensor(&out, shape(rows)), None).expect("same shape").passed()
+    };
+    assert!(off(16, 1.6) && !off(16, 3.2));
+    // 1024 elements are enough.
+    assert!(off(128, 0.0) && !off(128, 1.6));
+}

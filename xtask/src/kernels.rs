@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use cuda_builder::archive::{Archive, CODE};
+use compression::lzma;
+use cuda_builder::archive::Archive;
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
-use cuda_builder::{Arch, CudaBuilder, Module, Output, lines, lzma};
+use cuda_builder::{Arch, CudaBuilder, Module, Output, lines};
 
 use crate::process::{Result, bar};
 use crate::setup;
@@ -154,7 +155,7 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
 pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
     let users = modules.iter().filter(|module| !spec::is_lineage(module.contract.symbol));
     let codes: Vec<_> = users.map(|module| (module.contract.symbol, lines::split(&module.text).0)).collect();
-    Ok(Archive::of(&compressed(root), CODE, &codes, spec::family)?.bytes())
+    Ok(Archive::of_code(&compressed(root), &codes, spec::family)?.bytes())
 }
 
 /// The folder of compressed modules.

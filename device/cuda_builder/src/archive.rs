@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, process, thread};
 
-use crate::{Error, lines, lzma};
+use compression::{lzma, numbers};
+
+use crate::{Error, lines};
 
 /// Name of the archive of modules without source lines ([`Archive::write_modules`]).
 pub const CODE: &str = "code";
@@ -18,11 +20,8 @@ pub const CODE: &str = "code";
 pub const LINES: &str = "lines";
 
 /// Largest number of bytes of a block with several texts. To read one text, the host decompresses the whole
-/// block of the text: 2 MB take some 10 ms.
+/// block of the text: 2 MB take some 4 ms.
 const BLOCK: usize = 2 << 20;
-
-/// Largest number of bytes of a block with a single text that is larger than [`BLOCK`].
-const MOST: usize = 64 << 20;
 
 /// Blocks of compressed texts.
 #[derive(Debug)]
@@ -59,6 +58,8 @@ impl Archive {
     /// `folder` caches the blocks, in files named after `what` and the block's first text. `of` does not
     /// compress a block again if the cached block decompresses to the same content.
     ///
+    /// `of` compresses any texts. [`Archive::of_code`] is for the code of modules.
+    ///
     /// # Errors
     /// Returns [`Error::Io`] if `folder` is not writable.
     pub fn of(
@@ -70,7 +71,7 @@ impl Archive {
         let (contents, places) = arranged(texts, family);
         // A block that was compressed with another recipe would be correct, but larger.
         let mut recipe = DefaultHasher::new();
-        include_str!("lzma.rs").hash(&mut recipe);
+        lzma::SOURCE.hash(&mut recipe);
         let folder = folder.join(format!("{:016x}", recipe.finish()));
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let file = |content: &Content<'_>| folder.join(format!("{}.{what}.lzma", content.name));
@@ -97,6 +98,17 @@ impl Archive {
         Ok(Self { blocks: made.into_iter().map(|(_, block)| block).collect(), places })
     }
 
+    /// Compresses code of modules without source lines, each with its symbol. Its numbers become differences
+    /// ([`numbers::encode`]), and each [`Place`] is a place in the encoded texts. The folder `kept` caches
+    /// compressed blocks, as in [`Archive::of`]. [`read_code`] restores the code.
+    ///
+    /// # Errors
+    /// The errors of [`Archive::of`].
+    pub fn of_code(kept: &Path, code: &[(&str, String)], family: fn(&str) -> &str) -> Result<Self, Error> {
+        let encoded: Vec<_> = code.iter().map(|(symbol, code)| (*symbol, numbers::encode(code))).collect();
+        Self::of(kept, CODE, &encoded, family)
+    }
+
     /// Writes two archives into `folder`: the `modules` without source lines, each with its symbol, and the
     /// source lines. The folder `kept` caches compressed blocks, as in [`Archive::of`].
     ///
@@ -115,7 +127,8 @@ impl Archive {
                 ((*symbol, code), (*symbol, lines))
             })
             .unzip();
-        Self::of(kept, CODE, &code, family)?.write(folder, CODE)?;
+        Self::of_code(kept, &code, family)?.write(folder, CODE)?;
+        // Differences would make the source lines larger.
         Self::of(kept, LINES, &lines, family)?.write(folder, LINES)
     }
 
@@ -157,6 +170,16 @@ pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
     text.lines().map(|line| place(line).ok_or_else(odd)).collect()
 }
 
+/// The code of the modules that [`Archive::write_modules`] wrote, each with its symbol.
+///
+/// # Errors
+/// Returns [`Error::Io`] if the archive is incomplete or damaged.
+pub fn read_code(folder: &Path) -> Result<Vec<(String, String)>, Error> {
+    let damaged = |error| Error::io("decode", index_file(folder, CODE))(io::Error::other(error));
+    let code = |(symbol, text): (String, String)| Ok((symbol, numbers::decode(&text).map_err(damaged)?));
+    read(folder, CODE)?.into_iter().map(code).collect()
+}
+
 /// The texts of an archive that [`Archive::write`] wrote, each with its name.
 ///
 /// # Errors
@@ -171,7 +194,7 @@ pub fn read(folder: &Path, what: &str) -> Result<Vec<(String, String)>, Error> {
             Some((_, content)) => content,
             None => {
                 let packed = fs::read(&file).map_err(Error::io("read", &file))?;
-                lzma::decompress(&packed, MOST).map_err(Error::io("decompress", &file))?
+                lzma::decompress(&packed).map_err(Error::io("decompress", &file))?
             }
         };
         let text = content.get(from..from.saturating_add(len)).ok_or_else(|| damaged("it is cut off"))?;
@@ -216,8 +239,7 @@ fn arranged<'t>(texts: &'t [(&'t str, String)], family: fn(&str) -> &str) -> (Ve
 /// Returns the cached output in `file` if it belongs to `content`. Otherwise, compresses `content` and caches
 /// the output in `file`.
 fn kept(file: &Path, content: &[u8]) -> Result<Vec<u8>, Error> {
-    let holds =
-        |packed: &Vec<u8>| lzma::decompress(packed, content.len()).is_ok_and(|whole| whole == content);
+    let holds = |packed: &Vec<u8>| lzma::decompress(packed).is_ok_and(|whole| whole == content);
     if let Some(packed) = fs::read(file).ok().filter(holds) {
         return Ok(packed);
     }
@@ -260,6 +282,21 @@ mod tests {
             fs::write(recipe.path().join("a_1.code.lzma"), [0; 20]).expect("written");
         }
         asked(&[("a_1", "one".to_owned()), ("a_2", full()), ("a_3", "y".to_owned())], 2);
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn code_and_lines_of_modules_are_restored() {
+        let folder = std::env::temp_dir().join(format!("cuda-builder-modules-{}", process::id()));
+        let module =
+            |add: &str| format!("\t.file\t1 \"a.rs\"\n\tadd.s32 %r{add}, %r3, 007;\n\t.loc\t1 2 3\n%r+3\r\n");
+        let modules = [("a_1", module("1")), ("a_2", module("99999999999")), ("b_1", String::new())];
+        Archive::write_modules(&modules, letter, &folder.join("kept"), &folder).expect("written");
+        let (code, lines) = (read_code(&folder).expect("whole"), read(&folder, LINES).expect("whole"));
+        assert_eq!((code.len(), lines.len()), (modules.len(), modules.len()));
+        for (((symbol, ptx), (name, code)), (_, lines)) in modules.iter().zip(&code).zip(&lines) {
+            assert_eq!((*symbol, ptx), (name.as_str(), &lines::join(code, lines).expect("fits")));
+        }
         fs::remove_dir_all(&folder).expect("removed");
     }
 }

@@ -10,7 +10,7 @@
 //! or has serialised `wgmma`.
 
 mod arch;
-#[cfg(feature = "lzma")]
+#[cfg(feature = "archive")]
 pub mod archive;
 #[cfg(feature = "ptxas")]
 mod breach;
@@ -25,9 +25,9 @@ mod error;
 pub mod gate;
 mod group;
 pub mod lines;
-#[cfg(feature = "lzma")]
-pub mod lzma;
 mod manifest;
+#[cfg(feature = "ptxas")]
+mod merged;
 pub mod module;
 pub mod occupancy;
 mod output;

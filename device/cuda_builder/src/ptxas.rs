@@ -52,20 +52,16 @@ impl Assembler {
         &self.version
     }
 
-    /// Assembles the module `ptx` into `cubin`.
+    /// Assembles the PTX text `ptx`, which has the entry `entry`, into `cubin`. Returns ptxas's report, which
+    /// [`Resources::parse`] reads.
     ///
     /// # Errors
-    /// Returns [`Error::Tool`] with ptxas's message if it refuses the module.
-    pub fn assemble(&self, entry: &str, target: Arch, ptx: &Path, cubin: &Path) -> Result<Resources, Error> {
+    /// Returns [`Error::Tool`] with ptxas's message if it refuses the text.
+    pub fn assemble(&self, entry: &str, target: Arch, ptx: &Path, cubin: &Path) -> Result<String, Error> {
         let subject = format!("{entry} for {target}");
         let arch = format!("-arch={target}");
         let arguments = ["-v", &arch, &ptx.to_string_lossy(), "-o", &cubin.to_string_lossy()];
-        let said = run(CudaTool::Ptxas, &self.ptxas, &arguments, &subject)?;
-        Resources::parse(entry, &said).ok_or(Error::ToolOutput {
-            tool: "ptxas",
-            subject,
-            what: "register count",
-        })
+        run(CudaTool::Ptxas, &self.ptxas, &arguments, &subject)
     }
 
     /// The disassembly of `cubin`.
@@ -92,7 +88,10 @@ impl Resources {
             {
                 current = name.split(['\'', ' ']).next().unwrap_or(name);
             }
-            if line.contains("(C75") {
+            // Such a message names the kernel at its end. A message without a name counts for every entry.
+            let names_another =
+                || after(line, "function '").is_some_and(|name| name.split('\'').next() != Some(entry));
+            if line.contains("(C75") && !names_another() {
                 found.serialised.push(line.trim().to_owned());
             }
             if current != entry {

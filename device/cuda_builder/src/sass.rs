@@ -24,8 +24,19 @@ pub struct Sass {
     pub lost_descriptors: u32,
 }
 
+/// The section of one entry in the output of `nvdisasm -c`; `None` if the cubin has no such entry.
+pub fn section<'a>(entry: &str, text: &'a str) -> Option<&'a str> {
+    let begin = format!("{SECTION}.text.{entry},");
+    let at = text.find(&begin)? + begin.len();
+    let rest = &text[at..];
+    Some(rest.find(SECTION).map_or(rest, |end| &rest[..end]))
+}
+
+/// The beginning of a section.
+const SECTION: &str = "\t.section\t";
+
 impl Sass {
-    /// Parses the output of `nvdisasm -c` for a cubin with one entry.
+    /// Parses the [`section`] of one entry.
     pub fn parse(text: &str) -> Self {
         let code = Code::parse(text);
         let loops = code.loops();

@@ -10,7 +10,7 @@ use cuda_builder::gate::{self, Rule};
 use cuda_builder::lines;
 use cuda_builder::report::{EntryReport, Reporter};
 use cuda_builder::toolchain::workspace_root;
-use cuda_builder::{Arch, Contract, CudaBuilder, DebugInfo, Error, Output, Target};
+use cuda_builder::{Arch, Contract, CudaBuilder, DebugInfo, Error, Module, Output, Target};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -194,4 +194,34 @@ fn what_was_built_before_is_not_compiled_again() {
     assert!(compiled && other[0].contains(".reqntid 1024, 1, 1") && other[1] == first[1]);
     let folder = workspace_root(&source).join("target/cuda-builder").join(name);
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn modules_that_share_a_run_of_the_tools_have_their_own_reports() {
+    let workspace = workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")));
+    // Cached reports would need no run of the tools.
+    let _ = fs::remove_dir_all(scratch("shared-reports"));
+    let reporter = Reporter::new(&workspace, scratch("shared-reports")).unwrap();
+    let module = |symbol: &'static str, body: &str| Module {
+        contract: Contract::new(symbol, 32),
+        arch: Arch::Sm80,
+        text: format!(
+            ".version 7.8\n.target sm_80\n.address_size 64\n.func helper() {{ {body} }}\n\
+             .visible .entry {symbol}() {{ call helper; ret; }}\n"
+        ),
+        path: PathBuf::new(),
+    };
+    // Two of the helpers have one name and two meanings.
+    let modules = [module("first", "ret;"), module("second", "ret;"), module("third", "bar.sync 0; ret;")];
+    let reports = reporter.report_all(&modules, &[Arch::Sm89, Arch::Sm80], || {}).unwrap();
+    let names: Vec<_> = reports.iter().map(|(_, r)| format!("{} {}", r.entry, r.target)).collect();
+    let expected =
+        ["first", "second", "third"].map(|name| [format!("{name} sm_89"), format!("{name} sm_80")]);
+    assert_eq!(names, expected.concat());
+    // A module that ptxas refuses is named.
+    let refused = [module("fourth", "ret;"), module("fifth", "unknown;")];
+    match reporter.report_all(&refused, &[Arch::Sm80], || {}) {
+        Err(Error::Tool { subject, .. }) => assert_eq!(subject, "fifth for sm_80"),
+        other => panic!("{other:?}"),
+    }
 }

@@ -3,7 +3,7 @@
 use cuda_builder::gate::{Rule, breaches};
 use cuda_builder::ptxas::Resources;
 use cuda_builder::report::EntryReport;
-use cuda_builder::sass::Sass;
+use cuda_builder::sass::{Sass, section};
 use cuda_builder::{Contract, SpillAllowance};
 
 const PTXAS: &str = "\
@@ -32,6 +32,13 @@ fn resources_are_those_of_the_entry() {
     };
     assert_eq!(Resources::parse("fwd", PTXAS), Some(expected));
     assert_eq!(Resources::parse("bwd", PTXAS), None);
+    // The text of two entries.
+    let other = PTXAS.replace("fwd", "bwd").replace("168", "128");
+    let both = other.clone() + PTXAS;
+    assert_eq!(Resources::parse("fwd", &both), Resources::parse("fwd", PTXAS));
+    assert_eq!(Resources::parse("bwd", &both), Resources::parse("bwd", &other));
+    let nameless = both.replace(" in function 'bwd'", "");
+    assert_eq!(Resources::parse("fwd", &nameless).map(|found| found.serialised.len()), Some(2));
 }
 
 /// A disassembly with an outer loop that spills, around an inner loop with tensor-core instructions; then a
@@ -62,6 +69,15 @@ fwd:
         /*00d0*/                   BRA `(.L_x_5);
         /*00e0*/                   NOP;
 ";
+
+#[test]
+fn a_section_is_that_of_the_entry() {
+    let two = SASS.replace("fwd", "fwd_2").replace("HMMA", "QMMA") + SASS;
+    assert_eq!(section("fwd", &two), section("fwd", SASS));
+    let other = section("fwd_2", &two).expect("a section");
+    assert!(other.contains("QMMA") && !other.contains("HMMA"));
+    assert_eq!(section("bwd", &two), None);
+}
 
 #[test]
 fn the_main_loop_is_the_shortest_with_the_most_tensor_work() {

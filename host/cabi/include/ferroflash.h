@@ -115,7 +115,7 @@ enum {
  * | run for | up to 64 rows (seqlen_q * heads_q / heads_k) | more rows, varlen queries, or ALiBi slopes |
  * | splits, chunk | yes | no |
  * | FERROFLASH_E4M3 | yes | yes, up to head_dim 256 |
- * | FERROFLASH_INT8 | up to head_dim 128 | yes, up to head_dim 128 |
+ * | FERROFLASH_INT8 | up to head_dim 256 | yes, up to head_dim 256 |
  * | ALiBi slopes | no | yes, up to head_dim 256 |
  *
  * Varlen queries on a KV cache may be a mixed batch: one launch then runs a decode kernel on the sequences of

@@ -332,6 +332,8 @@ mod tests {
         let tokens = |n: u64| KvScale::Tokens(TokenScales::contiguous(n << 40, slots * 8, 8));
         assert_eq!(scales, [tokens(8), tokens(9)]);
         assert_eq!(chosen(&integers), "decode_f16_int8_d128_local_8_rows");
+        let mixed = AttentionArgs { cu_seqlens_q: at(7), total_q: 99, seqlen_q: 70, ..integers };
+        assert_eq!(chosen(&mixed), "mixed_few_f16_int8_d128_causal_16_rows");
     }
 
     #[test]

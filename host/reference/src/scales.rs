@@ -18,7 +18,7 @@ impl Reference {
         if self.exact.out.iter().any(|x| encode(dtype, x.abs()) == infinity) {
             self.naive_error = f64::INFINITY;
         }
-        self.tolerance = Reference::allowed(self.naive_error);
+        self.tolerance = Reference::allowed(self.naive_error, &self.exact, dtype);
         self
     }
 }

@@ -13,8 +13,8 @@ const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and
 const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const VARLEN: &str = "varlen queries: work tiles per query head";
 const SLOPES: &str = "ALiBi slopes, which decode kernels lack: work tiles per query head";
-const EIGHT: &str = "an e4m3 KV cache with a window or softcap, or of this head dim, which no Hopper kernel \
-                     converts: portable work tiles per query head";
+const EIGHT: &str =
+    "an e4m3 KV cache of this head dim, which no Hopper kernel converts: portable work tiles per query head";
 const INTEGERS: &str =
     "an int8 KV cache, which Hopper's kernels do not convert: portable work tiles per query head";
 const APART: &str = "keys and values of different numbers of columns or different strides, which decode \
@@ -97,7 +97,7 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
                 "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads \
                  per key head), equal query counts per sequence, and no ALiBi slopes"
             }
-            DType::Int8 => "int8 KV caches support head_dim up to 128; use an e4m3 or a 16-bit cache",
+            DType::Int8 => "int8 KV caches support head_dim up to 256; use a 16-bit cache",
             _ => "ALiBi slopes on a KV cache support head_dim up to 256",
         };
         Error::unsupported(feature, reason)

@@ -74,7 +74,7 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
 const fn warps_per_sm<E: Element>(smem_bytes: usize, groups: usize, base_tiles: usize) -> u32 {
     match (matches!(E::DTYPE, DType::Int8) && groups == 1, base_tiles) {
         (true, ..=4) => 16,
-        (true, _) => 12,
+        (true, ..=8) => 12,
         _ if smem_bytes <= 48 << 10 => 16,
         _ => 8,
     }

@@ -31,6 +31,7 @@ mod hopper_dequant;
 mod info;
 mod kernels;
 mod lineage;
+mod lines;
 mod many_sequences;
 mod mask;
 mod merge;

@@ -131,6 +131,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     int8_d64 [Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>;
     int8_d128 [Local] 8_rows: Decode<E, Int8, Mask, Rows, 1, 8, 6, 3>;
     int8_d128 [Local] 16_rows: Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>;
+    int8_d256 [Local] 8_rows: Decode<E, Int8, Mask, Rows, 1, 16, 4, 3>;
     // Trees of drafts. Each row of a block pairs one draft token with one of the key head's query heads.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
@@ -219,6 +220,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Local] 64x32: Paged<FwdDequant<E, E4m3, Mask, 4, 1, 2, 16, 4>>;
     int8_d64 [Local] 128x64: Paged<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
     int8_d128 [Local] 128x32: Paged<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
+    int8_d256 [Local] 64x32: Paged<FwdDequant<E, Int8, Mask, 4, 1, 2, 16, 4>>;
     }
     $crate::lines! { $emit
     /// Every compiled decode kernel for the sequences of few queries of a mixed batch.
@@ -228,6 +230,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Caches of eight bits: cards with a conversion instruction.
     e4m3_d64 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
     e4m3_d128 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
+    // Caches of integers with a scale for each row.
+    int8_d64 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>>;
+    int8_d128 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`FewCombine`].
@@ -242,6 +247,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     e4m3_d64 [Causal] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
     e4m3_d128 [Causal] 128x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
+    int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
+    int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     }
     $crate::lines! { $emit
     /// Every compiled Hopper kernel for dense tensors. [`MaskKind::Local`] kernels support softcap, but no
@@ -278,14 +285,16 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     $crate::lines! { $emit
     /// Every compiled [`Paged`] Hopper kernel. Causal kernels also run full masks, but no softcap. No kernel
-    /// supports ALiBi slopes. (Kernels of head dim 256 spill at the end of work tiles.)
+    /// supports ALiBi slopes. (Kernels of head dim 256 spill at the end of work tiles, and windows on e4m3
+    /// caches of head dim 128 spill with 96 keys.)
     HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192x128 [Causal] 128x128: Paged<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
-    e4m3_d64 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
+    e4m3_d64 [Causal, Local] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
     e4m3_d128 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 8, 2, true>>;
+    e4m3_d128 [Local] 128x80: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 5, 8, 2, true>>;
     }
     $crate::lines! { $emit
     /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
@@ -349,35 +358,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal, Local] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
 } }
-
-/// Expands lines to their dtypes and masks.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! lines {
-    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $word:ident [F16 Bf16]
-        $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+) => {
-        $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $($(
-            [<$word _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
-            [<$word _bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
-        )*)* } }
-    };
-    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $word:ident [F16]
-        $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+) => {
-        $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $($(
-            [<$word _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
-        )*)* } }
-    };
-    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $word:ident [F16 Bf16]
-        $($d:ident: $config:ty;)+) => {
-        $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $(
-            [<$word _f16_ $d>] [E = F16]: $config;
-            [<$word _bf16_ $d>] [E = Bf16]: $config;
-        )* } }
-    };
-    ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident, $($symbol:ident: $config:ty;)*) => {
-        $emit! { $(#[$doc])* $list: $info, $($symbol []: $config;)* }
-    };
-}
 
 /// Makes a list of table lines. Each line becomes an [`Entry`].
 macro_rules! list {

@@ -181,12 +181,14 @@ pub fn mixed_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     // There are four query heads per key head, so decode takes up to four queries.
     let keys = [2 * n + 1, m + 3, 0, 5, 300, 0, 40, 64, 3];
     let mixed = case(&keys, [8, 2]).packed([1, m + 3, 2, 0, 4, 7, 5, 3, 4]);
+    // Nobody reads the scales of a sequence without queries.
+    let unread = DecodeCase { poisoned_scales: entry.kv_dtype == DType::Int8, ..mixed.clone() };
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
     let many: Vec<_> = (0..40).map(|b| if b == 20 { 400 } else { 7 * b % 45 }).collect();
     let queries: Vec<_> = (0..40).map(|b| [1, 3, 1, 0, 1, 2, 17][b % 7]).collect();
     let rows = entry.tile_m as usize;
     vec![
-        DecodeCase { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..mixed.clone() },
+        DecodeCase { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..unread },
         DecodeCase { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
         DecodeCase { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
         DecodeCase { head_dim: less(entry), pages: Pages::Interleaved(1), told, ..mixed },

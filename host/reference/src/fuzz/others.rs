@@ -178,11 +178,7 @@ fn on_cache(random: &mut Random, limits: Limits, many: bool) -> (Box<dyn Work + 
     let most = most_queries(limits, &filled, heads_k * group * head_dim);
     let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
     let eight = !many && one_in(random, 3);
-    let cache = match (eight, head_dim) {
-        (false, _) => own,
-        (true, ..=128) => pick(random, &[DType::E4m3, DType::Int8]),
-        (true, _) => DType::E4m3,
-    };
+    let cache = if eight { pick(random, &[DType::E4m3, DType::Int8]) } else { own };
     let pages = match below(random, 5) {
         0 => Pages::Dense,
         1 => Pages::Rows,
