@@ -333,7 +333,7 @@ impl Item {
         Item { sequence, keys, kv_head, row_block: warp.uniform(self.row_block), split, splits, slot, ..self }
     }
 
-    /// The item, whose numbers are hidden from the compiler. LLVM then computes addresses that depend on the item
+    /// The item, whose numbers are hidden from the compiler. LLVM then computes addresses of the item
     /// after this call, where other loops no longer need the registers.
     #[inline(always)]
     pub fn forget(self) -> Self {
