@@ -158,8 +158,8 @@ fn padding_has_the_prefix() {
     }
 }
 
-/// With invalid groups and page indices, groups may write the same rows of the workspace, and the pass over the
-/// rest may read rows of no group. Nothing else is reported.
+/// With invalid groups and page indices, groups may write the same rows of the workspace, and the pass over
+/// the rest may read rows of no group. Nothing else is reported.
 #[test]
 fn invalid_groups_and_pages() {
     for groups in [&[[2, 4], [2, 4]][..], &[[1, 1], [2, 3], [5, 2]], &[[20, 3], [1, 2]]] {

@@ -176,7 +176,8 @@ impl Reference {
     }
 
     /// Permits one more rounding, for a result that is merged from states of shared prefixes: kernels round
-    /// the O of each of these states to the inputs' type. The weighted sum of the states' magnitudes is at most that of V, times `scale`.
+    /// the O of each of these states to the inputs' type. The weighted sum of the states' magnitudes is at most
+    /// that of V, times `scale`.
     #[must_use]
     pub fn of_merged_states(self, inputs: &Inputs, scale: f32) -> Self {
         let largest = attention(inputs, OnMagnitudes).out.into_iter().fold(0.0, f64::max) * f64::from(scale);

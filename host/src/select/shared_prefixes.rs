@@ -18,9 +18,9 @@ pub(crate) const NO_ROOM: &str = "two passes over shared prefixes need a workspa
 pub(crate) const NO_KERNEL: &str = "no kernel takes all queries of a group, or the rest of a sequence, in \
                                     one pass: one pass over whole sequences";
 
-/// Bytes that two passes must save, per SM. Two passes need one launch more, a second wave of latency, and write
-/// and read a state of each row: about 7 us of an H200, in which each SM reads 210 KiB from memory, or 500 KiB
-/// from the L2 cache. This number is an estimate; nobody has measured it.
+/// Bytes that two passes must save, per SM. Two passes need one launch more, a second wave of latency, and
+/// write and read a state of each row: about 7 us of an H200, in which each SM reads 210 KiB from memory, or
+/// 500 KiB from the L2 cache. This number is an estimate; nobody has measured it.
 const LEAST_BYTES: u64 = 384 << 10;
 /// Minimum number of keys per part of a prefix.
 const LEAST_KEYS: usize = 256;
