@@ -62,7 +62,7 @@ static ALL: Variant<Near> = Variant::new(
         kernel!(Varlen<Large>, "near_packed_d64_128x64", "384"),
         kernel!(Varlen<Small>, "near_packed_d64_64x64", "384"),
         kernel!(Paged<Large>, "near_paged_d64", "496"),
-        kernel!(OnCache, "near_decode_d64", "456"),
+        kernel!(OnCache, "near_decode_d64", "552"),
     ],
 );
 
