@@ -6,7 +6,7 @@ use super::{Choice, Query, attention, hopper_variant, portable};
 use crate::request::Scratch;
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Contract, Error, MaskKind, Problem};
-use spec::{Keys, ScoreKinds};
+use spec::{Keys, Queries, ScoreKinds};
 
 const LARGE: &str = "the largest tile with this mask and these scores: there are enough queries to fill the \
                      device";
@@ -33,10 +33,11 @@ pub(super) fn is_needed(p: &Problem) -> bool {
     !plain || p.score_kinds() != ScoreKinds::NONE || p.variant.is_some()
 }
 
-/// Returns the list of kernels that may solve a problem: the kernels of its variant, or of the table. With a
-/// block mask, these are the kernels with the tile of its lists.
+/// Returns the list of kernels that may solve a problem alone: the kernels of its variant, or of the table
+/// without the kernels of mixed batches. With a block mask, these are the kernels with the tile of its lists.
 pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
-    let table = p.variant.is_none().then(spec::attention);
+    let alone = || spec::attention().filter(|e| e.queries != Queries::Mixed);
+    let table = p.variant.is_none().then(alone);
     let all = p.variant.into_iter().flat_map(AnyVariant::kernels).chain(table.into_iter().flatten());
     all.filter(move |e| p.block_tile.is_none_or(|tile| tile == [e.tile_m, e.tile_n]))
 }
