@@ -49,7 +49,7 @@ fn kernels_of_each_card() {
         // A mean of 32 queries per sequence: some sequences may have few queries.
         ("h200", varlen(16 * 32), "mixed_few_f16_e4m3_d128_causal_16_rows_native"),
         ("h200", narrow, "paged_f16_e4m3_d128_causal_128x32_native"),
-        ("h200", window, "paged_f16_e4m3_d128_local_128x32_native"),
+        ("h200", window, "hopper_paged_f16_e4m3_d128_local_128x80"),
         ("l4", prompts(), "paged_f16_e4m3_d128_causal_128x32_native"),
         ("a100", prompts(), "paged_f16_e4m3_d128_local_128x32"),
         ("a100", varlen(16 * 32), "paged_f16_e4m3_d128_local_128x32"),

@@ -80,6 +80,13 @@ pub(super) const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
+        operators: &[Operator::OffByOne],
+        source: ["decode/schedule.rs", "|| index < shares {"],
+        kernels: decodes,
+        reason: "The first block behind the device's shares searches for its work item, and finds none.",
+        ..CLASS
+    },
+    Harmless {
         operators: &[Operator::NegateBranch],
         source: ["decode/schedule.rs", "let items = if groups <= 32"],
         kernels: decodes,
