@@ -46,7 +46,7 @@ fn request(shape: Shape) -> AttentionRequest<'static> {
 const WINDOW: Mask = Mask::Window { left: Some(99), right: Some(0) };
 const MANY: &str = "more than 64 rows";
 const VARLEN: &str = "varlen queries";
-const MIXED: &str = "few and of many queries";
+const MIXED: &str = "the sequences of few queries";
 const HOPPER: &str = "warpgroups and TMA on pages";
 
 /// A card, a shape, the request, the kernel that the plan begins with, words of the reason.

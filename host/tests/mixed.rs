@@ -117,7 +117,7 @@ fn plans() {
         let plan = plan(&request, card(name)).unwrap_or_else(|e| panic!("{e}: {request:?}"));
         assert_eq!(plan.contract().symbol, *symbol, "{name} {request:?}");
         let words = match (symbol.starts_with("mixed"), request.config) {
-            (true, None) => "few and of many queries",
+            (true, None) => "the sequences of few queries",
             (_, Some(_)) => "names this kernel",
             (false, None) => "",
         };

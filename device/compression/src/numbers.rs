@@ -57,7 +57,7 @@ pub fn encode(text: &str) -> String {
             continue;
         }
         encoded.push_str(&text[copied..at]);
-        let end = at + if *byte == b'0' { 1 } else { digits(&bytes[at..]).min(DIGITS) };
+        let end = at + if *byte == b'0' { 1 } else { digits(&bytes[at..], DIGITS) };
         let number = bytes[at..end].iter().fold(0, |number, digit| 10 * number + i32::from(digit - b'0'));
         let last = places.last();
         // Writing to a String cannot fail.
@@ -80,7 +80,7 @@ pub fn decode(encoded: &str) -> Result<String, Error> {
     let mut places = Places::new();
     let (mut copied, mut at) = (0, 0);
     while let Some(byte) = bytes.get(at) {
-        let digits = if matches!(byte, b'+' | b'-') { digits(&bytes[at + 1..]) } else { 0 };
+        let digits = if matches!(byte, b'+' | b'-') { digits(&bytes[at + 1..], usize::MAX) } else { 0 };
         if digits == 0 {
             if byte.is_ascii_digit() {
                 return Err(Error::NoSign { at });
@@ -101,9 +101,9 @@ pub fn decode(encoded: &str) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The number of digits with which `bytes` begins.
-fn digits(bytes: &[u8]) -> usize {
-    bytes.iter().take_while(|byte| byte.is_ascii_digit()).count()
+/// The number of digits with which `bytes` begins, at most `most`.
+fn digits(bytes: &[u8], most: usize) -> usize {
+    bytes.iter().take(most).take_while(|byte| byte.is_ascii_digit()).count()
 }
 
 /// The last number at each place.

@@ -88,9 +88,12 @@ impl Resources {
             {
                 current = name.split(['\'', ' ']).next().unwrap_or(name);
             }
-            // Such a message names the kernel at its end. A message without a name counts for every entry.
+            // Such a message may name a kernel or a device function. Without the name of another entry, it
+            // counts for every entry.
+            let is_another =
+                |name: &str| name != entry && said.contains(&format!("Compiling entry function '{name}'"));
             let names_another =
-                || after(line, "function '").is_some_and(|name| name.split('\'').next() != Some(entry));
+                || after(line, "function '").and_then(|name| name.split('\'').next()).is_some_and(is_another);
             if line.contains("(C75") && !names_another() {
                 found.serialised.push(line.trim().to_owned());
             }

@@ -15,9 +15,16 @@ use crate::ptxas::{Assembler, Resources};
 use crate::sass::{self, Sass};
 use crate::{Arch, Error, Module, lines};
 
-/// The source code that parses the output of the tools. If this code changes, reports cached by the old code
-/// are not used.
-const READERS: [&str; 3] = [include_str!("report.rs"), include_str!("ptxas.rs"), include_str!("sass.rs")];
+/// The source code that writes the input of the tools and parses their output. If this code changes, reports
+/// cached by the old code are not used.
+const READERS: [&str; 6] = [
+    include_str!("descriptors.rs"),
+    include_str!("merged.rs"),
+    include_str!("ptxas.rs"),
+    include_str!("report.rs"),
+    include_str!("sass.rs"),
+    include_str!("scan.rs"),
+];
 
 /// Largest number of modules per run of the tools. To disassemble 24 modules takes 1.0 s in one run, and
 /// 5.3 s in 24 runs.

@@ -149,9 +149,9 @@ typedef struct ferroflash_attention {
      * | [batch, seqlen, heads, head_dim] | {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} |
      * | [batch, heads, seqlen, head_dim] | {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1} |
      *
-     * In a KV cache, pages are batches and keys are rows, and k and v have equal strides. The last stride is
-     * 1; the others are multiples of 16 bytes. The stride of a dimension of extent 1 is ignored. An input may
-     * have a stride of 0. The rows of an output must not overlap. */
+     * In a KV cache, pages are batches and keys are rows. Decode and append need equal strides of k and v.
+     * The last stride is 1; the others are multiples of 16 bytes. The stride of a dimension of extent 1 is
+     * ignored. An input may have a stride of 0. The rows of an output must not overlap. */
     int64_t q_strides[4];
     int64_t k_strides[4];
     int64_t v_strides[4];
@@ -194,9 +194,10 @@ typedef struct ferroflash_attention {
     float v_scale;         /* e4m3 KV cache: a value is the stored number times v_scale; 0 means 1 */
     const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
-    /* int8 KV cache: k_scales and v_scales are [pages, page, heads_k], and k_scale and v_scale are 0. The
-     * strides are from one slot (row of a page) and from one head to the next; {0, 0}: contiguous. */
-    int64_t scales_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
+    /* int8 KV cache: k_scales and v_scales are [pages, page, heads_k], and k_scale and v_scale are 0. */
+    /* In elements. e4m3 KV cache: from one sequence and from one head to the next; 0: shared. int8 KV cache:
+     * from one slot (row of a page) and from one head to the next; {0, 0}: contiguous. */
+    int64_t scales_strides[2];
     const float *sinks; /* [heads_q]: attention sinks, one logit per query head; or NULL */
     /* ALiBi slopes of the query heads, in device memory. The kernel subtracts slope * |i + seqlen_k -
      * seqlen_q - j| (FERROFLASH_TOP_LEFT: slope * |i - j|) from the score of query i and key j, before the

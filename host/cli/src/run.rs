@@ -54,7 +54,7 @@ Tensors of a KV cache. The last query of a sequence has the position of its last
   lse (output)  f32         [heads_q, total_q], or [sequences, heads_q, seqlen_q]
 
 head_dim is a multiple of 8 up to 512; in an F8_E4M3 or I8 cache, a multiple of 16. Largest head_dim:
-  I8 cache      128
+  I8 cache      256
   F8_E4M3 cache 256; 512 with equal numbers of queries per sequence, at most 64 rows (seqlen_q * heads_q /
                 heads_k), and no alibi_slopes
   other caches  512; 256 with alibi_slopes
@@ -153,6 +153,7 @@ pub(super) struct Report {
 #[derive(Serialize)]
 pub(super) struct Check {
     pub passed: bool,
+    /// The error of the element of O that is worst relative to its tolerance.
     pub max_error: f64,
     pub tolerance: f64,
     pub lse_max_error: Option<f64>,

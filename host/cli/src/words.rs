@@ -22,15 +22,19 @@ const WORDS: [(&str, &str); 11] = [
     ),
 ];
 
-/// Returns the text of an error of the library in the program's words.
+/// Returns the text of an error of the library in the program's words. The caller's value stays as it is.
 pub(super) fn of(error: &Error) -> String {
-    let text = match error {
-        Error::Invalid { what, value, expected, .. } => match OPTIONS.iter().find(|(field, _)| field == what)
-        {
-            Some((_, option)) => format!("{option} {value}: {expected}"),
-            None => error.to_string(),
-        },
-        _ => error.to_string(),
-    };
-    WORDS.iter().fold(text, |text, (library, program)| text.replace(library, program))
+    let Error::Invalid { what, value, expected, .. } = error else { return in_words(&error.to_string()) };
+    if let Some((_, option)) = OPTIONS.iter().find(|(field, _)| field == what) {
+        return format!("{option} {value}: {}", in_words(expected));
+    }
+    let text = error.to_string();
+    match text.split_once(value.as_str()) {
+        Some((before, after)) => [&in_words(before), value.as_str(), &in_words(after)].concat(),
+        None => in_words(&text),
+    }
+}
+
+fn in_words(text: &str) -> String {
+    WORDS.iter().fold(text.to_owned(), |text, (library, program)| text.replace(library, program))
 }

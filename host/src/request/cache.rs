@@ -63,7 +63,7 @@ pub struct TokenScales {
 }
 
 impl TokenScales {
-    /// Creates contiguous scales, `[pages, page, heads]`.
+    /// Creates contiguous scales, `[pages, page, heads]`, of which memory has `elements`.
     pub const fn contiguous(address: u64, elements: u64, heads: usize) -> Self {
         TokenScales { address, elements, strides: [heads as i64, 1] }
     }

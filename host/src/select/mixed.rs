@@ -6,8 +6,8 @@ use crate::schedule::{few_of, most};
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
 use spec::{HOPPERS_PAGED, Isa, MAX_SEQUENCES, MIXED_MANY};
 
-const MIXED: &str = "sequences of few and of many queries: a decode kernel takes the few, work tiles take \
-                     the many, in one launch";
+const MIXED: &str = "a decode kernel takes the sequences of few queries, and work tiles take the other \
+                     sequences, in one launch";
 
 /// The reasons why prefill kernels take all sequences of a batch.
 const CHUNKS: &str = "varlen queries with batch-invariant splits, so that the batch must not choose a \

@@ -310,7 +310,10 @@ fn none(p: &Problem) -> Error {
         None => "in tensors".to_owned(),
     };
     let store = match p.cache {
-        Some(cache) if cache.dtype != p.dtype => format!("store the cache in {dtype}, or "),
+        // No kernel on a KV cache takes a bias.
+        Some(cache) if cache.dtype != p.dtype && p.bias.is_none() => {
+            format!("store the cache in {dtype}, or ")
+        }
         _ => String::new(),
     };
     let (fault, remedy) = match p.bias {

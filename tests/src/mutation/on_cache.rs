@@ -20,7 +20,7 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     sweeps.push(plain((0..70).map(|b| if b > 60 { 10 * b } else { b % 3 }).collect()));
     // A small card splits the few longer sequences, so there are more work items than sequences.
     sweeps.push(plain((0..70).map(|b| if b > 66 { 10 * b } else { b % 3 }).collect()));
-    // Each group of 32 sequences has a split sequence, so the place of its splits depends on the groups before.
+    // Each group of 32 sequences has a split sequence. The place of its splits depends on the groups before.
     sweeps.push(plain((0..70).map(|b| if b % 32 == 5 { 1500 } else { b % 3 }).collect()));
     // These cases have every number of splits up to a second round of the combine step. Each split has keys
     // for every warp.

@@ -3,6 +3,10 @@ use super::Input;
 use crate::error::Error;
 use crate::files::File;
 use ferroflash::DType;
+use ferroflash::plan::Problem;
+
+/// Maximum number of rows (queries x query heads per key head) of decode kernels.
+const MOST_ROWS: usize = 64;
 
 impl Input {
     /// Checks the integers that kernels would clamp.
@@ -32,11 +36,11 @@ impl Input {
     }
 
     /// Returns the name and the value of the first scale of an int8 cache that is `wrong`, among the keys of
-    /// the sequences that count: `counts` gets a sequence and a key.
+    /// the sequences that count: `counts` gets a scale's name, a sequence and a key.
     fn scale_that_is(
         &self,
         wrong: impl Fn(f32) -> bool,
-        counts: impl Fn(usize, usize) -> bool,
+        counts: impl Fn(&str, usize, usize) -> bool,
     ) -> Option<(String, f32)> {
         let [_, page, heads, _] = self.pages.shape;
         let scales = ["k_scale", "v_scale"].into_iter().zip(&self.scales);
@@ -48,7 +52,7 @@ impl Input {
             rows.find_map(|(b, key)| {
                 let [number, within] = [self.page(b, key / page) as usize, key % page];
                 let head = |head: usize| all[(number * page + within) * heads + head];
-                let found = (0..heads).find(|i| wrong(head(*i)) && counts(b, key))?;
+                let found = (0..heads).find(|i| wrong(head(*i)) && counts(name, b, key))?;
                 Some((format!("`{name}[{number}, {within}, {found}]`"), head(found)))
             })
         })
@@ -56,21 +60,22 @@ impl Input {
 
     /// Checks that no scale of an int8 cache is negative, because kernels take the largest scale.
     pub(super) fn has_scales(&self, file: &File<'_>) -> Result<(), Error> {
-        self.scale_that_is(|scale| scale < 0.0, |_, _| true).map_or(Ok(()), |(name, scale)| {
+        self.scale_that_is(|scale| scale < 0.0, |_, _, _| true).map_or(Ok(()), |(name, scale)| {
             Err(file.invalid(format_args!("{name} is {scale:e}; it must be 0 or more")))
         })
     }
 
     /// Checks that results can be judged: no scale of an int8 cache is NaN or infinite, if a query sees its
-    /// key.
+    /// key. A prefill kernel multiplies the values of hidden keys by probabilities of 0, so their scales
+    /// count, too.
     pub(in crate::run) fn can_be_judged(&self) -> Result<(), Error> {
-        self.scale_that_is(|scale| !scale.is_finite(), |b, key| !self.hides(b, key)).map_or(
-            Ok(()),
-            |(name, scale)| {
-                let what = format_args!("{name} is {scale}, so that no result has a bound");
-                Err(Error::Invalid(format!("--check: {what}; make it a finite number, or leave --check out")))
-            },
-        )
+        let Problem { heads_q, heads_k, seqlen_q, varlen, .. } = self.problem;
+        let prefills = varlen.is_some() || seqlen_q * heads_q / heads_k > MOST_ROWS;
+        let counts = |name: &str, b, key| prefills && name == "v_scale" || !self.hides(b, key);
+        self.scale_that_is(|scale| !scale.is_finite(), counts).map_or(Ok(()), |(name, scale)| {
+            let what = format_args!("{name} is {scale}, so that no result has a bound");
+            Err(Error::Invalid(format!("--check: {what}; make it a finite number, or leave --check out")))
+        })
     }
 
     /// Checks that the sequences of each group share their first pages, and that every query sees their keys.
@@ -108,8 +113,11 @@ impl Input {
             // The check of lengths has refused negative lengths.
             if (*length as usize) < least {
                 let what = format_args!("`seqused_k[{b}]` is {length}; it must be {least} or more");
-                let keys = format_args!("the keys of the shared pages, and {behind} keys behind them");
-                return Err(file.invalid(format_args!("{what}, {keys} that the mask needs")));
+                let keys = match behind {
+                    0 => String::new(),
+                    _ => format!(", and {behind} keys behind them that the mask needs"),
+                };
+                return Err(file.invalid(format_args!("{what}, the keys of the shared pages{keys}")));
             }
         }
         Ok(())
