@@ -7,7 +7,7 @@ mod attention;
 mod others;
 
 pub use crate::launch::Launch;
-pub use crate::problem::{CacheShape, Problem};
+pub use crate::problem::{CacheShape, MAX_ROWS, Problem};
 
 use crate::request::{AttentionRequest, Scratch};
 use crate::{Capabilities, Contract, Error, Tuning, kernels, select, validate};

@@ -13,7 +13,7 @@ use spec::{ScoreKinds, Window};
 /// Maximum number of rows per sequence and key head in decode. A thread block takes 16 rows at a time, and
 /// several blocks read the same keys through the L2 cache. A prefill kernel reads keys once per query head
 /// and splits no sequence. With more rows than this maximum, a prefill kernel has enough work per key.
-pub(crate) const MAX_ROWS: usize = 64;
+pub const MAX_ROWS: usize = 64;
 
 /// An [`AttentionRequest`] without its tensors: the input of planning and of [`crate::plan::supports`].
 /// Create it with [`Problem::new`]; each setter has its field's name.
@@ -252,7 +252,7 @@ impl Problem {
 
     /// Returns the number of rows of one sequence and key head: queries x query heads per key head (packed
     /// GQA).
-    pub(crate) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         (self.heads_q / self.heads_k).saturating_mul(self.seqlen_q)
     }
 

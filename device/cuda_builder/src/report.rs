@@ -97,8 +97,8 @@ impl Reporter {
         let (mut reports, mut groups) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         for (n, (module, ptx)) in modules.iter().zip(&codes).enumerate() {
             for &target in targets.iter().filter(|target| module.arch.assembles_for(**target)) {
-                let job = Job { n, entry: module.contract.symbol, ptx, target };
-                match self.kept(&job) {
+                let job = Job { n, entry: module.contract.symbol, ptx, target, kept: self.file(ptx, target) };
+                match job.kept() {
                     Some(report) => {
                         reports.push((n, target, report));
                         done();
@@ -131,12 +131,6 @@ impl Reporter {
         Ok(reports.into_iter().map(|(n, _, report)| (&modules[n], report)).collect())
     }
 
-    /// The cached report of a job. If a file cannot be parsed, another version of this crate wrote it, so
-    /// this function returns `None`.
-    fn kept(&self, job: &Job<'_>) -> Option<EntryReport> {
-        serde_json::from_slice(&fs::read(self.file(job)).ok()?).ok()
-    }
-
     /// Makes and caches the reports of a batch, in its order.
     fn made(&self, batch: &[Job<'_>]) -> Result<Vec<EntryReport>, Error> {
         let mut merged = Merged::default();
@@ -165,8 +159,7 @@ impl Reporter {
     /// Assembles and disassembles `ptx`, which has the entries of `batch`. Caches the reports of the entries.
     fn assemble(&self, batch: &[Job<'_>], ptx: &str) -> Result<Vec<EntryReport>, Error> {
         let Some(lead) = batch.first() else { return Ok(Vec::new()) };
-        let scratch = |extension| self.scratch(&self.file(lead), extension);
-        let (source, cubin) = (scratch("ptx"), scratch("cubin"));
+        let (source, cubin) = (lead.scratch("ptx"), lead.scratch("cubin"));
         fs::write(&source, ptx).map_err(Error::io("write", &source))?;
         let said = self.assembler.assemble(lead.entry, lead.target, &source, &cubin);
         let said = said.and_then(|r| Ok((r, self.assembler.disassemble(lead.entry, lead.target, &cubin)?)));
@@ -177,29 +170,17 @@ impl Reporter {
         let (said, sass) = said?;
         let report = |job: &Job<'_>| {
             let report = job.report(&said, &sass)?;
-            self.keep(job, &report)?;
+            job.keep(&report)?;
             Ok(report)
         };
         batch.iter().map(report).collect()
     }
 
-    fn keep(&self, job: &Job<'_>, report: &EntryReport) -> Result<(), Error> {
-        let kept = self.file(job);
-        let text = serde_json::to_vec(report).map_err(|e| Error::io("write", &kept)(e.into()))?;
-        let part = self.scratch(&kept, "json");
-        fs::write(&part, text).map_err(Error::io("write", &part))?;
-        fs::rename(&part, &kept).map_err(Error::io("write", &kept))
-    }
-
-    /// The file of a job's cached report.
-    fn file(&self, job: &Job<'_>) -> PathBuf {
+    /// The file of a cached report.
+    fn file(&self, ptx: &str, target: Arch) -> PathBuf {
         let mut hasher = DefaultHasher::new();
-        (READERS, self.assembler.version(), job.target, job.ptx).hash(&mut hasher);
+        (READERS, self.assembler.version(), target, ptx).hash(&mut hasher);
         self.cache.join(format!("{:016x}.json", hasher.finish()))
-    }
-
-    fn scratch(&self, kept: &Path, extension: &str) -> PathBuf {
-        kept.with_extension(format!("{}.{extension}.part", std::process::id()))
     }
 }
 
@@ -211,9 +192,29 @@ struct Job<'a> {
     /// The module without source lines.
     ptx: &'a str,
     target: Arch,
+    /// The file of the cached report.
+    kept: PathBuf,
 }
 
 impl Job<'_> {
+    /// The cached report. If the file cannot be parsed, another version of this crate wrote it, so this
+    /// function returns `None`.
+    fn kept(&self) -> Option<EntryReport> {
+        serde_json::from_slice(&fs::read(&self.kept).ok()?).ok()
+    }
+
+    fn keep(&self, report: &EntryReport) -> Result<(), Error> {
+        let text = serde_json::to_vec(report).map_err(|e| Error::io("write", &self.kept)(e.into()))?;
+        let part = self.scratch("json");
+        fs::write(&part, text).map_err(Error::io("write", &part))?;
+        fs::rename(&part, &self.kept).map_err(Error::io("write", &self.kept))
+    }
+
+    /// A file that only this process writes.
+    fn scratch(&self, extension: &str) -> PathBuf {
+        self.kept.with_extension(format!("{}.{extension}.part", std::process::id()))
+    }
+
     /// The report, from the output of ptxas and nvdisasm for a text with this job's entry.
     fn report(&self, said: &str, sass: &str) -> Result<EntryReport, Error> {
         let missing = |tool, what| Error::ToolOutput {

@@ -3,10 +3,7 @@ use super::Input;
 use crate::error::Error;
 use crate::files::File;
 use ferroflash::DType;
-use ferroflash::plan::Problem;
-
-/// Maximum number of rows (queries x query heads per key head) of decode kernels.
-const MOST_ROWS: usize = 64;
+use ferroflash::plan::MAX_ROWS;
 
 impl Input {
     /// Checks the integers that kernels would clamp.
@@ -69,8 +66,7 @@ impl Input {
     /// key. A prefill kernel multiplies the values of hidden keys by probabilities of 0, so their scales
     /// count, too.
     pub(in crate::run) fn can_be_judged(&self) -> Result<(), Error> {
-        let Problem { heads_q, heads_k, seqlen_q, varlen, .. } = self.problem;
-        let prefills = varlen.is_some() || seqlen_q * heads_q / heads_k > MOST_ROWS;
+        let prefills = self.problem.varlen.is_some() || self.problem.rows() > MAX_ROWS;
         let counts = |name: &str, b, key| prefills && name == "v_scale" || !self.hides(b, key);
         self.scale_that_is(|scale| !scale.is_finite(), counts).map_or(Ok(()), |(name, scale)| {
             let what = format_args!("{name} is {scale}, so that no result has a bound");
