@@ -135,13 +135,14 @@ def main():
     parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--gb-per-s", type=float, default=4200, help="memory bandwidth; the default is an H200's")
+    parser.add_argument("--gb-per-s", type=float, help="memory speed [default: the card's]")
     parser.add_argument("--tflops", type=float, default=619, help="highest throughput of mma.sync; the default is an H200's")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
+    args.gb_per_s = args.gb_per_s or 1e3 * report.bandwidth(torch.cuda.get_device_properties(0))
     todo = [(f"mla{heads}", f"{dtype} h{heads} q{queries} {batch}x{keys}",
              functools.partial(run, batch, keys, heads, queries, dtype, args, rng))
             for dtype in args.dtypes for heads in args.heads for queries in args.queries for batch, keys in SHAPES]

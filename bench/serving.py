@@ -184,7 +184,7 @@ def arguments(argv):
     ap.add_argument("--match", help="run only groups whose label contains this")
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--seconds", type=float, default=math.inf, help="begin no further group after this number of seconds; the report lists the rest")
-    ap.add_argument("--bandwidth", type=float, default=4.2, help="memory speed in TB/s, for the time that the bytes need")
+    ap.add_argument("--bandwidth", type=float, help="memory speed in TB/s, for the time that the bytes need [default: the card's]")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--no-overhead", action="store_true", help="do not measure the host time of a launch")
     ap.add_argument("--out", help="JSON file")
@@ -197,6 +197,7 @@ def main(argv=None):
     torch.cuda.set_stream(torch.cuda.Stream())
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
+    args.bandwidth = args.bandwidth or report.bandwidth(torch.cuda.get_device_properties(0))
     with open(args.shapes) as file:
         shapes = json.load(file)
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),

@@ -16,6 +16,8 @@ COLD = 300e6
 # A set with fewer bytes than this stays in the L2 cache. Such a set is also measured hot.
 HOT = 40e6
 MOST_SETS = 64
+# The maximum number of bytes of all sets.
+MOST_BYTES = 24e9
 
 
 class Group:
@@ -123,8 +125,10 @@ def normal(*shape, dtype=torch.float16):
     return torch.randn(*shape, device=DEVICE, dtype=dtype)
 
 
-def sets_of(size):
-    return min(MOST_SETS, max(2 if size < 2e9 else 1, math.ceil(COLD / size)))
+def sets_of(size, whole=0):
+    """Returns the number of sets of tensors whose calls move `size` bytes. A set with windows has `whole` bytes, most of them unread."""
+    fit = MOST_BYTES // max(size, whole)
+    return int(min(MOST_SETS, max(1, fit), max(2 if size < 2e9 else 1, math.ceil(COLD / size))))
 
 
 def attend(q, k, v, dtype, causal=False, window=(-1, -1), softcap=0.0, sinks=None):

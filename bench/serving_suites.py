@@ -91,6 +91,7 @@ def any_lengths(shape, pairs):
     lengths, window = lengths_of(shape), tuple(shape.get("window", (-1, -1)))
     seen = [n if window[0] < 0 else min(n, window[0] + 1) for n in lengths]
     size = 4 * sum(seen) * hk * dim + 4 * len(lengths) * hq * dim
+    sets = sets_of(size, 4 * sum(lengths) * hk * dim)
 
     def fill(group):
         options = {"window": window, "softcap": shape.get("softcap", 0.0)}
@@ -99,11 +100,11 @@ def any_lengths(shape, pairs):
         on_device, q = integers(lengths), normal(len(lengths), 1, hq, dim)
         for name, page in (("dense", 0), ("page 16", 16)):
             group.add(name, lambda: ours(
-                q, [filled(lengths, hk, dim, page, q.dtype) for _ in range(sets_of(size))], on_device, **options))
+                q, [filled(lengths, hk, dim, page, q.dtype) for _ in range(sets)], on_device, **options))
         options.pop("sinks", None)
 
         def flashinfer():
-            caches = [filled(lengths, hk, dim, 16, q.dtype) for _ in range(sets_of(size))]
+            caches = [filled(lengths, hk, dim, 16, q.dtype) for _ in range(sets)]
             calls = [flashinfer_calls.decode(q, cache, lengths, **options) for cache in caches]
             return calls, judge(q, caches[-1], on_device, **options)
         group.add("flashinfer", flashinfer)

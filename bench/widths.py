@@ -1,4 +1,4 @@
-"""Times prefill with values of another width than keys beside SDPA on the same tensors: MLA after up-projection has keys of 192
+"""Times prefill with values of another width than keys beside SDPA and FlashAttention-4 on the same tensors: MLA after up-projection has keys of 192
 and values of 128 columns.
 
     python3 widths.py --out widths.json                        # 16 and 128 heads, bf16, causal, 2048 to 16384 keys
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import cases
 import compare
 import ferroflash
 import report
@@ -44,6 +45,11 @@ def contenders(q, k, v, causal):
             with sdpa_kernel(backend):
                 return F.scaled_dot_product_attention(qs, ks, vs, is_causal=causal).transpose(1, 2)
         calls[name] = call
+    if cases.fa4 is not None:
+        def fa4():
+            out = cases.fa4(q, k, v, causal=causal)
+            return out[0] if isinstance(out, tuple) else out
+        calls["fa4"] = fa4
     return calls
 
 

@@ -23,7 +23,7 @@ pub(super) use trials::{Row, Trials};
 /// mask, grouped heads, padded head dims and every layout. Varlen and cached problems run twice under one
 /// plan: with other lengths, and with invalid integers. Outputs hold NaN before each launch, and guard bytes
 /// lie on both sides. A result passes if max|out - reference| <= 2 * max|naive - reference| + 1e-5. The naive
-/// result rounds every step to the element type. With fewer than 1024 elements, its error may be small by
+/// result rounds every step to the element type. With fewer than 16384 elements, its error may be small by
 /// luck, so two roundings of the largest element are permitted too.
 #[derive(clap::Args)]
 #[command(after_help = "\

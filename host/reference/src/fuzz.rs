@@ -5,7 +5,7 @@ use super::bounds::{Bounds, score_limit};
 use super::inputs::Random;
 use super::memory::{Memory, Place};
 use super::runner::Loaded;
-use super::tolerance::{Reference, two_roundings};
+use super::tolerance::{ENOUGH_ELEMENTS, Reference, two_roundings};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::{ENTRIES, HOPPERS, MaskKind};
 use ferroflash::lineage::CONFIGURATIONS;
@@ -74,10 +74,6 @@ impl Limits {
     pub const SIMULATOR: Self =
         Limits { seqlen: 150, heads: 3, sequences: 6, products: 30 << 20, overlaps: false, decades: 30 };
 }
-
-/// With at least this number of elements of O, the tolerance rule alone judges the result
-/// ([`Fuzz::is_small`]).
-pub const ENOUGH_ELEMENTS: usize = 1 << 14;
 
 fn below(random: &mut Random, limit: usize) -> usize {
     (random.bits() % limit as u64) as usize

@@ -60,6 +60,6 @@ pub use soak::Soak;
 pub use subject::{Subject, Task, carries_all, is_carried, lacks_kernel, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
-pub use tolerance::{Reference, Rule, Verdict, Worst};
+pub use tolerance::{ENOUGH_ELEMENTS, Reference, Rule, Verdict, Worst};
 pub use variant::{verify, verify_against};
 pub use work::{Asked, Input, Judge, Judgement, LaunchOptions, OnDevice, Plans, Ready, Rows, Work, Written};

@@ -21,8 +21,8 @@ pub struct Reference {
     pub exact: Outputs,
     /// `max|naive - exact|` over O.
     pub naive_error: f64,
-    /// The largest permitted error of an element of O: `2 * naive_error + 1e-5`. If O has fewer than 1024
-    /// elements, two roundings of its largest element are also permitted.
+    /// The largest permitted error of an element of O: `2 * naive_error + 1e-5`. If O has fewer than
+    /// [`ENOUGH_ELEMENTS`] elements, two roundings of its largest element are also permitted.
     pub tolerance: f64,
     /// The largest permitted error of an LSE.
     pub lse_tolerance: f64,
@@ -137,8 +137,8 @@ impl std::fmt::Display for Worst {
 }
 
 /// With fewer elements of O, the naive result's largest error may be smaller than two roundings by luck. An O
-/// of 256 elements, the largest of which is 1.11, had a naive error of 0.37 units in the last place.
-const ENOUGH: usize = 1024;
+/// of 1280 elements, the largest of which is 1.11, had a naive error of 0.38 units in the last place.
+pub const ENOUGH_ELEMENTS: usize = 1 << 14;
 
 /// The message for a result that cannot be judged.
 const UNBOUNDED: &str =
@@ -212,7 +212,7 @@ impl Reference {
 
     /// Returns the tolerance of O for this error of naive attention.
     pub(super) fn allowed(naive_error: f64, exact: &Outputs, dtype: DType) -> f64 {
-        let is_few = exact.out.len() < ENOUGH;
+        let is_few = exact.out.len() < ENOUGH_ELEMENTS;
         let roundings = if is_few {
             two_roundings(dtype, exact.out.iter().copied().filter(|x| x.is_finite()))
         } else {

@@ -23,6 +23,8 @@ struct Line {
     tiles_per_100_sms: u64,
     /// Whether several thread blocks share a tile's keys, which needs a workspace.
     splits: bool,
+    /// Whether the line holds only for head dims whose rows begin within 32 bytes of memory.
+    within_sectors: bool,
     reason: &'static str,
 }
 
@@ -31,8 +33,17 @@ impl Line {
     /// block, so a tile must be long enough to pay for its prologue.
     const fn new(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
         let masks = &[MaskKind::Full, MaskKind::Causal, MaskKind::Local];
-        let (columns, tiles_per_100_sms) = ([head_dim; 2], 100);
-        Line { columns, masks, tile_m, keys: 1024, queries: 1, tiles_per_100_sms, splits: false, reason }
+        Line {
+            columns: [head_dim; 2],
+            masks,
+            tile_m,
+            keys: 1024,
+            queries: 1,
+            tiles_per_100_sms: 100,
+            splits: false,
+            within_sectors: false,
+            reason,
+        }
     }
 
     /// Returns a line for shorter problems. The line needs at least this number of keys, more than half a
@@ -62,6 +73,12 @@ impl Line {
         Line { keys, ..self }
     }
 
+    /// Returns the line for head dims whose rows begin within 32 bytes of memory. It needs this number of
+    /// tiles per 100 SMs.
+    const fn within_sectors(self, tiles_per_100_sms: u64) -> Self {
+        Line { within_sectors: true, tiles_per_100_sms, ..self }
+    }
+
     const fn only(self, masks: &'static [MaskKind]) -> Self {
         Line { masks, ..self }
     }
@@ -79,6 +96,8 @@ const TABLE: &[Line] = &[
     Line::new(64, 192, "warpgroups and TMA; long and causal: three warpgroups of queries (H200: \
         1.2x cuDNN at 8192)").only(CAUSAL).with_keys(4096),
     Line::new(64, 128, "warpgroups and TMA (H200: 1.1x cuDNN)"),
+    Line::new(96, 192, THREE).only(FULL),
+    Line::new(96, 192, THREE).only(CAUSAL).with_keys(2048).within_sectors(400),
     Line::new(96, 128, "warpgroups and TMA (H200: 1.3 to 1.6x cuDNN)"),
     Line::new(128, 128, "warpgroups and TMA (H200: 1.2 to 1.4x cuDNN)"),
     Line::new(192, 128, "warpgroups and TMA"),
@@ -112,6 +131,24 @@ const SHORT: &str = "warpgroups and TMA; a short problem with tiles for enough S
                      the portable kernel, 1.2x cuDNN)";
 const FEW: &str = "warpgroups and TMA; few queries on many keys, with enough tiles to keep most \
                    SMs busy";
+
+/// The L2 cache limits kernels of head dims 72 to 96: three warpgroups of queries read keys and values less
+/// often than two. Measured on an H100 (f16, 4 x 16 heads of 4096 keys, us; cuDNN in the same run):
+///
+/// | head dim, mask | two warpgroups | three | cuDNN |
+/// |---|---|---|---|
+/// | 72, full | 918 | 789 | 879 |
+/// | 80, full | 708 | 634 | 897 |
+/// | 88, full | 1025 | 762 | 981 |
+/// | 96, full | 707 | 669 | 923 |
+/// | 72, causal | 500 | 466 | 538 |
+/// | 80, causal | 394 | 395 | 534 |
+/// | 88, causal | 547 | 448 | 566 |
+/// | 96, causal | 370 | 393 | 553 |
+///
+/// Causal problems of head dim 72 with less than four tiles per SM lose up to 4 %.
+const THREE: &str = "warpgroups and TMA; three warpgroups of queries read keys and values less often than \
+                     two (H100: 1.05 to 1.34x two warpgroups)";
 
 /// The table's answer for a problem.
 pub(super) enum Answer {
@@ -149,10 +186,10 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
     is_hoppers && (p.alibi || !on.tensor_maps)
 }
 
-/// The columns of the kernel for head dims 72 and 88, instead of 96. Kernels of head dim 96 copy panels of
-/// 32 columns, and TMA is slow if rows begin within 32 bytes of memory. Two panels of 64 are faster, although
-/// the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 times as fast with a full
-/// mask, 1.18 times with a causal mask).
+/// The columns of the kernel for head dims 72 and 88 instead of 96, if two warpgroups run. Kernels of head
+/// dim 96 copy panels of 32 columns, and TMA is slow if rows begin within 32 bytes of memory. Two panels of 64
+/// are faster, although the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 times as
+/// fast with a full mask, 1.18 times with a causal mask).
 const WHOLE_PANELS: [u32; 2] = [128; 2];
 
 /// Returns the kernel of the first matching line.
@@ -161,9 +198,13 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
     // If a portable kernel has fewer columns of K (32), Hopper's kernels would compute twice as much.
     let (_, portable) = super::columns(p, mask, PLANNED).ok()?;
     let columns = super::smallest(p, mask, HOPPERS).filter(|columns| columns[0] <= portable[0])?;
-    let columns = if columns[0] == 96 && !p.head_dim.is_multiple_of(16) { WHOLE_PANELS } else { columns };
+    let within_sectors = columns[0] == 96 && !p.head_dim.is_multiple_of(16);
+    let serves = |line: &&Line| match within_sectors {
+        true => line.columns == WHOLE_PANELS || line.columns == columns && line.tile_m == 192,
+        false => line.columns == columns && !line.within_sectors,
+    };
     let reaches = |line: &&Line| p.seqlen_k >= line.keys && p.seqlen_q >= line.queries;
-    TABLE.iter().filter(|line| line.columns == columns).filter(reaches).find_map(|line| {
+    TABLE.iter().filter(serves).filter(reaches).find_map(|line| {
         let is_meant = |e: &&AttnInfo| {
             line.means(e) && (e.dtype, e.mask) == (p.dtype, mask) && line.masks.contains(&mask)
         };

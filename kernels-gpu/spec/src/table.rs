@@ -258,6 +258,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
     d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
     d64 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 4, 3, true>;
+    d96 [Full] 192x80: FwdHopper<E, Mask, 3, 5, 6, 2, false>;
+    d96 [Causal] 192x64: FwdHopper<E, Mask, 3, 4, 6, 3, true>;
     d96 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 6, 2, true>;
     d128 [Full, Causal] 128x128: FwdHopper<E, Mask, 2, 8, 8, 2, true>;
     d128 [Local] 128x96: FwdHopper<E, Mask, 2, 6, 8, 2, true>;

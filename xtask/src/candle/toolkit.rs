@@ -24,8 +24,9 @@ nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e
 
 /// The libraries that candle links. Each line has the folder of the library's declarations in cudarc, the
 /// library's name, and its file name in CUDA 13.
-const LIBRARIES: [[&str; 3]; 4] = [
+const LIBRARIES: [[&str; 3]; 5] = [
     ["driver", "cuda", "libcuda.so.1"],
+    ["nvrtc", "nvrtc", "libnvrtc.so.13"],
     ["cublas", "cublas", "libcublas.so.13"],
     ["cublaslt", "cublasLt", "libcublasLt.so.13"],
     ["curand", "curand", "libcurand.so.10"],
@@ -83,7 +84,9 @@ pub fn nvcc(root: &Path) -> Result<Nvcc> {
     }
     let (toolchain, made) = (root.join(FOLDER), root.join(FOLDER).join("candle"));
     let home = made.join("nvidia/cu13");
-    if !home.is_dir() {
+    let is_complete =
+        LIBRARIES.iter().all(|[_, name, _]| stubs(&home).join(format!("lib{name}.so")).is_file());
+    if !is_complete {
         let partial = setup::fresh_folder(&toolchain.join("candle.partial"))?;
         let what = "nvcc and its headers (105 MB)";
         setup::unpack_wheels(WHEELS, what, &toolchain.join("candle-wheels"), &partial)?;
@@ -91,6 +94,11 @@ pub fn nvcc(root: &Path) -> Result<Nvcc> {
         setup::replace(&partial, &made)?;
     }
     Ok(Nvcc { bin: home.join("bin"), home: Some(home) })
+}
+
+/// The folder of a toolkit's empty libraries.
+fn stubs(home: &Path) -> PathBuf {
+    home.join("lib/stubs")
 }
 
 /// Turns the unpacked wheels into a toolkit: makes programs executable, adds file names that build scripts
@@ -105,7 +113,7 @@ fn complete(root: &Path, home: &Path) -> Result {
         std::os::unix::fs::symlink("libcudart.so.13", home.join("lib/libcudart.so"))?;
     }
     let sources = package(&root.join("candle/Cargo.toml"), "cudarc")?.join("src");
-    let stubs = home.join("lib/stubs");
+    let stubs = stubs(home);
     fs::create_dir_all(&stubs)?;
     for [module, name, soname] in LIBRARIES {
         let text = fs::read_to_string(sources.join(module).join("sys/mod.rs"))?;

@@ -1,5 +1,5 @@
 //! Random problems of the families other than `forward`.
-use super::{ENOUGH_ELEMENTS, Findings, Limits, below, latent, one_in, pick, shared};
+use super::{Findings, Limits, below, latent, one_in, pick, shared};
 use crate::append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;
@@ -7,7 +7,7 @@ use crate::memory::{Layout, Memory};
 use crate::merge::{Lie, MergeCase, MergeMemory};
 use crate::sequences::Sequences;
 use crate::told::Told;
-use crate::tolerance::Rule;
+use crate::tolerance::{ENOUGH_ELEMENTS, Rule};
 use crate::work::{OnDevice, Work};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
