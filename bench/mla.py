@@ -142,7 +142,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
-    args.gb_per_s = args.gb_per_s or 1e3 * report.bandwidth(torch.cuda.get_device_properties(0))
+    args.gb_per_s = args.gb_per_s or 1e3 * report.bandwidth()
     todo = [(f"mla{heads}", f"{dtype} h{heads} q{queries} {batch}x{keys}",
              functools.partial(run, batch, keys, heads, queries, dtype, args, rng))
             for dtype in args.dtypes for heads in args.heads for queries in args.queries for batch, keys in SHAPES]

@@ -197,7 +197,7 @@ def main(argv=None):
     torch.cuda.set_stream(torch.cuda.Stream())
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
-    args.bandwidth = args.bandwidth or report.bandwidth(torch.cuda.get_device_properties(0))
+    args.bandwidth = args.bandwidth or report.bandwidth()
     with open(args.shapes) as file:
         shapes = json.load(file)
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),

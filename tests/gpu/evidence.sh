@@ -287,6 +287,8 @@ made() {
     PEER_TESTS=$(whole "${PEER_TESTS:-}") FLASHINFER_TESTS=$(whole "${FLASHINFER_TESTS:-}")
     BASE=$(whole "${BASE:-}") CANDLE=$(whole "${CANDLE:-}") OWN=$(whole "${OWN:-}")
     export PEER_TESTS FLASHINFER_TESTS BASE CANDLE OWN
+    # If this script is ended, `about` still notes the calls that were made.
+    trap : TERM
     # The Python programs start ./ferroflash.
     cd "$(dirname "$0")" || exit 2
     : > "$out/commands.new"
