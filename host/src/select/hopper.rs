@@ -187,9 +187,9 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
 }
 
 /// The columns of the kernel for head dims 72 and 88 instead of 96, if two warpgroups run. Kernels of head
-/// dim 96 copy panels of 32 columns, and TMA is slow if rows begin within 32 bytes of memory. Two panels of 64
-/// are faster, although the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 times as
-/// fast with a full mask, 1.18 times with a causal mask).
+/// dim 96 copy panels of 32 columns, and TMA is slow if rows begin within 32 bytes of memory. Two panels of
+/// 64 are faster, although the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 times
+/// as fast with a full mask, 1.18 times with a causal mask).
 const WHOLE_PANELS: [u32; 2] = [128; 2];
 
 /// Returns the kernel of the first matching line.
