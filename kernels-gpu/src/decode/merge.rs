@@ -126,11 +126,16 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
         while !left.is_empty() {
             // Each lane loads the LSE of one split. A lane past the last split gets weight 0.
             let lse = left.value(warp.lane(), f32::NEG_INFINITY).to_bits();
-            let lse = |i: usize| f32::from_bits(warp.shuffle(lse, i as u32));
-            all = all.rescaled((0..TURN).fold(all.max, |max, i| max.max(lse(i))));
+            let load = |from: usize| core::array::from_fn(|i| left.quad((from + i) as u32, quad));
+            // The loads before the shuffles: behind a shuffle, ptxas would load one split after the other.
+            let mut o: [_; LOADS] = load(0);
+            let lse: [_; TURN] = core::array::from_fn(|i| f32::from_bits(warp.shuffle(lse, i as u32)));
+            all = all.rescaled(lse.iter().fold(all.max, |max, lse| max.max(*lse)));
             for from in (0..TURN).step_by(LOADS) {
-                let o: [_; LOADS] = core::array::from_fn(|i| left.quad((from + i) as u32, quad));
-                all = all.plus(core::array::from_fn::<_, LOADS, _>(|i| Partial::normal(o[i], lse(from + i))));
+                all = all.plus(core::array::from_fn::<_, LOADS, _>(|i| Partial::normal(o[i], lse[from + i])));
+                if from + LOADS < TURN {
+                    o = load(from + LOADS);
+                }
             }
             left = left.skip(TURN as u32);
         }
