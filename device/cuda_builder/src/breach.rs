@@ -30,6 +30,11 @@ pub enum Rule {
         /// Number of uniform registers that are read but never written.
         registers: u32,
     },
+    /// Wide global loads use the same registers one after the other, so their latencies add up.
+    QueuedLoads {
+        /// Number of loads in a row.
+        loads: u32,
+    },
     /// Registers are spilled inside a loop.
     SpillInLoop {
         /// Number of `STL` instructions inside loops.
@@ -68,6 +73,11 @@ impl fmt::Display for Breach {
                 f,
                 "wgmma reads descriptors from {registers} uniform registers that nothing writes, because \
                  ptxas has lost parts of descriptors: keep fewer descriptors alive at once"
+            ),
+            Rule::QueuedLoads { loads } => write!(
+                f,
+                "{loads} loads of 16 bytes wait for each other, because ptxas gave them the same registers: \
+                 start them before the shuffles"
             ),
             Rule::SpillInLoop { stores, loads } => {
                 write!(f, "spills inside a loop ({stores} STL, {loads} LDL): {REMEDY}")

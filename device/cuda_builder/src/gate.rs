@@ -5,6 +5,9 @@ pub use crate::breach::{Breach, Rule};
 use crate::report::EntryReport;
 use crate::{Contract, Error};
 
+/// Largest number of wide loads that may wait for each other.
+const MOST_QUEUED: u32 = 2;
+
 /// Returns the rules that `report` breaks under `contract`.
 pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
     let mut rules = Vec::new();
@@ -18,6 +21,9 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
     }
     if sass.lost_descriptors > 0 {
         rules.push(Rule::LostDescriptors { registers: sass.lost_descriptors });
+    }
+    if sass.queued_loads > MOST_QUEUED {
+        rules.push(Rule::QueuedLoads { loads: sass.queued_loads });
     }
     if sass.local_loads_in_loops > 0 || sass.local_stores_in_loops > 0 {
         rules

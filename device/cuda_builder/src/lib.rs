@@ -35,6 +35,8 @@ mod progress;
 #[cfg(feature = "ptxas")]
 pub mod ptxas;
 #[cfg(feature = "ptxas")]
+mod queued;
+#[cfg(feature = "ptxas")]
 pub mod report;
 #[cfg(feature = "ptxas")]
 pub mod sass;

@@ -17,10 +17,11 @@ use crate::{Arch, Error, Module, lines};
 
 /// The source code that writes the input of the tools and parses their output. If this code changes, reports
 /// cached by the old code are not used.
-const READERS: [&str; 6] = [
+const READERS: [&str; 7] = [
     include_str!("descriptors.rs"),
     include_str!("merged.rs"),
     include_str!("ptxas.rs"),
+    include_str!("queued.rs"),
     include_str!("report.rs"),
     include_str!("sass.rs"),
     include_str!("scan.rs"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use crate::descriptors;
+use crate::{descriptors, queued};
 
 /// The instruction counts of one entry's disassembly.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct Sass {
     /// Number of uniform registers that `wgmma` reads as parts of descriptors although they are not written
     /// on every path. ptxas 13.0 has lost halves of 64-bit sums without a message.
     pub lost_descriptors: u32,
+    /// The largest number of consecutive `LDG.E.128` to the same registers. Each of them waits for the one
+    /// before it.
+    pub queued_loads: u32,
 }
 
 /// The section of one entry in the output of `nvdisasm -c`; `None` if the cubin has no such entry.
@@ -56,6 +59,7 @@ impl Sass {
             local_loads_in_loops: inside("LDL"),
             local_stores_in_loops: inside("STL"),
             lost_descriptors: descriptors::lost(text),
+            queued_loads: queued::longest(text),
         }
     }
 
