@@ -127,7 +127,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
             // Each lane loads the LSE of one split. A lane past the last split gets weight 0.
             let lse = left.value(warp.lane(), f32::NEG_INFINITY).to_bits();
             let load = |from: usize| core::array::from_fn(|i| left.quad((from + i) as u32, quad));
-            // The loads before the shuffles: behind a shuffle, ptxas would load one split after the other.
+            // The loads precede the shuffles. Behind a shuffle, ptxas loads one split after the other.
             let mut o: [_; LOADS] = load(0);
             let lse: [_; TURN] = core::array::from_fn(|i| f32::from_bits(warp.shuffle(lse, i as u32)));
             all = all.rescaled(lse.iter().fold(all.max, |max, lse| max.max(*lse)));
