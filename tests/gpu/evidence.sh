@@ -165,6 +165,8 @@ candle() {
     rm -rf "$folder"
     mkdir "$folder"
     run env OUT="$folder" TMPDIR="$folder" sh "$candle/run.sh" "$@"
+    # The programs are not results.
+    rm -rf "$folder/ferroflash-candle"
 }
 
 # Makes one call.
@@ -206,7 +208,9 @@ call() {
             esac
             run python3 serving.py --only $suites --seconds $((limit - 60)) --out "$out/$call.json" --svg "$out/$call.svg"
             ;;
-        mla | widths) run python3 "$call.py" --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        # flex_attention takes milliseconds here, and minutes to compile.
+        mla) run python3 mla.py --peers flash_mla flashinfer sdpa_math --seconds $((limit - 60)) --out "$out/mla.json" ;;
+        widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/widths.json" ;;
         variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-own)
