@@ -6,7 +6,7 @@
 #   ./evidence.sh part NAME            print the kernels of a part, such as `cache`
 #   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
 # On a machine of several GPUs, each GPU makes one call at a time, on its share of the cores. Several machines
-# may fill one OUT. The exit code is the number of failed commands.
+# may fill one OUT. The exit code is the number of failed commands, including calls that lack what they need.
 #
 #   GPUS=N                             the number of GPUs [default: all]
 #   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
@@ -93,6 +93,12 @@ die() {
     exit 2
 }
 
+# Ends a call that lacks what it needs.
+lacks() {
+    echo "$call: $* (FAILED)" | tee -a "$out/commands.new" >&2
+    exit 1
+}
+
 # Converts lines into the elements of a JSON array.
 quoted() {
     tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/	/ /g; s/.*/  "&"/' | sed '$!s/$/,/'
@@ -160,7 +166,7 @@ compare() {
 }
 
 candle() {
-    [ -n "$candle" ] || die "$call: CANDLE names no candle-pack"
+    [ -n "$candle" ] || lacks "CANDLE names no candle-pack"
     folder=$out/$call
     rm -rf "$folder"
     mkdir "$folder"
@@ -182,15 +188,15 @@ call() {
         sanitize-h200-simulated) into simulator-sanitize-h200.json ./ferroflash sanitize --profile h200 --json ;;
         verify-*) into "$call.json" ./ferroflash verify $(part "${call#verify-}") --json --device gpu ;;
         sanitize-*) into "$call.json" ./ferroflash sanitize $(part "${call#sanitize-}") --json --device gpu ;;
-        agree-*) into "$call.json" ./ferroflash agree $(part "${call#agree-}") --json --device gpu ;;
+        agree-*) into "$call.json" ./ferroflash cross-check $(part "${call#agree-}") --json --device gpu ;;
         soak) into soak.json ./ferroflash soak --launches "${SOAK_LAUNCHES:-200}" --json --device gpu ;;
         fuzz) into fuzz.json ./ferroflash fuzz --seconds $((limit - 30)) --json --device gpu ;;
         peers-flash-attention)
-            [ -n "$tests" ] || die "$call: PEER_TESTS names no file"
+            [ -n "$tests" ] || lacks "PEER_TESTS names no file"
             run python3 peers.py "$tests" "$out/peers.json" --seconds $((limit - 40))
             ;;
         peers-flashinfer)
-            [ -n "$infer" ] || die "$call: FLASHINFER_TESTS names no folder"
+            [ -n "$infer" ] || lacks "FLASHINFER_TESTS names no folder"
             run python3 flashinfer_peers.py "$infer" "$out/peers-flashinfer.json" --seconds $((limit - 40))
             ;;
         compare-prefill) compare compare-prefill --only headline prefill extra --dtypes f16 bf16 ;;
@@ -214,7 +220,7 @@ call() {
         variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-own)
-            [ -n "$own" ] || die "$call: OWN names no packed folder of a caller's variants"
+            [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
             names="user_causal user_softcap user_alibi natten sparse10 sparse30 sparse60"
             run python3 "$own/variants.py" --only $names --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
@@ -237,7 +243,7 @@ call() {
         candle-generate) candle generate-full && cp "$folder/generate.json" "$folder/generate.svg" "$out" ;;
         sweep) into sweep.json ./ferroflash sweep --output "$out/tuning.json" --json --device gpu ;;
         base | base-entries)
-            [ -n "$base" ] || die "$call: BASE names no packed folder of another commit"
+            [ -n "$base" ] || lacks "BASE names no packed folder of another commit"
             what="--only headline prefill extra --rounds 5"
             [ "$call" = base ] || what="--entries --rounds 3"
             run python3 compare.py --base "$base" $what --peers --no-overhead --seconds $((limit - 60)) --out "$out/$call.json"
@@ -247,7 +253,7 @@ call() {
             case $call in
                 dry-verify) into verify.json ./ferroflash verify --quick $few --jobs 2 --json --device sim ;;
                 dry-sanitize) into sanitize.json ./ferroflash sanitize $few --seeds 1 --json --device sim ;;
-                dry-agree) into agree.json ./ferroflash agree $few --products 100 --json --device sim ;;
+                dry-agree) into agree.json ./ferroflash cross-check $few --products 100 --json --device sim ;;
                 dry-soak) into soak.json ./ferroflash soak $few --launches 2 --json --device sim ;;
                 dry-fuzz) into fuzz.json ./ferroflash fuzz --seconds 2 --json --device sim ;;
                 dry-report) run ./ferroflash report --device sim --output "$out" ;;
@@ -288,15 +294,20 @@ one() {
 
 # Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.
 made() {
-    PEER_TESTS=$(whole "${PEER_TESTS:-}") FLASHINFER_TESTS=$(whole "${FLASHINFER_TESTS:-}")
-    BASE=$(whole "${BASE:-}") CANDLE=$(whole "${CANDLE:-}") OWN=$(whole "${OWN:-}")
+    PEER_TESTS=$(whole "${PEER_TESTS:-}") || exit 2
+    FLASHINFER_TESTS=$(whole "${FLASHINFER_TESTS:-}") || exit 2
+    BASE=$(whole "${BASE:-}") || exit 2
+    CANDLE=$(whole "${CANDLE:-}") || exit 2
+    OWN=$(whole "${OWN:-}") || exit 2
     export PEER_TESTS FLASHINFER_TESTS BASE CANDLE OWN
     # If this script is ended, `about` still notes the calls that were made.
     trap : TERM
     # The Python programs start ./ferroflash.
     cd "$(dirname "$0")" || exit 2
+    [ -x ./ferroflash ] || die "no ./ferroflash here: run evidence.sh of a folder that \`cargo xtask gpu-pack\` made"
     : > "$out/commands.new"
     cores=$(($(nproc) / GPUS))
+    [ "$cores" -gt 0 ] || die "GPUS=$GPUS: this machine has $(nproc) cores; at least one for each GPU"
     printf '%s\n' "$@" | GPUS=$GPUS xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
         export CUDA_VISIBLE_DEVICES=$SLOT
@@ -343,7 +354,8 @@ case ${1:-} in
         ;;
     part)
         # Prints the kernels of a part of the table, one per line.
-        cd "$(dirname "$0")" && part "${2:-}" | sed 's/^--config //'
+        parts | grep -q "^${2:-}:" || die "no part \`${2:-}\`; the parts are: $(parts | cut -d: -f1 | tr '\n' ' ')"
+        cd "$(dirname "$0")" && [ -x ./ferroflash ] && part "$2" | sed 's/^--config //'
         ;;
     pack)
         [ $# -eq 3 ] || die "usage: $0 pack OUT FILE"
