@@ -63,9 +63,9 @@ growing-bf16 | 570 | torch fa4 | growing-bf16.json: growing keys, L2 cold, bf16
 sustained | 570 | torch fa4 | sustained.json: half a second back to back
 serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and FlashAttention-2
 serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
-serving-requests | 570 | torch | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
-mla | 570 | torch | mla.json: MLA decode with 16, 64 and 128 heads
-widths | 570 | torch | widths.json: keys of 192 columns, values of 128
+serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
+mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
+widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
 variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
 variants-own | 570 | torch OWN | variants-own.json: functions of a caller beside flex_attention
@@ -300,19 +300,26 @@ made() {
     CANDLE=$(whole "${CANDLE:-}") || exit 2
     OWN=$(whole "${OWN:-}") || exit 2
     export PEER_TESTS FLASHINFER_TESTS BASE CANDLE OWN
-    # If this script is ended, `about` still notes the calls that were made.
-    trap : TERM
     # The Python programs start ./ferroflash.
     cd "$(dirname "$0")" || exit 2
     [ -x ./ferroflash ] || die "no ./ferroflash here: run evidence.sh of a folder that \`cargo xtask gpu-pack\` made"
     : > "$out/commands.new"
     cores=$(($(nproc) / GPUS))
     [ "$cores" -gt 0 ] || die "GPUS=$GPUS: this machine has $(nproc) cores; at least one for each GPU"
-    printf '%s\n' "$@" | GPUS=$GPUS xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
+    printf '%s\n' "$@" | GPUS=$GPUS setsid xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
         export CUDA_VISIBLE_DEVICES=$SLOT
         exec taskset -c "$((SLOT * $1))-$((SLOT * $1 + $1 - 1))" sh ./evidence.sh one "$2" "$3"' \
-        - "$cores" NAME "$out"
+        - "$cores" NAME "$out" &
+    calls=$!
+    # If this script is ended, its calls end too, with the results that they have.
+    trap 'kill -s TERM -- "-$calls" 2> /dev/null' TERM INT HUP
+    wait "$calls"
+    # A signal ends the first `wait`.
+    wait "$calls"
+    for name; do
+        grep -q "^$name: " "$out/commands.new" || echo "$name: ended early (FAILED)" >> "$out/commands.new"
+    done
     failed=$(grep -c "(FAILED)$" "$out/commands.new")
     about
     echo "$failed failed; $out/run.json says what ran" >&2

@@ -37,8 +37,8 @@ class BatchMLAPagedAttentionWrapper:
         _, longest, equal = queries(qo_indptr, self.device)
         if not equal:
             raise Unsupported("qo_indptr: sequences on a latent cache must have equal query counts; make one plan per query count")
-        # `kv_indptr` may have entries behind the last sequence.
-        kv_indptr = kv_indptr[:qo_indptr.shape[0]]
+        # Both may have entries behind the last sequence.
+        kv_indptr, kv_len_arr = kv_indptr[:qo_indptr.shape[0]], kv_len_arr[:qo_indptr.shape[0] - 1]
         self.table = tabled(self.table, self.columns, kv_indptr, kv_indices, kv_len_arr, self.device)
         self.longest, self.columns_v = longest, head_dim_ckv
         self.options = {"mask": CAUSAL if causal else FULL, "scale": sm_scale, "table": self.table.numbers}
