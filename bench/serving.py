@@ -29,6 +29,7 @@ another order. The time of a row is the median of its rounds. The result of a gr
 makes the exit code 1; the run still writes everything.
 """
 import argparse
+import gc
 import json
 import math
 import os
@@ -219,6 +220,8 @@ def main(argv=None):
                 group.lost("all", reason)
             failed += group.failed
             del group
+            # A group refers to itself, so only a collection frees its tensors.
+            gc.collect()
             torch.cuda.empty_cache()
     entries = summary(rows, shapes["targets"])
     print()

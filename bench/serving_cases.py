@@ -16,7 +16,7 @@ COLD = 300e6
 # A set with fewer bytes than this stays in the L2 cache. Such a set is also measured hot.
 HOT = 40e6
 MOST_SETS = 64
-# The maximum number of bytes of all sets.
+# The maximum number of bytes of one contender's sets. Sets with windows then move fewer bytes than COLD.
 MOST_BYTES = 24e9
 
 

@@ -16,7 +16,7 @@ P
 # Folders in which the loader finds candle's libraries. The system's folders come first.
 LD_LIBRARY_PATH=$(python3 - <<'P'
 import glob, os, site, sys
-wanted = ["libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10", "libnvrtc.so.13"]
+wanted = ["libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"]
 roots = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/cuda/lib64", "/usr/local/cuda/compat",
          "/usr/local/cuda-13.0/lib64"] + [p for base in sys.path + site.getsitepackages() for p in glob.glob(base + "/nvidia/*/lib")]
 found = []

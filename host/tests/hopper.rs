@@ -42,6 +42,7 @@ const CASES: &[Case] = &[
     ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [4096, 4096], 72, Mask::Causal, "hopper_bf16_d96_causal_192x", 132),
     ("h200", [2048, 2048], 88, Mask::Full, "hopper_bf16_d96_full_192x", 132),
+    ("h200", [1024, 1024], 72, Mask::Full, "hopper_bf16_d128_full_128x", 132), // as many rounds of 192
     ("h200", [2048, 2048], 56, Mask::Full, "hopper_bf16_d64_full_192x", 132),
     ("h200", [2048, 4000], 160, Mask::Full, "hopper_bf16_d192_full_128x", 132),
     ("h200", [2048, 2048], 256, Mask::Causal, "hopper_bf16_d256_causal_128x", 132),

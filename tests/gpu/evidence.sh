@@ -6,7 +6,7 @@
 #   ./evidence.sh part NAME            print the kernels of a part, such as `cache`
 #   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
 # On a machine of several GPUs, each GPU makes one call at a time, on its share of the cores. Several machines
-# may fill one OUT. The exit code is the number of failed commands.
+# may fill one OUT. The exit code is the number of failed commands, including calls that lack what they need.
 #
 #   GPUS=N                             the number of GPUs [default: all]
 #   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
@@ -63,9 +63,9 @@ growing-bf16 | 570 | torch fa4 | growing-bf16.json: growing keys, L2 cold, bf16
 sustained | 570 | torch fa4 | sustained.json: half a second back to back
 serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and FlashAttention-2
 serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
-serving-requests | 570 | torch | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
-mla | 570 | torch | mla.json: MLA decode with 16, 64 and 128 heads
-widths | 570 | torch | widths.json: keys of 192 columns, values of 128
+serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
+mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
+widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
 variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
 variants-own | 570 | torch OWN | variants-own.json: functions of a caller beside flex_attention
@@ -91,6 +91,12 @@ column() {
 die() {
     echo "$*" >&2
     exit 2
+}
+
+# Ends a call that lacks what it needs.
+lacks() {
+    echo "$call: $* (FAILED)" | tee -a "$out/commands.new" >&2
+    exit 1
 }
 
 # Converts lines into the elements of a JSON array.
@@ -160,11 +166,13 @@ compare() {
 }
 
 candle() {
-    [ -n "$candle" ] || die "$call: CANDLE names no candle-pack"
+    [ -n "$candle" ] || lacks "CANDLE names no candle-pack"
     folder=$out/$call
     rm -rf "$folder"
     mkdir "$folder"
     run env OUT="$folder" TMPDIR="$folder" sh "$candle/run.sh" "$@"
+    # The programs are not results.
+    rm -rf "$folder/ferroflash-candle"
 }
 
 # Makes one call.
@@ -180,15 +188,15 @@ call() {
         sanitize-h200-simulated) into simulator-sanitize-h200.json ./ferroflash sanitize --profile h200 --json ;;
         verify-*) into "$call.json" ./ferroflash verify $(part "${call#verify-}") --json --device gpu ;;
         sanitize-*) into "$call.json" ./ferroflash sanitize $(part "${call#sanitize-}") --json --device gpu ;;
-        agree-*) into "$call.json" ./ferroflash agree $(part "${call#agree-}") --json --device gpu ;;
+        agree-*) into "$call.json" ./ferroflash cross-check $(part "${call#agree-}") --json --device gpu ;;
         soak) into soak.json ./ferroflash soak --launches "${SOAK_LAUNCHES:-200}" --json --device gpu ;;
         fuzz) into fuzz.json ./ferroflash fuzz --seconds $((limit - 30)) --json --device gpu ;;
         peers-flash-attention)
-            [ -n "$tests" ] || die "$call: PEER_TESTS names no file"
+            [ -n "$tests" ] || lacks "PEER_TESTS names no file"
             run python3 peers.py "$tests" "$out/peers.json" --seconds $((limit - 40))
             ;;
         peers-flashinfer)
-            [ -n "$infer" ] || die "$call: FLASHINFER_TESTS names no folder"
+            [ -n "$infer" ] || lacks "FLASHINFER_TESTS names no folder"
             run python3 flashinfer_peers.py "$infer" "$out/peers-flashinfer.json" --seconds $((limit - 40))
             ;;
         compare-prefill) compare compare-prefill --only headline prefill extra --dtypes f16 bf16 ;;
@@ -206,11 +214,13 @@ call() {
             esac
             run python3 serving.py --only $suites --seconds $((limit - 60)) --out "$out/$call.json" --svg "$out/$call.svg"
             ;;
-        mla | widths) run python3 "$call.py" --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        # flex_attention takes milliseconds here, and minutes to compile.
+        mla) run python3 mla.py --peers flash_mla flashinfer sdpa_math --seconds $((limit - 60)) --out "$out/mla.json" ;;
+        widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/widths.json" ;;
         variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-own)
-            [ -n "$own" ] || die "$call: OWN names no packed folder of a caller's variants"
+            [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
             names="user_causal user_softcap user_alibi natten sparse10 sparse30 sparse60"
             run python3 "$own/variants.py" --only $names --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
@@ -233,7 +243,7 @@ call() {
         candle-generate) candle generate-full && cp "$folder/generate.json" "$folder/generate.svg" "$out" ;;
         sweep) into sweep.json ./ferroflash sweep --output "$out/tuning.json" --json --device gpu ;;
         base | base-entries)
-            [ -n "$base" ] || die "$call: BASE names no packed folder of another commit"
+            [ -n "$base" ] || lacks "BASE names no packed folder of another commit"
             what="--only headline prefill extra --rounds 5"
             [ "$call" = base ] || what="--entries --rounds 3"
             run python3 compare.py --base "$base" $what --peers --no-overhead --seconds $((limit - 60)) --out "$out/$call.json"
@@ -243,7 +253,7 @@ call() {
             case $call in
                 dry-verify) into verify.json ./ferroflash verify --quick $few --jobs 2 --json --device sim ;;
                 dry-sanitize) into sanitize.json ./ferroflash sanitize $few --seeds 1 --json --device sim ;;
-                dry-agree) into agree.json ./ferroflash agree $few --products 100 --json --device sim ;;
+                dry-agree) into agree.json ./ferroflash cross-check $few --products 100 --json --device sim ;;
                 dry-soak) into soak.json ./ferroflash soak $few --launches 2 --json --device sim ;;
                 dry-fuzz) into fuzz.json ./ferroflash fuzz --seconds 2 --json --device sim ;;
                 dry-report) run ./ferroflash report --device sim --output "$out" ;;
@@ -284,20 +294,32 @@ one() {
 
 # Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.
 made() {
-    PEER_TESTS=$(whole "${PEER_TESTS:-}") FLASHINFER_TESTS=$(whole "${FLASHINFER_TESTS:-}")
-    BASE=$(whole "${BASE:-}") CANDLE=$(whole "${CANDLE:-}") OWN=$(whole "${OWN:-}")
+    PEER_TESTS=$(whole "${PEER_TESTS:-}") || exit 2
+    FLASHINFER_TESTS=$(whole "${FLASHINFER_TESTS:-}") || exit 2
+    BASE=$(whole "${BASE:-}") || exit 2
+    CANDLE=$(whole "${CANDLE:-}") || exit 2
+    OWN=$(whole "${OWN:-}") || exit 2
     export PEER_TESTS FLASHINFER_TESTS BASE CANDLE OWN
-    # If this script is ended, `about` still notes the calls that were made.
-    trap : TERM
     # The Python programs start ./ferroflash.
     cd "$(dirname "$0")" || exit 2
+    [ -x ./ferroflash ] || die "no ./ferroflash here: run evidence.sh of a folder that \`cargo xtask gpu-pack\` made"
     : > "$out/commands.new"
     cores=$(($(nproc) / GPUS))
-    printf '%s\n' "$@" | GPUS=$GPUS xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
+    [ "$cores" -gt 0 ] || die "GPUS=$GPUS: this machine has $(nproc) cores; at least one for each GPU"
+    printf '%s\n' "$@" | GPUS=$GPUS setsid xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
         export CUDA_VISIBLE_DEVICES=$SLOT
         exec taskset -c "$((SLOT * $1))-$((SLOT * $1 + $1 - 1))" sh ./evidence.sh one "$2" "$3"' \
-        - "$cores" NAME "$out"
+        - "$cores" NAME "$out" &
+    calls=$!
+    # If this script is ended, its calls end too, with the results that they have.
+    trap 'kill -s TERM -- "-$calls" 2> /dev/null' TERM INT HUP
+    wait "$calls"
+    # A signal ends the first `wait`.
+    wait "$calls"
+    for name; do
+        grep -q "^$name: " "$out/commands.new" || echo "$name: ended early (FAILED)" >> "$out/commands.new"
+    done
     failed=$(grep -c "(FAILED)$" "$out/commands.new")
     about
     echo "$failed failed; $out/run.json says what ran" >&2
@@ -339,7 +361,8 @@ case ${1:-} in
         ;;
     part)
         # Prints the kernels of a part of the table, one per line.
-        cd "$(dirname "$0")" && part "${2:-}" | sed 's/^--config //'
+        parts | grep -q "^${2:-}:" || die "no part \`${2:-}\`; the parts are: $(parts | cut -d: -f1 | tr '\n' ' ')"
+        cd "$(dirname "$0")" && [ -x ./ferroflash ] && part "$2" | sed 's/^--config //'
         ;;
     pack)
         [ $# -eq 3 ] || die "usage: $0 pack OUT FILE"

@@ -37,6 +37,8 @@ class BatchMLAPagedAttentionWrapper:
         _, longest, equal = queries(qo_indptr, self.device)
         if not equal:
             raise Unsupported("qo_indptr: sequences on a latent cache must have equal query counts; make one plan per query count")
+        # Both may have entries behind the last sequence.
+        kv_indptr, kv_len_arr = kv_indptr[:qo_indptr.shape[0]], kv_len_arr[:qo_indptr.shape[0] - 1]
         self.table = tabled(self.table, self.columns, kv_indptr, kv_indices, kv_len_arr, self.device)
         self.longest, self.columns_v = longest, head_dim_ckv
         self.options = {"mask": CAUSAL if causal else FULL, "scale": sm_scale, "table": self.table.numbers}
@@ -50,9 +52,16 @@ class BatchMLAPagedAttentionWrapper:
         # Without rotary columns, keys and values are equal.
         values = None if kpe_cache.shape[-1] else rows
         o = torch.empty(q_nope.shape, dtype=q.dtype, device=q.device) if out is None else out
+        if rows.shape[0] == 0:
+            # A cache without pages: no query sees a key.
+            sums = torch.full(q.shape[:2], -torch.inf, device=q.device)
+            return self.results(o.zero_(), sums if lse is None else lse.copy_(sums), return_lse)
         of_each = lambda t: t.unflatten(0, (-1, self.longest))
         sums = torch.empty(self.table.lengths.shape[0], q.shape[1], self.longest, dtype=torch.float32, device=q.device)
         kvcache.Launch(of_each(q), rows, values, of_each(o), self.table.lengths, lse=sums, **self.options).enqueue()
         sums = sums.transpose(1, 2).flatten(0, 1) * (1.0 if return_lse_base_on_e else LOG2_E)
-        sums = sums if lse is None else lse.copy_(sums)
-        return (o, sums) if return_lse else o
+        return self.results(o, sums if lse is None else lse.copy_(sums), return_lse)
+
+    @staticmethod
+    def results(o, lse, return_lse):
+        return (o, lse) if return_lse else o

@@ -30,8 +30,8 @@ use products::{Products, Tally};
 ///
 ///   result          allowed difference
 ///   O               2 ulp of the largest element of the row
-///   LSE             2e-6 of its value + 1e-6; in at most 2 % of a kernel's rows, or in
-///                   one row, two thirds of one rounding of a probability
+///   LSE             2e-6 of its value + 1e-6; in 2 % of a kernel's rows, but at least
+///                   one row, also one rounding of a probability
 ///   merge into f32  16 ulp
 ///   append          none
 #[derive(clap::Args)]

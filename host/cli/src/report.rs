@@ -170,6 +170,44 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, taken.result)
 }
 
+/// How far the verification of the drawn kernels came.
+#[derive(Default)]
+struct Verified {
+    /// Kernels whose results are all within their bounds.
+    right: usize,
+    /// Kernels with a result outside of its bounds.
+    wrong: usize,
+    /// Kernels that the time limit or a signal stopped before all of their cases ran.
+    cut: usize,
+}
+
+impl Verified {
+    /// Counts the kernels in a report of `verify`.
+    fn of(verify: Option<&Value>) -> Self {
+        let rows = verify.and_then(|step| step["kernels"].as_array()).into_iter().flatten();
+        rows.fold(Verified::default(), |counts, row| {
+            let failed = row["failures"].as_array().is_some_and(|failures| !failures.is_empty());
+            match (failed, row["left"].as_u64().unwrap_or(0) > 0, row["skipped"].is_string()) {
+                (true, ..) => Verified { wrong: counts.wrong + 1, ..counts },
+                (_, true, _) => Verified { cut: counts.cut + 1, ..counts },
+                (_, _, true) => counts,
+                _ => Verified { right: counts.right + 1, ..counts },
+            }
+        })
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Verified { right, wrong, cut } = self;
+        match wrong {
+            0 => write!(f, "{right} kernels verified, all within their bounds")?,
+            _ => write!(f, "{right} kernels verified, and {wrong} WRONG")?,
+        }
+        if *cut > 0 { write!(f, "; {cut} more had no time for all of their cases") } else { Ok(()) }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.dry_run {
@@ -179,9 +217,8 @@ impl fmt::Display for Report {
         let rows = |step: &Option<Value>, key: &str| {
             step.as_ref().and_then(|step| step[key].as_array()).map_or(0, Vec::len)
         };
-        let verified = rows(&self.verify, "kernels");
-        let verdict = if self.passed { "all within their bounds" } else { "NOT ALL RIGHT" };
-        writeln!(f, "{verified} kernels verified, {verdict}; {} shapes measured", rows(&self.bench, "rows"))?;
+        let verified = Verified::of(self.verify.as_ref());
+        writeln!(f, "{verified}; {} shapes measured", rows(&self.bench, "rows"))?;
         if let Some(held) = &self.model {
             writeln!(f, "{held}")?;
         }

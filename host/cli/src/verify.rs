@@ -252,11 +252,14 @@ impl fmt::Display for Report {
             }
         }
         let cases: usize = self.kernels.iter().chain(&self.headline).map(|row| row.cases).sum();
-        let all_skipped = self.kernels.iter().chain(&self.headline).all(|row| row.skipped.is_some());
-        let verdict = match (self.passed, all_skipped) {
-            (true, _) => "all pass",
-            (false, true) => "nothing ran",
-            (false, false) => "FAILED",
+        let mut all = self.kernels.iter().chain(&self.headline);
+        let all_skipped = all.clone().all(|row| row.skipped.is_some());
+        let is_wrong = all.any(|row| !row.failures.is_empty());
+        let verdict = match (self.passed, all_skipped, is_wrong) {
+            (true, ..) => "all pass",
+            (false, true, _) => "nothing ran",
+            (false, _, true) => "FAILED",
+            (false, _, false) => "ended early, nothing wrong so far",
         };
         let graphs: usize = self.kernels.iter().map(|row| row.graphs).sum();
         let graphs = if graphs > 0 { format!(", {graphs} also by graphs") } else { String::new() };

@@ -23,7 +23,7 @@ struct Line {
     tiles_per_100_sms: u64,
     /// Whether several thread blocks share a tile's keys, which needs a workspace.
     splits: bool,
-    /// Whether the line holds only for head dims whose rows begin within 32 bytes of memory.
+    /// Whether the line holds only for head dims whose rows begin inside 32-byte sectors of memory.
     within_sectors: bool,
     reason: &'static str,
 }
@@ -73,7 +73,7 @@ impl Line {
         Line { keys, ..self }
     }
 
-    /// Returns the line for head dims whose rows begin within 32 bytes of memory. It needs this number of
+    /// Returns the line for head dims whose rows begin inside 32-byte sectors. It needs this number of
     /// tiles per 100 SMs.
     const fn within_sectors(self, tiles_per_100_sms: u64) -> Self {
         Line { within_sectors: true, tiles_per_100_sms, ..self }
@@ -146,9 +146,21 @@ const FEW: &str = "warpgroups and TMA; few queries on many keys, with enough til
 /// | 88, causal | 547 | 448 | 566 |
 /// | 96, causal | 370 | 393 | 553 |
 ///
-/// Causal problems of head dim 72 with less than four tiles per SM lose up to 4 %.
+/// Causal problems of head dim 72 with fewer than four tiles per SM lose up to 4 %.
 const THREE: &str = "warpgroups and TMA; three warpgroups of queries read keys and values less often than \
                      two (H100: 1.05 to 1.34x two warpgroups)";
+
+/// How much more work three warpgroups of queries may do on the busiest SM, in percent of the work of two,
+/// before two are faster. Tiles of 192 queries take fewer rounds, but the last round may be mostly idle: 2 x
+/// 16 heads of 1024 are 192 tiles of 192 queries, two rounds for 132 SMs, and 256 tiles of 128, also two. The
+/// shapes in the table of [`THREE`] have 103 %. Shapes of 113 % gained 2 to 6 % at head dim 80.
+const fn most_work(head_dim: usize) -> u64 {
+    match head_dim {
+        96.. => 105,
+        80 => 113,
+        _ => 118,
+    }
+}
 
 /// The table's answer for a problem.
 pub(super) enum Answer {
@@ -187,8 +199,8 @@ pub(super) fn is_out_of_reach(symbol: &str, p: &Problem, on: &Capabilities) -> b
 }
 
 /// The columns of the kernel for head dims 72 and 88 instead of 96, if two warpgroups run. Kernels of head
-/// dim 96 copy panels of 32 columns, and TMA is slow if rows begin within 32 bytes of memory. Two panels of
-/// 64 are faster, although the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 times
+/// dim 96 copy panels of 32 columns, and TMA is slow if rows begin inside 32-byte sectors. Two panels of 64
+/// are faster, although the products have a third more columns (H200, 16 heads of 4096, D = 72: 1.17 times
 /// as fast with a full mask, 1.18 times with a causal mask).
 const WHOLE_PANELS: [u32; 2] = [128; 2];
 
@@ -210,6 +222,10 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
         };
         let entry = HOPPERS.iter().find(is_meant)?;
         let fills = p.tiles(entry.tile_m).saturating_mul(100) >= u64::from(on.sms) * line.tiles_per_100_sms;
+        let work = |tile_m| p.tiles(tile_m).div_ceil(u64::from(on.sms).max(1)).saturating_mul(tile_m.into());
+        let fills = fills
+            && (line.reason != THREE
+                || work(192).saturating_mul(100) <= work(128).saturating_mul(most_work(p.head_dim)));
         let runs = entry.contract.target.runs_on(on.arch()) && entry.contract.smem_bytes <= on.smem_per_block;
         let divides = || {
             matches!(

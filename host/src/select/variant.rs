@@ -36,8 +36,15 @@ pub(super) fn is_needed(p: &Problem) -> bool {
 /// Returns the list of kernels that may solve a problem alone: the kernels of its variant, or of the table
 /// without the kernels of mixed batches. With a block mask, these are the kernels with the tile of its lists.
 pub(super) fn kernels(p: &Problem) -> impl Iterator<Item = &'static AttnInfo> + Clone {
-    let alone = || spec::attention().filter(|e| e.queries != Queries::Mixed);
-    let table = p.variant.is_none().then(alone);
+    kernels_or(p, spec::attention().filter(|e| e.queries != Queries::Mixed))
+}
+
+/// Like [`kernels`], for a part of the table.
+pub(super) fn kernels_or(
+    p: &Problem,
+    part: impl Iterator<Item = &'static AttnInfo> + Clone,
+) -> impl Iterator<Item = &'static AttnInfo> + Clone {
+    let table = p.variant.is_none().then_some(part);
     let all = p.variant.into_iter().flat_map(AnyVariant::kernels).chain(table.into_iter().flatten());
     all.filter(move |e| p.block_tile.is_none_or(|tile| tile == [e.tile_m, e.tile_n]))
 }

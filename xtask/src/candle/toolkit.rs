@@ -142,7 +142,7 @@ fn declared(text: &str) -> impl Iterator<Item = &str> {
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
             rest[end..].trim_start().starts_with('(').then_some(&rest[..end])
         })
-        .filter(|name| name.starts_with("cu"))
+        .filter(|name| name.starts_with("cu") && *name != "culib" || name.starts_with("nvrtc"))
 }
 
 /// The folder of a dependency's package, which cargo downloads if necessary.
@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn declarations_are_found() {
-        let text = "pub fn cuInit(a: u32) -> R;\n unsafe fn cuMemcpy_v2 (x); fn other(); fn cuNot<T>(x: T);";
-        assert_eq!(declared(text).collect::<Vec<_>>(), ["cuInit", "cuMemcpy_v2"]);
+        let text = "pub fn cuInit(a: u32) -> R;\n unsafe fn cuMemcpy_v2 (x); fn other(); fn cuNot<T>(x: T); \
+                    fn nvrtcVersion(a: i32); pub unsafe fn culib() -> &Lib;";
+        assert_eq!(declared(text).collect::<Vec<_>>(), ["cuInit", "cuMemcpy_v2", "nvrtcVersion"]);
     }
 }

@@ -82,9 +82,9 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "mla",
         title: "Fast: decode on latent caches",
-        about: "MLA decode with 16, 64 and 128 heads, beside FlashMLA, FlashInfer, flex_attention and SDPA, \
-                and beside the time of its bytes and products.",
-        how: "python3 bench/mla.py --out docs/evidence/<device>/mla.json",
+        about: "MLA decode with 16, 64 and 128 heads, beside FlashMLA, FlashInfer and SDPA, and beside the \
+                time of its bytes and products.",
+        how: "python3 bench/mla.py --peers flash_mla flashinfer sdpa_math --out mla.json",
         show: generic,
     },
     Part {

@@ -1,5 +1,5 @@
 //! The page of a report: one HTML file that needs no network.
-use super::Report;
+use super::{Report, Verified};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,10 +10,10 @@ const STYLE: &str = include_str!("style.css");
 pub(super) fn html(report: &Report) -> String {
     let mut body = String::new();
     let title = format!("FerroFlash {} on {}", report.version, report.device);
-    let verdict = match (report.passed, report.dry_run) {
-        (true, true) => "a dry run in the simulator: results are right, and nothing was measured",
-        (true, false) => "every result is within its bounds",
-        (false, _) => "SOME RESULTS ARE WRONG",
+    let counts = Verified::of(report.verify.as_ref());
+    let verdict = match report.dry_run {
+        true => format!("a dry run in the simulator, which measures nothing: {counts}"),
+        false => counts.to_string(),
     };
     let class = if report.passed { "good" } else { "bad" };
     let _ = write!(
@@ -240,24 +240,26 @@ mod tests {
             missing: vec!["nothing & all".into()],
             folder: "here".into(),
         };
-        assert!(report.to_string().starts_with("NVIDIA <L4>, driver 580.1; after\n2 kernels"), "{report}");
+        assert!(report.to_string().starts_with("NVIDIA <L4>, driver 580.1; after\n1 kernels"), "{report}");
+        assert!(report.to_string().contains("all within their bounds; 1 more had no time"), "{report}");
         let page = html(&report);
         for words in
             ["NVIDIA &lt;L4&gt;", "2040 MHz", "341.2", "0.250", "<svg>drawn", "nothing &amp; all", "seed 7"]
         {
             assert!(page.contains(words), "{words}: {page}");
         }
-        assert!(page.contains("every result is within its bounds") && !page.contains("<?xml"));
+        assert!(
+            page.contains("1 kernels verified, all within their bounds; 1 more") && !page.contains("<?xml")
+        );
 
         let label = crate::bench::suite::read(None, &[]).expect("built in")["prefill"][0].label.clone();
         bench["rows"][0]["shape"] = label.clone().into();
         bench["rows"][0]["entry"] = "fwd_f16_d64_full_128x64".into();
         report.model = super::super::model::hold("NVIDIA L4", &mut bench);
         (report.bench, report.passed) = (Some(bench), false);
+        report.verify = Some(json!({"kernels": [{"name": "k", "cases": 9, "failures": ["far off"]}]}));
         let page = html(&report);
-        for words in
-            [label.as_str(), "1695", "predicted us", "measured over predicted: geomean", "SOME RESULTS"]
-        {
+        for words in [label.as_str(), "1695", "predicted us", "measured over predicted: geomean", "1 WRONG"] {
             assert!(page.contains(words), "{words}: {page}");
         }
         report.dry_run = true;

@@ -56,6 +56,18 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
 }
 
 #[test]
+fn calls_that_lack_what_they_need_fail() {
+    let folder = packed("evidence-lacking");
+    let out = folder.path("out");
+    let ran = evidence(&folder, &["run", "peers-flashinfer", "candle-check", "variants-own", &out]);
+    assert_eq!(ran.status.code(), Some(3), "{}", text(&ran.stderr));
+    let run = fs::read_to_string(folder.0.join("out/run.json")).expect("written");
+    assert_eq!(run.matches("(FAILED)").count(), 3, "{run}");
+    fs::remove_file(folder.path("ferroflash")).expect("a link");
+    assert_eq!(evidence(&folder, &["run", "soak", &out]).status.code(), Some(2));
+}
+
+#[test]
 fn a_dry_run_leaves_what_a_call_leaves() {
     let folder = packed("evidence-dry");
     let ran = evidence(&folder, &["dry", &folder.path("out")]);
