@@ -46,6 +46,9 @@ pub fn decode_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
     }
     // One long sequence, whose keys all SMs share.
     cases.push(plain(&[1500]));
+    // Scores so far apart that a merge overflows if it forgets the largest LSE of 16 splits.
+    let apart = DecodeCase { heads: [2 * rows, 2], scale: Some(20.0), ..plain(&[512, 400]) };
+    cases.push(DecodeCase { splits: Splits::Exactly(16), ..apart });
     // Several queries per sequence, and a sequence with fewer keys than queries.
     let causal = DecodeCase { queries: rows / 2, heads: [4, 2], mask: Mask::Causal, ..plain(&[2, 40, 300]) };
     cases.push(causal);
