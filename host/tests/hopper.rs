@@ -38,7 +38,7 @@ const CASES: &[Case] = &[
     ("h100", [2048, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [2048, 2048], 128, SLIDING, "hopper_bf16_d128_local_128x", 132),
     ("h200", [2048, 2048], 80, Mask::Causal, "hopper_bf16_d96_causal_128x", 132),
-    // Rows within 32 bytes: panels have 64 columns, or three warpgroups share panels of 32.
+    // Rows inside 32-byte sectors: panels have 64 columns, or three warpgroups share panels of 32.
     ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
     ("h200", [4096, 4096], 72, Mask::Causal, "hopper_bf16_d96_causal_192x", 132),
     ("h200", [2048, 2048], 88, Mask::Full, "hopper_bf16_d96_full_192x", 132),

@@ -95,7 +95,9 @@ die() {
 
 # Ends a call that lacks what it needs.
 lacks() {
-    echo "$call: $* (FAILED)" | tee -a "$out/commands.new" >&2
+    echo "$call: $* (FAILED)" >&2
+    # `about` drops the text before the first colon.
+    echo "$call: $call: $* (FAILED)" >> "$out/commands.new"
     exit 1
 }
 
@@ -318,7 +320,7 @@ made() {
     # A signal ends the first `wait`.
     wait "$calls"
     for name; do
-        grep -q "^$name: " "$out/commands.new" || echo "$name: ended early (FAILED)" >> "$out/commands.new"
+        grep -q "^$name: " "$out/commands.new" || echo "$name: $name: ended early (FAILED)" >> "$out/commands.new"
     done
     failed=$(grep -c "(FAILED)$" "$out/commands.new")
     about

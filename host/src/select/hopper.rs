@@ -25,6 +25,8 @@ struct Line {
     splits: bool,
     /// Whether the line holds only for head dims whose rows begin inside 32-byte sectors of memory.
     within_sectors: bool,
+    /// The most work on the busiest SM, by head dim, in percent of the work with tiles of 128 queries.
+    most_work: fn(usize) -> u64,
     reason: &'static str,
 }
 
@@ -42,6 +44,7 @@ impl Line {
             tiles_per_100_sms: 100,
             splits: false,
             within_sectors: false,
+            most_work: |_| u64::MAX,
             reason,
         }
     }
@@ -73,6 +76,11 @@ impl Line {
         Line { keys, ..self }
     }
 
+    /// Returns the line for three warpgroups of queries at head dims 72 to 96.
+    const fn three() -> Self {
+        Line { most_work, ..Line::new(96, 192, THREE) }
+    }
+
     /// Returns the line for head dims whose rows begin inside 32-byte sectors. It needs this number of
     /// tiles per 100 SMs.
     const fn within_sectors(self, tiles_per_100_sms: u64) -> Self {
@@ -96,8 +104,8 @@ const TABLE: &[Line] = &[
     Line::new(64, 192, "warpgroups and TMA; long and causal: three warpgroups of queries (H200: \
         1.2x cuDNN at 8192)").only(CAUSAL).with_keys(4096),
     Line::new(64, 128, "warpgroups and TMA (H200: 1.1x cuDNN)"),
-    Line::new(96, 192, THREE).only(FULL),
-    Line::new(96, 192, THREE).only(CAUSAL).with_keys(2048).within_sectors(400),
+    Line::three().only(FULL),
+    Line::three().only(CAUSAL).with_keys(2048).within_sectors(400),
     Line::new(96, 128, "warpgroups and TMA (H200: 1.3 to 1.6x cuDNN)"),
     Line::new(128, 128, "warpgroups and TMA (H200: 1.2 to 1.4x cuDNN)"),
     Line::new(192, 128, "warpgroups and TMA"),
@@ -223,9 +231,8 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
         let entry = HOPPERS.iter().find(is_meant)?;
         let fills = p.tiles(entry.tile_m).saturating_mul(100) >= u64::from(on.sms) * line.tiles_per_100_sms;
         let work = |tile_m| p.tiles(tile_m).div_ceil(u64::from(on.sms).max(1)).saturating_mul(tile_m.into());
-        let fills = fills
-            && (line.reason != THREE
-                || work(192).saturating_mul(100) <= work(128).saturating_mul(most_work(p.head_dim)));
+        let most = work(128).saturating_mul((line.most_work)(p.head_dim));
+        let wastes = work(entry.tile_m).saturating_mul(100) > most;
         let runs = entry.contract.target.runs_on(on.arch()) && entry.contract.smem_bytes <= on.smem_per_block;
         let divides = || {
             matches!(
@@ -233,7 +240,7 @@ fn chosen(q: &Query<'_>, mask: MaskKind) -> Option<(&'static AttnInfo, &'static 
                 Ok(Some(split)) if split.splits() > 1 && q.scratch.allows(split.workspace())
             )
         };
-        (fills && runs && (!line.splits || divides())).then_some((entry, line))
+        (fills && !wastes && runs && (!line.splits || divides())).then_some((entry, line))
     })
 }
 
