@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the GPU machine's part of docs/evidence. Each call takes less than ten minutes and builds nothing. In the packed folder:
 #   ./evidence.sh list                 list the calls: name, time limit, outputs, needs
-#   ./evidence.sh run NAME .. OUT      make these calls; a repeated call replaces its earlier outputs
+#   ./evidence.sh run NAME .. OUT      make these calls, `all` of them for NAME; a repeated call replaces its earlier outputs
 #   ./evidence.sh dry OUT              test the script in the simulator, in a minute: no GPU, no Python
 #   ./evidence.sh part NAME            print the kernels of a part, such as `cache`
 #   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
@@ -16,7 +16,7 @@
 #   BASE=FOLDER                        another commit's packed folder
 #   OWN=FOLDER                         the folder that `cargo xtask gpu-pack --own` makes
 #   SECONDS_OF_CALL=N                  end calls after N seconds, to try them
-#   SOAK_LAUNCHES=200                  launches per round of soak
+#   SOAK_LAUNCHES=100                  launches per round of soak
 set -u
 
 # The parts of the table of kernels: NAME: kernels.
@@ -99,6 +99,19 @@ lacks() {
     # `about` drops the text before the first colon.
     echo "$call: $call: $* (FAILED)" >> "$out/commands.new"
     exit 1
+}
+
+# Ends a call whose programs or Python packages this machine lacks. compare.py does without FlashAttention-4 (fa4).
+has() {
+    for need in $(column "$call" 3); do
+        case $need in
+            compute-sanitizer | ncu) command -v "$need" > /dev/null || lacks "$need is not in PATH" ;;
+            torch | pytest | einops | flash_mla | flashinfer)
+                python3 -c 'import importlib.util as u, sys; sys.exit(not u.find_spec(sys.argv[1]))' "$need" 2> /dev/null \
+                    || lacks "python3 has no package $need"
+                ;;
+        esac
+    done
 }
 
 # Converts lines into the elements of a JSON array.
@@ -191,7 +204,7 @@ call() {
         verify-*) into "$call.json" ./ferroflash verify $(part "${call#verify-}") --json --device gpu ;;
         sanitize-*) into "$call.json" ./ferroflash sanitize $(part "${call#sanitize-}") --json --device gpu ;;
         agree-*) into "$call.json" ./ferroflash cross-check $(part "${call#agree-}") --json --device gpu ;;
-        soak) into soak.json ./ferroflash soak --launches "${SOAK_LAUNCHES:-200}" --json --device gpu ;;
+        soak) into soak.json ./ferroflash soak --launches "${SOAK_LAUNCHES:-100}" --json --device gpu ;;
         fuzz) into fuzz.json ./ferroflash fuzz --seconds $((limit - 30)) --json --device gpu ;;
         peers-flash-attention)
             [ -n "$tests" ] || lacks "PEER_TESTS names no file"
@@ -290,6 +303,7 @@ one() {
     [ "${SECONDS_OF_CALL:-999}" -gt "${limit:-120}" ] || limit=$SECONDS_OF_CALL
     : "${limit:=120}"
     failed=0 peers="fa2 cudnn fa4"
+    has
     call
     exit $((failed > 0))
 }
@@ -343,6 +357,12 @@ case ${1:-} in
         [ $# -ge 2 ] || die "usage: $0 run NAME .. OUT; $0 list says the names"
         names=
         while [ $# -gt 1 ]; do
+            if [ "$1" = all ]; then
+                # A sweep chooses other kernels, and `base` compares commits: neither is evidence of one commit.
+                names="$names $(table | awk -F' [|] ' '$1 !~ /^(sweep|base)/ { print $1 }')"
+                shift
+                continue
+            fi
             [ -n "$(column "$1" 1)" ] || die "no call \`$1\`; $0 list says which there are"
             names="$names $1"
             shift

@@ -35,7 +35,8 @@ def main(out):
                 calls[name] = ("peer", sdpa)
             mask = "causal" if causal else "full"
             for row in table:
-                if row["family"] == "forward" and (row["dtype"], row["head_dim"], row["mask"]) == ("f16", 64, mask) and "_packed" not in row["name"]:
+                plain = row["family"] == "forward" and not row["sinks"] and row["bias"] is None and "_packed" not in row["name"]
+                if plain and (row["dtype"], row["head_dim"], row["mask"]) == ("f16", 64, mask):
                     names = " ".join(row["lineage"]) or "-"
                     calls[row["name"]] = (f'{names} ({row["path"]})', lambda c=row["name"]: ferroflash.flash_attn_func_bhsd(q, k, v, causal=causal, config=c))
             calls["planned"] = ("the planner's choice", lambda: ferroflash.flash_attn_func_bhsd(q, k, v, causal=causal))

@@ -33,7 +33,7 @@ pub struct PagedKv<'a> {
     pub lengths: &'a Tensor,
     /// Maximum number of keys per sequence, if it is below the block table's capacity.
     pub max_seqlen_k: Option<usize>,
-    /// Scales of an e4m3 KV cache.
+    /// Scales of an e4m3 KV cache. Without them, both scales are 1.
     pub scales: Option<CacheScales>,
     /// Scales of keys and of values of an int8 KV cache: f32 `(pages, page, heads)`, contiguous.
     pub token_scales: Option<[&'a Tensor; 2]>,

@@ -95,7 +95,8 @@ pub fn flash_attn_varlen_windowed(
 /// Computes [`flash_attn_varlen_windowed`] on a paged KV cache. `k` and `v` are `(pages, page_block_size,
 /// heads, head_dim)`. Key `j` of sequence `b` is in page `block_table[b][j / page_block_size]`. Sequence `b`
 /// has `seqlens_k[b + 1] - seqlens_k[b]` keys. Pages may have any size. Decode kernels run if `q` has one row
-/// per sequence and `max_seqlen_q` is 1: row `b` then belongs to sequence `b`.
+/// per sequence and `max_seqlen_q` is 1: row `b` then belongs to sequence `b`. An e4m3 cache has scales of 1:
+/// [`PagedKv::attend_varlen`] takes others.
 ///
 /// `mm_prefix_ranges`, i32 `(sequences, ranges, 2)`, are ranges of positions. A row inside a range of its
 /// sequence also sees all keys of this range, regardless of the mask. Ranges of a sequence must be disjoint.

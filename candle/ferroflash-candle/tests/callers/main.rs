@@ -84,15 +84,21 @@ mod mistralrs {
             append(k, v, &keys, &values, slots, self.scales)
         }
 
-        /// Stands for `run_flash_attention_paged_prefill`.
+        /// Stands for `run_flash_attention_paged_prefill`. candle-flash-attn's function takes no scales.
         pub fn prefill(
             &self,
             q: &Tensor,
+            context_lens: &Tensor,
             [cu_q, cu_k]: [&Tensor; 2],
             [max_q, max_k]: [usize; 2],
             params: Params,
         ) -> Result<Tensor> {
             let [keys, values] = self.views()?;
+            if self.scales.is_some() {
+                let mut cache = PagedKv::new(&keys, &values, self.tables, context_lens);
+                cache.scales = self.scales;
+                return cache.attend_varlen(q, cu_q, max_q, &params.attend());
+            }
             let (block, right) = (keys.dim(1)?, params.causal.then_some(0));
             flash_attn_varlen_paged_windowed(
                 q,
@@ -349,7 +355,7 @@ fn mistralrs_pages() -> Result<()> {
                 let found = cache.decode(&batch.q, &context, params)?;
                 batch.check("decode", &found, &batch.expected(params, Some(0), None)?)?;
             }
-            let found = cache.prefill(&batch.q, batch.starts(), batch.max, params)?;
+            let found = cache.prefill(&batch.q, &context, batch.starts(), batch.max, params)?;
             batch.check("paged", &found, &batch.expected(params, Some(0), None)?)?;
         }
     }
