@@ -384,7 +384,9 @@ case ${1:-} in
     part)
         # Prints the kernels of a part of the table, one per line.
         parts | grep -q "^${2:-}:" || die "no part \`${2:-}\`; the parts are: $(parts | cut -d: -f1 | tr '\n' ' ')"
-        cd "$(dirname "$0")" && [ -x ./ferroflash ] && part "$2" | sed 's/^--config //'
+        cd "$(dirname "$0")" || exit 2
+        [ -x ./ferroflash ] || die "no ./ferroflash here: run evidence.sh of a folder that \`cargo xtask gpu-pack\` made"
+        part "$2" | sed 's/^--config //'
         ;;
     pack)
         [ $# -eq 3 ] || die "usage: $0 pack OUT FILE"

@@ -64,7 +64,11 @@ fn calls_that_lack_what_they_need_fail() {
     let run = fs::read_to_string(folder.0.join("out/run.json")).expect("written");
     assert_eq!(run.matches("(FAILED)").count(), 3, "{run}");
     fs::remove_file(folder.path("ferroflash")).expect("a link");
-    assert_eq!(evidence(&folder, &["run", "soak", &out]).status.code(), Some(2));
+    for call in [&["run", "soak", &out][..], &["part", "cache"]] {
+        let ran = evidence(&folder, call);
+        assert_eq!(ran.status.code(), Some(2), "{call:?}");
+        assert!(text(&ran.stderr).starts_with("no ./ferroflash here: "), "{call:?}: {}", text(&ran.stderr));
+    }
 }
 
 #[test]
