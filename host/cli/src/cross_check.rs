@@ -34,6 +34,9 @@ use products::{Products, Tally};
 ///                   one row, also one rounding of a probability
 ///   merge into f32  16 ulp
 ///   append          none
+///
+/// Without a GPU, `--device auto` is an error. `--device sim` tries this command: it compares the simulator
+/// with itself, which says nothing about a GPU, and the JSON report has `"agree": null`.
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
@@ -58,7 +61,8 @@ struct Report {
     device: String,
     simulator: String,
     seed: u64,
-    agree: bool,
+    /// Whether the GPU and the simulator agree; `None` if no GPU was compared.
+    agree: Option<bool>,
     seconds: f64,
     products: Vec<Tally>,
     families: Vec<Family>,
@@ -137,6 +141,7 @@ fn agree<D: Harness>(
     console: &Console,
 ) -> Result<(), Error> {
     let start = Instant::now();
+    let on_gpu = args.kernels.device.kind()? != DeviceKind::Sim;
     let fits =
         |subject: &&'static dyn Subject| reference::unfit(*subject, attention.capabilities()).is_none();
     if !subjects.iter().any(fits) {
@@ -184,7 +189,7 @@ fn agree<D: Harness>(
         device: attention.capabilities().name.to_string(),
         simulator: simulator.capabilities().name.to_string(),
         seed: args.kernels.seed,
-        agree: result.is_ok(),
+        agree: on_gpu.then_some(result.is_ok()),
         seconds: start.elapsed().as_secs_f64(),
         products: tallies,
         families: families(&kernels),
@@ -289,11 +294,12 @@ impl fmt::Display for Report {
         for family in &self.families {
             writeln!(f, "{family}")?;
         }
-        let verdict = if self.agree { "agree" } else { "DO NOT AGREE" };
-        writeln!(
-            f,
-            "{} and {} {verdict}, seed {}, {:.1} s",
-            self.device, self.simulator, self.seed, self.seconds
-        )
+        let Report { device, simulator, seed, seconds, .. } = self;
+        let verdict = match self.agree {
+            Some(true) => "agree",
+            Some(false) => "DO NOT AGREE",
+            None => "are both the simulator: NO GPU WAS COMPARED, use --device gpu",
+        };
+        writeln!(f, "{device} and {simulator} {verdict}, seed {seed}, {seconds:.1} s")
     }
 }

@@ -234,15 +234,16 @@ fn fuzz_counts_what_it_judged() {
 }
 
 #[test]
-fn agree_compares_kernels_and_products() {
+fn cross_check_compares_kernels_and_products() {
     for family in ["decode", "paged", "mixed few", "append", "merge"] {
         let entry = of_family(family);
         let report =
             report(&["agree", "--device", "sim", "--profile", "h200", "--products", "60", "--config", entry]);
-        assert_eq!(report["agree"], true, "{report}");
+        assert_eq!((&report["agree"], report.get("error")), (&Value::Null, None), "no GPU: {report}");
+        assert_eq!(report["device"], "NVIDIA H200 (simulated)");
         let row = &report["kernels"][0];
         assert_eq!((&row["name"], &row["skipped"]), (&entry.into(), &serde_json::Value::Null));
-        assert_eq!(row["differing"], 0, "two simulators agree");
+        assert_eq!(row["differing"], 0, "the simulator computes equal bits twice");
         let sum = &report["families"][0];
         assert_eq!(
             (&sum["name"], &sum["kernels"], &sum["cases"]),
@@ -251,6 +252,11 @@ fn agree_compares_kernels_and_products() {
         assert!(row["words"].as_u64().is_some_and(|words| words > 0));
         assert_eq!(report["products"].as_array().map(Vec::len), Some(2), "f16 and bf16");
     }
+    let merge = of_family("merge");
+    let ran = ferroflash(&["agree", "--device", "sim", "--products", "1", "--config", merge]).output();
+    let said = ran.expect("starts").stdout;
+    let verdict = text(&said).lines().last().unwrap_or_default();
+    assert!(verdict.contains("(simulated) are both the simulator: NO GPU WAS COMPARED"), "{verdict}");
     check(&["agree", "--device", "cpu"], 2, "use --device gpu");
 }
 
