@@ -117,6 +117,37 @@ fn plans() {
     }
 }
 
+/// Checks that every text which docs/limits.md quotes begins the reason of a plan.
+#[test]
+fn the_document_quotes_reasons() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/limits.md");
+    let document = std::fs::read_to_string(document).expect("a document");
+    let section = document.split("### What `Plan::reason` says").nth(1).expect("a section");
+    let section = section.split("\n### ").next().expect("lines");
+    let mut old = card("h200").clone();
+    old.tensor_maps = false;
+    let of_tensors = |change: Change| plan(&change(prefill(PROMPTS)), card("h200")).expect("valid").reason();
+    let of_problem = |queries, head_dim, dtype, on| {
+        let mut problem = prefill(Shape { queries, head_dim, ..PROMPTS }).problem();
+        problem.cache.as_mut().expect("a cache").dtype = dtype;
+        plan::explain(&problem, on, Scratch::None).expect("valid").1
+    };
+    let reasons = [
+        of_problem(2048, 256, DType::E4m3, card("h200")),
+        of_problem(2048, 128, DType::Int8, card("h200")),
+        of_problem(33, 128, DType::Bf16, card("h200")),
+        of_problem(2048, 128, DType::Bf16, &old),
+        of_tensors(|d| d.splits(Splits::CHUNK)),
+        of_tensors(|mut d| {
+            repeated(&mut d);
+            d
+        }),
+    ];
+    let quoted = section.split('"').skip(1).step_by(2).map(|quoted| quoted.trim_end_matches(".."));
+    let unknown: Vec<_> = quoted.clone().filter(|q| !reasons.iter().any(|r| r.starts_with(q))).collect();
+    assert!(unknown.is_empty() && quoted.count() == reasons.len(), "{unknown:?}: {reasons:#?}");
+}
+
 /// Invalid combinations with the kernel's name, and words of the refusal.
 #[rustfmt::skip]
 const REFUSED: &[(&str, Shape, Change, &[&str])] = &[
