@@ -1,7 +1,7 @@
 """Lists the rows of a report whose ratio to the same peer fell since an older report, also of another card.
 
     python3 fell.py OLD.json NEW.json                          # reports of serving.py, compare.py, mla.py, widths.py or variants.py
-    python3 fell.py --by 0.1 ../docs/evidence/h200-b264532/serving.json ../docs/evidence/h100/serving-*.json
+    python3 fell.py --by 0.1 OLD/serving.json ../docs/evidence/h100/serving-*.json
 
 A ratio is the peer's time divided by FerroFlash's time, so it compares runs on different cards. Rows beside the time of bytes, and
 beside FerroFlash itself, have no other library: a change may lie on either side. The exit code is the number of rows that fell.

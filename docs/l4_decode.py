@@ -4,19 +4,17 @@
     python3 docs/l4_decode.py            # its tables
     python3 docs/l4_decode.py --write    # writes them into docs/l4-model.md
 
-It needs no GPU and no compiler: tests/golden has the instruction counts, docs/evidence/h200-f284bb7/serving.json the times of an H200. Cards
-and pipes come from l4_model.py. Two constants are fitted to the H200, none to the L4.
+It needs no GPU and no compiler: tests/golden has the instruction counts, l4_rows.json the cold launches of one query on a dense cache of an
+H200. Cards and pipes come from l4_model.py. Two constants are fitted to the H200, none to the L4.
 """
-import json
 import math
 import re
 import sys
 
-from l4_model import PARTS, H200, HALF_RATE, L4, MUFU, OTHER, PAGE, SHARED, printed, shown
+from l4_model import H200, HALF_RATE, L4, MUFU, OTHER, PAGE, SHARED, measured, printed, shown
 
 GOLDEN = PAGE.parents[1] / "tests/golden/ptx-stats.txt"
 LINE = re.compile(r"(decode_\S+) (sm_\d+): .* main loop (\d+): (.*)")
-LABEL = re.compile(r"B(\d+) K(\d+) (?:f16|bf16), dense$")
 TILE = 16  # keys of a tile, which is one turn of the main loop
 LONE = 90  # cycles that a turn takes on top where a warp has its sub-core to itself: three dependent steps of 30, as in l4_model.py
 SUITE = (32, 8, 128)  # query heads, key heads, head dim of the measured suite
@@ -54,18 +52,10 @@ def megabytes(batch, keys, key_heads, head_dim, element):
     return batch * keys * key_heads * head_dim * 2 * element / 1e6
 
 
-def measured():
-    """The H200's cold launches of one query on a dense cache: entry, batch, keys, us."""
-    for row in json.loads(PARTS["serving"].read_text())["rows"]:
-        m = LABEL.match(row["label"])
-        if m and (row["suite"], row["timing"]) == ("decode", "cold"):
-            yield row["entry"], int(m[1]), int(m[2]), row["us"]
-
-
 def fitted():
     """The constant in microseconds, and the share of the data sheet's bandwidth, that give the smallest errors of logarithms."""
     _, key_heads, head_dim = SUITE
-    points = [(megabytes(b, k, key_heads, head_dim, 2), us) for _, b, k, us in measured()]
+    points = [(megabytes(b, k, key_heads, head_dim, 2), us) for _, b, k, us in measured("decode")]
     off = lambda fixed, share: sum(math.log(us / (fixed + mb * 1e3 / (share * H200.dram))) ** 2 for mb, us in points)
     return min(((f / 10, s / 100) for f in range(150) for s in range(60, 101)), key=lambda pair: off(*pair))
 
@@ -75,7 +65,7 @@ def held(fixed, share):
     print("| B,K | entry | MB | predicted us | measured us | measured/predicted |\n|---|---|---|---|---|---|")
     _, key_heads, head_dim = SUITE
     of, logs = tiles(H200), []
-    for entry, b, k, us in measured():
+    for entry, b, k, us in measured("decode"):
         mb = megabytes(b, k, key_heads, head_dim, 2)
         predicted = fixed + max(mb * 1e3 / (share * H200.dram), work(H200, of[entry][0], b, k, key_heads, 1))
         logs.append(math.log(us / predicted))

@@ -2,7 +2,7 @@
 """A model of forward attention on an L4, from the machine code of each entry. It computes the figures of docs/l4-model.md.
 
     cargo xtask ptx-stats --json > stats.json
-    python3 docs/l4_model.py stats.json            # tables for the L4; for an H200, beside docs/evidence/h200
+    python3 docs/l4_model.py stats.json            # tables for the L4; for an H200, beside measurements
     python3 docs/l4_model.py stats.json --write    # the same into docs/l4-model.md
 
 Every number that is not in stats.json is a constant below, with its source. One of them, BLOCK, is fitted to the H200's measurements; nothing
@@ -19,13 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).with_name("l4-model.md")
-EVIDENCE = PAGE.parent / "evidence/h200"
-# The newest run with each part, for portable kernels, which an L4 runs.
-PARTS = {
-    "lineage": PAGE.parent / "evidence/h200-4cf15c5/lineage.json",
-    "sweep": PAGE.parent / "evidence/h200-earlier/sweep.json",
-    "serving": PAGE.parent / "evidence/h200-f284bb7/serving.json",
-}
+# Times of an H200, for portable kernels, which an L4 runs. Each run has its device, commit and command.
+ROWS = PAGE.with_name("l4_rows.json")
 BEST = 4  # entries that the page shows for each shape
 
 # Cycles of one sub-core (a quarter of an SM) that a warp's instruction takes on its pipe, by SASS opcode.
@@ -149,19 +144,11 @@ SUITES = [  # (head dim, (batch, query heads, key heads, length, causal)): the h
     *((256, (4, 8, 8, 4096, c)) for c in (False, True)),
 ]
 
-PROBLEM = re.compile(r"(\w+) batch (\d+), heads (\d+)/(\d+), seqlen (\d+)/(\d+), head_dim (\d+), (full|causal)$")
 
-
-def measured():
-    """Microseconds on an H200: (entry, head dim, shape, us). The headline shapes from lineage.json (CUDA graphs), the others from sweep.json."""
-    for row in json.loads(PARTS["lineage"].read_text())["rows"]:
-        if row["kernel"].startswith("fwd_"):
-            yield row["kernel"], 64, (row["batch"], 8, 8, 512, row["mask"] == "causal"), row["us"]
-    for row in json.loads(PARTS["sweep"].read_text())["shapes"]:
-        m = PROBLEM.match(row["problem"])
-        if m and row["suite"] != "headline" and m[5] == m[6]:
-            shape = (*(int(m[i]) for i in (2, 3, 4, 5)), m[8] == "causal")
-            yield from ((c["kernel"], int(m[7]), shape, c["microseconds"]) for c in row["candidates"] if c["stage"] != "hopeless")
+def measured(kind):
+    """The rows of one kind, `prefill` or `decode`, that an H200 has measured. The prefill rows of the headline shapes ran in CUDA graphs."""
+    for run in json.loads(ROWS.read_text())[kind]:
+        yield from run["rows"]
 
 
 def shape_name(d, shape):
@@ -198,7 +185,7 @@ def against_h200(rows):
     print("| B,H,S,D | entry | predicted us | measured us | measured/predicted |\n|---|---|---|---|---|")
     groups = {"at most 32 heads of 512": [], "64 heads and more, or longer": []}
     by_name = {e.name: e for e in entries(rows, H200)}
-    for name, d, shape, us in measured():
+    for name, d, shape, us in measured("prefill"):
         e = by_name.get(name)
         if e is None or e.blocks == 0:
             continue
