@@ -34,6 +34,7 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
         assert!(seconds.is_some_and(|seconds| (30..=570).contains(&seconds)), "{line}");
     }
     let readme = fs::read_to_string(SCRIPT.replace("evidence.sh", "README.md")).expect("beside the script");
+    assert!(!readme.contains("]("), "links of tests/gpu/README.md are dead in the packed folder");
     let told: Vec<_> =
         readme.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     assert_eq!(told, names, "the calls of tests/gpu/README.md");
