@@ -84,26 +84,25 @@ pub fn nvcc(root: &Path) -> Result<Nvcc> {
     }
     let (toolchain, made) = (root.join(FOLDER), root.join(FOLDER).join("candle"));
     let home = made.join("nvidia/cu13");
-    let is_complete =
-        LIBRARIES.iter().all(|[_, name, _]| stubs(&home).join(format!("lib{name}.so")).is_file());
-    if !is_complete {
+    if !home.join("bin/nvcc").is_file() {
         let partial = setup::fresh_folder(&toolchain.join("candle.partial"))?;
         let what = "nvcc and its headers (105 MB)";
         setup::unpack_wheels(WHEELS, what, &toolchain.join("candle-wheels"), &partial)?;
-        complete(root, &partial.join("nvidia/cu13"))?;
+        complete(&partial.join("nvidia/cu13"))?;
         setup::replace(&partial, &made)?;
+    }
+    // A toolkit that an older commit made may lack libraries.
+    let stubs = home.join("lib/stubs");
+    if missing(&stubs).next().is_some() {
+        let sources = package(&root.join("candle/Cargo.toml"), "cudarc")?.join("src");
+        add_libraries(&sources, &stubs)?;
     }
     Ok(Nvcc { bin: home.join("bin"), home: Some(home) })
 }
 
-/// The folder of a toolkit's empty libraries.
-fn stubs(home: &Path) -> PathBuf {
-    home.join("lib/stubs")
-}
-
-/// Turns the unpacked wheels into a toolkit: makes programs executable, adds file names that build scripts
-/// look for, and adds libraries for linking.
-fn complete(root: &Path, home: &Path) -> Result {
+/// Turns the unpacked wheels into a toolkit: makes programs executable, and adds file names that build scripts
+/// look for.
+fn complete(home: &Path) -> Result {
     for tool in [setup::files(&home.join("bin"), "")?, setup::files(&home.join("nvvm/bin"), "")?].concat() {
         setup::make_executable(&tool)?;
     }
@@ -112,17 +111,27 @@ fn complete(root: &Path, home: &Path) -> Result {
         std::os::unix::fs::symlink("lib", home.join("lib64"))?;
         std::os::unix::fs::symlink("libcudart.so.13", home.join("lib/libcudart.so"))?;
     }
-    let sources = package(&root.join("candle/Cargo.toml"), "cudarc")?.join("src");
-    let stubs = stubs(home);
-    fs::create_dir_all(&stubs)?;
-    for [module, name, soname] in LIBRARIES {
+    Ok(())
+}
+
+/// The lines of [`LIBRARIES`] whose empty libraries a folder lacks.
+fn missing(stubs: &Path) -> impl Iterator<Item = [&'static str; 3]> {
+    LIBRARIES.into_iter().filter(|[_, name, _]| !stubs.join(format!("lib{name}.so")).is_file())
+}
+
+/// Adds the missing empty libraries for linking, with the names that cudarc's sources declare.
+fn add_libraries(sources: &Path, stubs: &Path) -> Result {
+    fs::create_dir_all(stubs)?;
+    for [module, name, soname] in missing(stubs) {
         let text = fs::read_to_string(sources.join(module).join("sys/mod.rs"))?;
         let mut functions: Vec<_> = declared(&text).collect();
         functions.sort_unstable();
         functions.dedup();
+        // An interrupted compiler leaves no library under the library's name.
+        let partial = stubs.join(format!("lib{name}.partial"));
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-nostdlib", "-x", "c", "-", "-o"]);
-        compiler.arg(stubs.join(format!("lib{name}.so"))).arg(format!("-Wl,-soname,{soname}"));
+        compiler.arg(&partial).arg(format!("-Wl,-soname,{soname}"));
         let mut running = compiler.stdin(Stdio::piped()).spawn()?;
         let source: String =
             functions.iter().map(|function| format!("void {function}(void) {{}}\n")).collect();
@@ -130,6 +139,7 @@ fn complete(root: &Path, home: &Path) -> Result {
         if !running.wait()?.success() {
             return Err(format!("cc failed to make a library with {name}'s names").into());
         }
+        fs::rename(partial, stubs.join(format!("lib{name}.so")))?;
     }
     Ok(())
 }
@@ -166,5 +176,22 @@ mod tests {
         let text = "pub fn cuInit(a: u32) -> R;\n unsafe fn cuMemcpy_v2 (x); fn other(); fn cuNot<T>(x: T); \
                     fn nvrtcVersion(a: i32); pub unsafe fn culib() -> &Lib;";
         assert_eq!(declared(text).collect::<Vec<_>>(), ["cuInit", "cuMemcpy_v2", "nvrtcVersion"]);
+    }
+
+    #[test]
+    fn only_missing_libraries_are_added() {
+        let folder = env::temp_dir().join(format!("ferroflash-stubs-{}", std::process::id()));
+        let (sources, stubs) = (folder.join("src"), folder.join("stubs"));
+        for [module, _, _] in LIBRARIES {
+            fs::create_dir_all(sources.join(module).join("sys")).unwrap();
+            fs::write(sources.join(module).join("sys/mod.rs"), "pub fn cuInit();").unwrap();
+        }
+        fs::create_dir_all(&stubs).unwrap();
+        fs::write(stubs.join("libcuda.so"), "an older commit made it").unwrap();
+        add_libraries(&sources, &stubs).unwrap();
+        assert_eq!(missing(&stubs).count(), 0);
+        assert_eq!(fs::read_to_string(stubs.join("libcuda.so")).unwrap(), "an older commit made it");
+        assert_eq!(fs::read_dir(&stubs).unwrap().count(), LIBRARIES.len(), "no partial file is left");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
