@@ -100,8 +100,8 @@ pub fn nvcc(root: &Path) -> Result<Nvcc> {
     Ok(Nvcc { bin: home.join("bin"), home: Some(home) })
 }
 
-/// Turns the unpacked wheels into a toolkit: makes programs executable, and adds file names that build scripts
-/// look for.
+/// Turns the unpacked wheels into a toolkit: makes programs executable, and adds file names that build
+/// scripts look for.
 fn complete(home: &Path) -> Result {
     for tool in [setup::files(&home.join("bin"), "")?, setup::files(&home.join("nvvm/bin"), "")?].concat() {
         setup::make_executable(&tool)?;
