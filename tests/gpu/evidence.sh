@@ -124,13 +124,25 @@ whole() {
     [ -z "$1" ] || realpath "$1" || die "$1 is not there"
 }
 
+# Runs a command with its time limit. `timeout` and the command are a process group of their own, so the trap of
+# `one` sends its signal to `timeout`.
+timed() {
+    timeout -k 25 "$limit" "$@" &
+    running=$!
+    wait "$running"
+    status=$?
+    # A signal ends the first `wait`.
+    [ -z "$ended" ] || wait "$running" || status=$?
+    return "$status"
+}
+
 # Runs a command with its time limit, and notes the command line as a user would type it, with one kernel for many.
 run() {
     shown=$(echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
     # On SIGTERM, a program reports the results that it has.
-    timeout -k 25 "$limit" "$@" || { failed=$((failed + 1)); shown="$shown (FAILED)"; }
+    [ -z "$ended" ] && timed "$@" || { failed=$((failed + 1)); shown="$shown (FAILED)"; }
     echo "== $(($(date +%s) - began)) s: $shown" >&2
     echo "$call: $shown" >> "$out/commands.new"
 }
@@ -302,7 +314,9 @@ one() {
     limit=$(column "$call" 2)
     [ "${SECONDS_OF_CALL:-999}" -gt "${limit:-120}" ] || limit=$SECONDS_OF_CALL
     : "${limit:=120}"
-    failed=0 peers="fa2 cudnn fa4"
+    failed=0 ended='' running='' peers="fa2 cudnn fa4"
+    # A call that is ended begins no further command, and waits for the report of the command that runs.
+    trap 'ended=yes; [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null' TERM INT HUP
     has
     call
     exit $((failed > 0))
@@ -331,8 +345,9 @@ made() {
     # If this script is ended, its calls end too, with the results that they have.
     trap 'kill -s TERM -- "-$calls" 2> /dev/null' TERM INT HUP
     wait "$calls"
-    # A signal ends the first `wait`.
+    # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report.
     wait "$calls"
+    while kill -s 0 -- "-$calls" 2> /dev/null; do sleep 0.2; done
     for name; do
         grep -q "^$name: " "$out/commands.new" || echo "$name: $name: ended early (FAILED)" >> "$out/commands.new"
     done

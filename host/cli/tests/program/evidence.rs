@@ -3,8 +3,10 @@ use crate::common::{Folder, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu/evidence.sh");
 
@@ -70,6 +72,35 @@ fn calls_that_lack_what_they_need_fail() {
         assert_eq!(ran.status.code(), Some(2), "{call:?}");
         assert!(text(&ran.stderr).starts_with("no ./ferroflash here: "), "{call:?}: {}", text(&ran.stderr));
     }
+}
+
+/// Stands for a program that takes a second to report after it was asked to end.
+const SLOW: &str = r#"#!/bin/sh
+trap 'sleep 1; echo "{\"ended\": true}"; exit 1' TERM
+touch begun
+while :; do sleep 0.1; done
+"#;
+
+#[test]
+fn an_ended_call_leaves_its_report_and_begins_nothing_more() {
+    let folder = packed("evidence-ended");
+    fs::remove_file(folder.path("ferroflash")).expect("a link");
+    folder.write("ferroflash", SLOW);
+    fs::set_permissions(folder.path("ferroflash"), PermissionsExt::from_mode(0o755)).expect("its owner");
+    let script = [&folder.path("evidence.sh"), "run", "soak", "programs", &folder.path("out")];
+    let mut ran = Command::new("sh").args(script).env("GPUS", "1").spawn().expect("sh starts");
+    while !folder.0.join("begun").exists() {
+        assert!(ran.try_wait().expect("a child").is_none(), "it ended before its program began");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let killed = Command::new("kill").args(["-s", "TERM", &ran.id().to_string()]).status();
+    assert!(killed.expect("kill starts").success());
+    assert_eq!(ran.wait().expect("a child").code(), Some(2));
+    let read = |name| fs::read_to_string(folder.0.join("out").join(name)).expect("written");
+    assert_eq!(read("soak.json"), "{\"ended\": true}\n");
+    let run = read("run.json");
+    assert_eq!(run.matches("(FAILED)").count(), 2, "{run}");
+    assert!(!folder.0.join("out/program-gpu.json").exists(), "{run}");
 }
 
 #[test]
