@@ -10,7 +10,7 @@ pub(super) mod suite;
 use super::console::Console;
 use super::error::Error;
 use super::files;
-use super::options::DeviceOptions;
+use super::options::{DeviceOptions, ONLY_GPU};
 use super::{ended, nvml};
 use against::Comparison;
 use ferroflash::Attention;
@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 ///   GB/s   the fewest bytes that must cross the memory bus, divided by the time
 ///   noise  the distance between the medians of the rounds
 #[derive(clap::Args)]
+#[command(mut_arg("device", |arg| arg.help(ONLY_GPU)), mut_arg("profile", |arg| arg.hide(true)))]
 #[command(
     verbatim_doc_comment,
     after_help = "\

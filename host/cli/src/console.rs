@@ -127,6 +127,19 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     }
 }
 
+/// Returns the verdict of a command that checks kernels. `words` are the verdicts of a complete run: without and
+/// with findings. A run without findings that did not pass has ended early, or had no kernel to run
+/// (`nothing_ran`).
+pub(super) fn verdict(passed: bool, is_wrong: bool, nothing_ran: bool, words: [&str; 2]) -> &str {
+    let [right, wrong] = words;
+    match (passed, is_wrong, nothing_ran) {
+        (true, ..) => right,
+        (false, true, _) => wrong,
+        (false, false, true) => "nothing ran",
+        (false, false, false) => "ended early, nothing wrong so far",
+    }
+}
+
 /// Writes to standard output. A reader may close the pipe when it has read enough (`ferroflash kernels | head
 /// -1`); this is not a failure.
 fn write(text: &str) -> Result<(), Error> {
@@ -136,5 +149,23 @@ fn write(text: &str) -> Result<(), Error> {
             Err(Error::Invalid(format!("standard output cannot be written: {error}")))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_ended_early_is_not_wrong() {
+        for (passed, is_wrong, nothing_ran, expected) in [
+            (true, false, false, "right"),
+            (false, true, false, "WRONG"),
+            (false, true, true, "WRONG"),
+            (false, false, true, "nothing ran"),
+            (false, false, false, "ended early, nothing wrong so far"),
+        ] {
+            assert_eq!(verdict(passed, is_wrong, nothing_ran, ["right", "WRONG"]), expected);
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! `ferroflash cross-check`: compares the GPU with the simulator.
-use super::console::Console;
+use super::console::{Console, verdict};
 use super::device::{self, Device};
 use super::ended;
 use super::error::Error;
-use super::options::{DeviceKind, KernelOptions};
+use super::options::{DeviceKind, GPU_OR_DRY_RUN, KernelOptions};
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities, DType};
@@ -38,6 +38,7 @@ use products::{Products, Tally};
 /// Without a GPU, `--device auto` is an error. `--device sim` tries this command: it compares the simulator
 /// with itself, which says nothing about a GPU, and the JSON report has `"agree": null`.
 #[derive(clap::Args)]
+#[command(mut_arg("device", |arg| arg.help(GPU_OR_DRY_RUN)))]
 #[command(
     verbatim_doc_comment,
     after_help = "\
@@ -63,6 +64,9 @@ struct Report {
     seed: u64,
     /// Whether the GPU and the simulator agree; `None` if no GPU was compared.
     agree: Option<bool>,
+    /// Whether all results are within their bounds, of the GPU or of a second simulator.
+    #[serde(skip)]
+    passed: bool,
     seconds: f64,
     products: Vec<Tally>,
     families: Vec<Family>,
@@ -76,6 +80,8 @@ struct Family {
     /// Kernels that ran.
     kernels: usize,
     skipped: usize,
+    /// Kernels that had not run when the command was ended.
+    not_run: usize,
     cases: usize,
     #[serde(flatten)]
     difference: Difference,
@@ -179,17 +185,18 @@ fn agree<D: Harness>(
     let kernel_failures =
         kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
     let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
-    let ran = kernels.iter().any(|row| row.skipped.is_none());
+    let able = || kernels.iter().filter(|row| row.skipped.is_none());
     let idle = || Error::Invalid("this device can run none of these kernels".into());
-    let whole = kernels.iter().filter(|row| row.left == 0).count();
-    let early = ended::early(whole, kernels.len(), "kernels were compared completely");
-    let other = early.or_else(|| (!ran).then(idle));
+    let whole = able().filter(|row| row.left == 0).count();
+    let early = ended::early(whole, able().count(), "kernels were compared completely");
+    let other = early.or_else(|| (able().count() == 0).then(idle));
     let result = Error::first_of("differences", failures.len(), failures.first(), other);
     let report = Report {
         device: attention.capabilities().name.to_string(),
         simulator: simulator.capabilities().name.to_string(),
         seed: args.kernels.seed,
         agree: on_gpu.then_some(result.is_ok()),
+        passed: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
         products: tallies,
         families: families(&kernels),
@@ -239,13 +246,15 @@ fn families(rows: &[Row]) -> Vec<Family> {
     for row in rows {
         let at = all.iter().position(|family| family.name == row.family).unwrap_or_else(|| {
             let (name, difference) = (row.family, Difference::default());
-            all.push(Family { name, kernels: 0, skipped: 0, cases: 0, difference, failures: 0 });
+            all.push(Family { name, kernels: 0, skipped: 0, not_run: 0, cases: 0, difference, failures: 0 });
             all.len() - 1
         });
         let family = &mut all[at];
-        let skipped = usize::from(row.skipped.is_some());
-        family.skipped += skipped;
-        family.kernels += 1 - skipped;
+        match (&row.skipped, row.cases) {
+            (Some(_), _) => family.skipped += 1,
+            (None, 0) => family.not_run += 1,
+            (None, _) => family.kernels += 1,
+        }
         family.cases += row.cases;
         family.difference = family.difference.and(row.difference);
         family.failures += row.failures.len();
@@ -255,12 +264,18 @@ fn families(rows: &[Row]) -> Vec<Family> {
 
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Family { name, kernels, skipped, cases, difference, failures } = self;
-        let same = difference.same();
+        let Family { name, kernels, skipped, not_run, cases, difference, failures } = self;
+        write!(f, "{name:13}  {kernels:>4} kernels, {skipped} skipped")?;
+        if *not_run > 0 {
+            write!(f, ", {not_run} not run")?;
+        }
+        if *kernels == 0 {
+            return Ok(());
+        }
         write!(
             f,
-            "{name:13}  {kernels:>4} kernels, {skipped} skipped, {cases:>4} cases, {same:>6.2} % the same \
-             bits, o within {:.2} ulp, {failures} differences",
+            ", {cases:>4} cases, {:>6.2} % the same bits, o within {:.2} ulp, {failures} differences",
+            difference.same(),
             difference.o_ulps
         )
     }
@@ -277,12 +292,15 @@ impl fmt::Display for Report {
             let Difference { o_ulps, rows, rounded_otherwise, .. } = row.difference;
             match &row.skipped {
                 Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
+                None if row.cases == 0 => writeln!(f, "{:name$}  not run", row.name)?,
                 None => {
                     let same = row.difference.same();
+                    let left =
+                        if row.left > 0 { format!("  {} cases left", row.left) } else { String::new() };
                     let otherwise = 100.0 * rounded_otherwise as f64 / rows.max(1) as f64;
                     writeln!(
                         f,
-                        "{:name$}  {:>5}  {same:>7.2} %  {o_ulps:>6.2}  {otherwise:.2} % of rows",
+                        "{:name$}  {:>5}  {same:>7.2} %  {o_ulps:>6.2}  {otherwise:.2} % of rows{left}",
                         row.name, row.cases
                     )?;
                 }
@@ -295,11 +313,58 @@ impl fmt::Display for Report {
             writeln!(f, "{family}")?;
         }
         let Report { device, simulator, seed, seconds, .. } = self;
-        let verdict = match self.agree {
-            Some(true) => "agree",
-            Some(false) => "DO NOT AGREE",
-            None => "are both the simulator: NO GPU WAS COMPARED, use --device gpu",
+        let is_wrong = self.products.iter().any(|tally| tally.failure().is_some())
+            || self.kernels.iter().any(|row| !row.failures.is_empty());
+        let all_skipped = self.kernels.iter().all(|row| row.skipped.is_some());
+        let (right, dry) = match self.agree {
+            Some(_) => ("agree", ""),
+            None => ("NO GPU WAS COMPARED", " are both the simulator; use --device gpu"),
         };
-        writeln!(f, "{device} and {simulator} {verdict}, seed {seed}, {seconds:.1} s")
+        let verdict = verdict(self.passed, is_wrong, all_skipped, [right, "DO NOT AGREE"]);
+        writeln!(f, "{verdict}: {device} and {simulator}{dry}, seed {seed}, {seconds:.1} s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_that_ended_early_does_not_disagree() {
+        let row = |name, cases, failures: &[&str]| Row {
+            name,
+            family: "forward",
+            cases,
+            left: 1,
+            skipped: None,
+            difference: Difference::default(),
+            failures: failures.iter().map(|text| (*text).to_owned()).collect(),
+        };
+        let said = |kernels: Vec<Row>| {
+            let report = Report {
+                device: "a GPU".into(),
+                simulator: "its simulator".into(),
+                seed: 1,
+                agree: Some(false),
+                passed: false,
+                seconds: 0.0,
+                products: vec![],
+                families: families(&kernels),
+                kernels,
+            };
+            report.to_string()
+        };
+        let ended = said(vec![row("a", 2, &[]), row("b", 0, &[])]);
+        let end = "ended early, nothing wrong so far: a GPU and its simulator, seed 1, 0.0 s\n";
+        assert!(ended.ends_with(end), "{ended}");
+        assert!(
+            ended.contains("of rows  1 cases left\nb  not run\n")
+                && ended.contains("1 kernels, 0 skipped, 1 not run"),
+            "{ended}"
+        );
+        let none = said(vec![row("b", 0, &[])]);
+        assert!(none.ends_with(end) && !none.contains(" %"), "{none}");
+        let wrong = said(vec![row("a", 2, &["off"]), row("b", 0, &[])]);
+        assert!(wrong.contains("DO NOT AGREE: a GPU"), "{wrong}");
     }
 }

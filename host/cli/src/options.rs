@@ -91,6 +91,17 @@ impl From<FileLayout> for Layout {
 /// The default card of the simulator.
 pub(super) const PROFILE: &str = "l4";
 
+/// The help of `--device` for a command that needs a GPU.
+pub(super) const ONLY_GPU: &str = "\
+The GPU that the command measures. auto and gpu: CUDA device 0; gpu:1: CUDA device 1. On a machine without a \
+GPU, the command fails with exit code 3";
+
+/// The help of `--device` for a command that needs a GPU, and has a dry run in the simulator.
+pub(super) const GPU_OR_DRY_RUN: &str = "\
+The device of the kernels. auto: the GPU, or the simulator if --profile is given. gpu: CUDA device 0; gpu:1: \
+CUDA device 1. sim: a dry run in the simulator. On a machine without a GPU, the command fails with exit code \
+3, unless the simulator is requested";
+
 /// The device that computes attention.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DeviceOptions {

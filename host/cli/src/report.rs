@@ -8,7 +8,7 @@ mod steps;
 use super::console::Console;
 use super::device::Device;
 use super::error::Error;
-use super::options::{DeviceKind, DeviceOptions};
+use super::options::{DeviceKind, DeviceOptions, GPU_OR_DRY_RUN};
 use super::{ended, files, nvml};
 use ferroflash::Capabilities;
 use serde::Serialize;
@@ -26,6 +26,7 @@ use steps::Steps;
 /// model's prediction beside each measurement. The command needs only the driver. The command sends nothing.
 /// If you like, send the two files to the project.
 #[derive(clap::Args)]
+#[command(mut_arg("device", |arg| arg.help(GPU_OR_DRY_RUN)))]
 #[command(after_help = "\
 Examples:
   ferroflash report                               report.html and report.json in ./ferroflash-report

@@ -1,5 +1,5 @@
 //! `ferroflash sanitize`: checks memory accesses, races, initialisation and barriers of kernels.
-use super::console::{Console, skipped};
+use super::console::{Console, skipped, verdict};
 use super::ended;
 use super::error::Error;
 use super::options::PROFILE;
@@ -218,11 +218,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         (Some(simulator), None) => table::check(&subjects, simulator, console)?,
     };
-    let whole = kernels.iter().filter(|row| row.left.is_none()).count();
+    let able = || kernels.iter().filter(|row| row.skipped.is_none());
+    let whole = able().filter(|row| row.left.is_none()).count();
     let rows =
         if simulator.is_some() { "kernels were checked completely" } else { "tools checked all kernels" };
-    let early = ended::early(whole, kernels.len(), rows);
-    let result = verdict(&kernels, &device, early);
+    let early = ended::early(whole, able().count(), rows);
+    let result = conclude(&kernels, &device, early);
     let report = Findings {
         device: device.clone(),
         schedules: simulator.map(|simulator| simulator.seeds),
@@ -235,7 +236,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 /// Returns the command's result. A refused launch says nothing about its kernel. If all findings are refused
 /// launches, the command ends with the exit code for invalid input.
-fn verdict(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
+fn conclude(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
     let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
     let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
     let words =
@@ -303,7 +304,19 @@ impl fmt::Display for Findings {
         for row in &self.kernels {
             match (&row.skipped, row.findings.len()) {
                 (Some(reason), _) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
-                (None, 0) => writeln!(f, "{:name$}  clean, {} launches", row.name, row.launches)?,
+                (None, 0) if row.launches == 0 => writeln!(f, "{:name$}  not run", row.name)?,
+                (None, 0) => match row.left {
+                    None => writeln!(f, "{:name$}  clean, {} launches", row.name, row.launches)?,
+                    Some(left) => {
+                        let what = if self.schedules.is_some() { "problems" } else { "kernels" };
+                        let launches = row.launches;
+                        writeln!(
+                            f,
+                            "{:name$}  clean so far, {launches} launches, {left} {what} left",
+                            row.name
+                        )?;
+                    }
+                },
                 (None, n) => {
                     let findings = if n == 1 { "FINDING" } else { "FINDINGS" };
                     writeln!(f, "{:name$}  {n} {findings}, {} launches", row.name, row.launches)?;
@@ -311,7 +324,8 @@ impl fmt::Display for Findings {
             }
             if !row.kernels.is_empty() {
                 let skipped = row.kernels.iter().filter(|kernel| kernel.skipped.is_some()).count();
-                writeln!(f, "  {} kernels ran, {skipped} were skipped", row.kernels.len() - skipped)?;
+                let ran = row.kernels.iter().filter(|kernel| kernel.cases > 0).count();
+                writeln!(f, "  {ran} kernels ran, {skipped} were skipped")?;
             }
             row.printed.lines().try_for_each(|line| writeln!(f, "    printed: {line}"))?;
             for finding in &row.findings {
@@ -326,12 +340,9 @@ impl fmt::Display for Findings {
             }
         }
         let launches: usize = self.kernels.iter().map(|row| row.launches).sum();
-        let all_skipped = self.kernels.iter().all(|row| row.skipped.is_some());
-        let verdict = match (self.clean, all_skipped) {
-            (true, _) => "clean",
-            (false, true) => "nothing ran",
-            (false, false) => "NOT CLEAN",
-        };
+        let is_wrong = self.kernels.iter().any(|row| !row.findings.is_empty());
+        let nothing_ran = self.kernels.iter().all(|row| row.launches == 0 && row.left.is_none());
+        let verdict = verdict(self.clean, is_wrong, nothing_ran, ["clean", "NOT CLEAN"]);
         // On a GPU, each tool counts the kernels that it skips.
         let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
         writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s{skipped}", self.device, self.seconds)

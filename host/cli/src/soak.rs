@@ -1,5 +1,5 @@
 //! `ferroflash soak`: launches each kernel thousands of times.
-use super::console::{Console, skipped};
+use super::console::{Console, skipped, verdict};
 use super::device::{Device, Runner};
 use super::ended;
 use super::error::Error;
@@ -80,19 +80,14 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     device.affords(ROUNDS * args.launches as usize * subjects.len(), &args.kernels.device, console)?;
     let start = Instant::now();
     let bar = console.progress("soak", subjects.len());
-    let (mut kernels, all, mut ran) = (vec![], subjects.len(), Ok(()));
+    let (mut kernels, mut ran) = (vec![], Ok(()));
     for subject in subjects {
-        if ended::asked() {
-            break;
+        let mut row = Row::new(subject, runner);
+        if ran.is_ok() && row.skipped.is_none() && !ended::asked() {
+            bar.set_message(row.name);
+            ran = endure(runner, subject, &args, &mut row);
         }
-        bar.set_message(subject.contract().symbol);
-        match endure(runner, subject, &args) {
-            Ok(row) => kernels.push(row),
-            Err(error) => {
-                ran = Err(error);
-                break;
-            }
-        }
+        kernels.push(row);
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -100,7 +95,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let early = ended::early(kernels.len(), all, "kernels completed all their rounds");
+    let able = || kernels.iter().filter(|row| row.skipped.is_none());
+    let whole = able().filter(|row| row.rounds == ROUNDS).count();
+    let early = ended::early(whole, able().count(), "kernels completed all their rounds");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
@@ -115,22 +112,24 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&report, result)
 }
 
-/// Runs every round of one kernel.
-fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row, Error> {
-    let name = subject.contract().symbol;
-    let mut row = Row {
-        name,
-        skipped: reference::unfit(subject, runner.capabilities()),
-        rounds: 0,
-        launches: 0,
-        differing: 0,
-        device_growth_bytes: None,
-        process_growth_bytes: None,
-        failures: vec![],
-    };
-    if row.skipped.is_some() {
-        return Ok(row);
+impl Row {
+    /// Returns a row before the first round. If the device cannot hold the kernel, no round will run.
+    fn new(subject: &dyn Subject, runner: &dyn Runner) -> Self {
+        Row {
+            name: subject.contract().symbol,
+            skipped: reference::unfit(subject, runner.capabilities()),
+            rounds: 0,
+            launches: 0,
+            differing: 0,
+            device_growth_bytes: None,
+            process_growth_bytes: None,
+            failures: vec![],
+        }
     }
+}
+
+/// Runs every round of one kernel.
+fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args, row: &mut Row) -> Result<(), Error> {
     let task = subject.soak(args.kernels.seed);
     let work = task.work();
     let launches = args.launches as usize;
@@ -142,7 +141,7 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
     let rounds = rounds.chain(RHYTHMS.map(|every| round(1, 1, every))).chain(RHYTHMS.map(several));
     let (mut device, mut process) = (vec![], vec![]);
     for (index, soak) in rounds.enumerate() {
-        let differing = runner.soak(&*work, name, soak)?;
+        let differing = runner.soak(&*work, row.name, soak)?;
         row.rounds += 1;
         row.launches += launches as u64;
         row.differing += differing as u64;
@@ -168,7 +167,7 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args) -> Result<Row
             ));
         }
     }
-    Ok(row)
+    Ok(())
 }
 
 /// Returns the difference between the last and the first number.
@@ -193,6 +192,10 @@ impl fmt::Display for Report {
                 writeln!(f, "{:name$}  skipped: {reason}", row.name)?;
                 continue;
             }
+            if row.rounds == 0 {
+                writeln!(f, "{:name$}  not run", row.name)?;
+                continue;
+            }
             let (device, process) = (kib(row.device_growth_bytes), kib(row.process_growth_bytes));
             let Row { rounds, launches, differing, .. } = row;
             writeln!(
@@ -205,11 +208,9 @@ impl fmt::Display for Report {
             }
         }
         let launches: u64 = self.kernels.iter().map(|row| row.launches).sum();
-        let verdict = match (self.passed, self.kernels.iter().all(|row| row.skipped.is_some())) {
-            (true, _) => "all agree in every bit",
-            (false, true) => "nothing ran",
-            (false, false) => "FAILED",
-        };
+        let is_wrong = self.kernels.iter().any(|row| !row.failures.is_empty());
+        let all_skipped = self.kernels.iter().all(|row| row.skipped.is_some());
+        let verdict = verdict(self.passed, is_wrong, all_skipped, ["all agree in every bit", "FAILED"]);
         let Report { threads, streams, device, seconds, .. } = self;
         writeln!(
             f,

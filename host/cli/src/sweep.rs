@@ -6,7 +6,7 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::ended;
 use super::error::Error;
-use super::options::DeviceOptions;
+use super::options::{DeviceOptions, ONLY_GPU};
 use ferroflash::Capabilities;
 use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
 use ferroflash::plan::{Problem, explain};
@@ -24,6 +24,7 @@ use std::path::PathBuf;
 /// counts for problems of the same GPU, type, head dim and mask whose heads, queries and keys round up to the
 /// same powers of two.
 #[derive(clap::Args)]
+#[command(mut_arg("device", |arg| arg.help(ONLY_GPU)), mut_arg("profile", |arg| arg.hide(true)))]
 #[command(after_help = "\
 Examples:
   ferroflash sweep                                  every built-in suite of forward shapes

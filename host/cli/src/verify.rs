@@ -1,5 +1,5 @@
 //! `ferroflash verify`: compares every kernel with the f64 reference.
-use super::console::{Console, skipped};
+use super::console::{Console, skipped, verdict};
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
@@ -108,8 +108,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let failures: usize = rows().map(|row| row.failures.len()).sum();
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(rows().map(|row| (&*row.name, row.skipped.is_none())), &device);
-    let left = |row: &&Row| row.left == 0;
-    let early = ended::early(rows().filter(left).count(), rows().count(), "kernels were verified completely");
+    let able = || rows().filter(|row| row.skipped.is_none());
+    let whole = able().filter(|row| row.left == 0).count();
+    let early = ended::early(whole, able().count(), "kernels were verified completely");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
@@ -214,6 +215,7 @@ impl fmt::Display for Report {
         for row in &self.kernels {
             match &row.skipped {
                 Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
+                None if row.is_unrun() => writeln!(f, "{:name$}  not run", row.name)?,
                 None => {
                     let left =
                         if row.left > 0 { format!("  {} cases left", row.left) } else { String::new() };
@@ -243,6 +245,7 @@ impl fmt::Display for Report {
             let mask = row.mask.as_deref().unwrap_or_default();
             match &row.skipped {
                 Some(reason) => writeln!(f, "{:name$}  {mask:<6}  skipped: {reason}", row.name)?,
+                None if row.is_unrun() => writeln!(f, "{:name$}  {mask:<6}  not run", row.name)?,
                 None => {
                     writeln!(f, "{:name$}  {mask:<6}  {:>5}  {:.2e}", row.name, row.cases, row.max_error)?;
                 }
@@ -255,12 +258,7 @@ impl fmt::Display for Report {
         let mut all = self.kernels.iter().chain(&self.headline);
         let all_skipped = all.clone().all(|row| row.skipped.is_some());
         let is_wrong = all.any(|row| !row.failures.is_empty());
-        let verdict = match (self.passed, all_skipped, is_wrong) {
-            (true, ..) => "all pass",
-            (false, true, _) => "nothing ran",
-            (false, _, true) => "FAILED",
-            (false, _, false) => "ended early, nothing wrong so far",
-        };
+        let verdict = verdict(self.passed, is_wrong, all_skipped, ["all pass", "FAILED"]);
         let graphs: usize = self.kernels.iter().map(|row| row.graphs).sum();
         let graphs = if graphs > 0 { format!(", {graphs} also by graphs") } else { String::new() };
         let Report { device, grid, seed, seconds, .. } = self;

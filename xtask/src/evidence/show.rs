@@ -217,19 +217,35 @@ pub fn sweep(data: &Value) -> String {
     table.html()
 }
 
-/// The findings, then a table of every kernel.
+/// The findings, then a table of every kernel. In a GPU's report, each row is a tool that checked all kernels.
 pub fn sanitize(data: &Value) -> String {
-    let kernels = rows(data, "kernels");
-    let findings: usize = kernels.iter().map(|row| rows(row, "findings").len()).sum();
-    let mut table = Table::new(&["kernel", "launches", "findings", "skipped"]);
-    for row in kernels {
+    // Only the simulator has schedules.
+    let is_gpu = data["schedules"].is_null();
+    let all = rows(data, "kernels");
+    let findings: usize = all.iter().map(|row| rows(row, "findings").len()).sum();
+    let mut table = match is_gpu {
+        true => Table::new(&["tool", "kernels", "launches", "findings", "kernels skipped"]),
+        false => Table::new(&["kernel", "launches", "findings", "skipped"]),
+    };
+    for row in all {
         let found =
             rows(row, "findings").iter().map(|f| format!("{}: {}", text(&f["kind"]), text(&f["message"])));
         let found = found.collect::<Vec<_>>().join("; ");
         let found = if found.is_empty() { "none".into() } else { found };
-        table.row([text(&row["name"]), text(&row["launches"]), found, text(&row["skipped"])]);
+        let [name, launches, skipped] = ["name", "launches", "skipped"].map(|key| text(&row[key]));
+        match is_gpu {
+            true => {
+                let ran =
+                    rows(row, "kernels").iter().filter(|kernel| kernel["cases"].as_u64() > Some(0)).count();
+                let skipped =
+                    rows(row, "kernels").iter().filter(|kernel| kernel["skipped"].is_string()).count();
+                table.row([name, ran.to_string(), launches, found, skipped.to_string()]);
+            }
+            false => table.row([name, launches, found, skipped]),
+        }
     }
-    let (launches, title) = (sum(kernels, "launches"), format!("{} kernels", kernels.len()));
+    let what = if is_gpu { "tools" } else { "kernels" };
+    let (launches, title) = (sum(all, "launches"), format!("{} {what}", all.len()));
     format!(
         "<p>{}: {launches} launches, {findings} findings</p>{}",
         verdict(&data["clean"]),
@@ -318,4 +334,32 @@ pub fn ptx_stats(data: &Value) -> String {
         all.len(),
         table.folded("All of them")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn sanitize_shows_tools_of_a_gpu_and_kernels_of_the_simulator() {
+        let kernel = |cases: u32, skipped: Option<&str>| json!({"cases": cases, "skipped": skipped});
+        let kernels = [kernel(6, None), kernel(5, None), kernel(0, Some("needs more"))];
+        let row = json!({"name": "memcheck", "launches": 11, "skipped": null, "kernels": kernels,
+            "findings": []});
+        let gpu = sanitize(&json!({"schedules": null, "clean": true, "kernels": [row]}));
+        for part in [
+            "<summary>1 tools</summary>",
+            "<th>tool</th><th>kernels</th><th>launches</th>",
+            "<td>memcheck</td><td class=\"number\">2</td><td class=\"number\">11</td><td>none</td>",
+            "<td class=\"number\">1</td></tr>",
+        ] {
+            assert!(gpu.contains(part), "{part}: {gpu}");
+        }
+        let row = json!({"name": "fwd_a", "launches": 18, "skipped": null, "findings": []});
+        let simulator = sanitize(&json!({"schedules": 3, "clean": true, "kernels": [row]}));
+        for part in ["<summary>1 kernels</summary>", "<th>kernel</th><th>launches</th>", "<td>fwd_a</td>"] {
+            assert!(simulator.contains(part), "{part}: {simulator}");
+        }
+    }
 }

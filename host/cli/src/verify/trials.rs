@@ -142,6 +142,11 @@ impl Row {
         Row { failures: vec![why.to_owned()], ..Row::named(subject.contract().symbol, subject) }
     }
 
+    /// Returns whether the command ended before the first case of this kernel.
+    pub(crate) fn is_unrun(&self) -> bool {
+        self.cases == 0 && self.left > 0
+    }
+
     fn named(name: &'static str, subject: &dyn Subject) -> Self {
         Row {
             name: name.into(),

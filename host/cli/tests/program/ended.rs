@@ -1,7 +1,7 @@
 //! Tests commands that a signal ends before they have done everything.
 use crate::common::{ferroflash, text};
 use serde_json::Value;
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -20,16 +20,21 @@ fn listens(child: &mut Child) {
     }
 }
 
-/// Starts a command, ends it by SIGTERM, and returns its report.
-fn end(args: &[&str]) -> Value {
+/// Starts a command, ends it by SIGTERM, and returns its output.
+fn output(args: &[&str]) -> Output {
     let mut command = ferroflash(args);
-    let mut child =
-        command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     listens(&mut child);
     // SAFETY: the call takes two numbers, and nothing has waited for the child yet.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     let output = child.wait_with_output().expect("ends");
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    output
+}
+
+/// Ends a command that prints JSON, and returns its report.
+fn end(args: &[&str]) -> Value {
+    let output = output(&[args, &["--json"]].concat());
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert_eq!(report["exit_code"], 5);
     assert!(report["error"].as_str().is_some_and(|error| error.contains("ended by a signal")), "{report}");
@@ -56,4 +61,43 @@ fn what_was_done_is_reported() {
     );
     let report = end(&[&["soak", "--launches", "2"], &sim[..]].concat());
     assert!(report["kernels"].is_array());
+}
+
+const COMMANDS: [&[&str]; 4] = [
+    &["verify", "--quick"],
+    &["sanitize"],
+    &["soak", "--launches", "2"],
+    &["cross-check", "--products", "1"],
+];
+const SIM: [&str; 4] = ["--device", "sim", "--profile", "l4"];
+
+/// An ended run without a finding is neither right nor wrong. A kernel without a launch has no result.
+#[test]
+fn a_run_that_ended_early_is_not_wrong() {
+    for command in COMMANDS {
+        let output = output(&[command, &SIM].concat());
+        let said = text(&output.stdout);
+        let verdict = said.lines().last().unwrap_or_default();
+        assert!(verdict.starts_with("ended early, nothing wrong so far: "), "{command:?}: {verdict}");
+        assert!(said.lines().any(|line| line.ends_with("  not run")), "{command:?}: {said}");
+        for result in ["clean, 0 launches", "0.00 % the same", "0.00 %    0.00"] {
+            assert!(!said.contains(result), "{command:?}: {result}: {said}");
+        }
+    }
+}
+
+/// The error counts kernels that the device runs.
+#[test]
+fn skipped_kernels_are_not_counted() {
+    for command in COMMANDS {
+        let report = end(&[command, &SIM].concat());
+        let rows = report["kernels"].as_array().expect("a list");
+        let able = rows.iter().filter(|row| row["skipped"].is_null()).count();
+        assert!(able < rows.len(), "an L4 does not run every kernel");
+        let words: Vec<_> = report["error"].as_str().expect("in words").split_whitespace().collect();
+        let [done, all] = [0, 2].map(|at| words[at].parse::<usize>().expect("a number"));
+        assert!(all == able && done < all, "{command:?}: {words:?}, {able}");
+        let verdict = ["passed", "clean", "agree"].map(|key| &report[key]).into_iter().find(|v| !v.is_null());
+        assert!(verdict.is_none_or(|verdict| verdict == false), "{command:?}: {report}");
+    }
 }

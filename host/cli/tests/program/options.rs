@@ -195,6 +195,21 @@ fn suites_with_a_wrong_shape() {
     }
 }
 
+/// The commands that fail without a GPU, unless the user requests the simulator.
+const NEED_GPU: [&str; 4] = ["bench", "sweep", "cross-check", "report"];
+
+#[test]
+fn help_says_which_commands_need_a_gpu() {
+    for command in ["run", "verify", "soak", "fuzz", "info", "demo"].into_iter().chain(NEED_GPU) {
+        let output = ferroflash(&[command, "--help"]).output().expect("starts");
+        let help = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+        let needs = NEED_GPU.contains(&command);
+        let fails = "On a machine without a GPU, the command fails with exit code 3";
+        let falls_back = "auto: the GPU, or the simulator if the machine has no GPU";
+        assert_eq!((help.contains(fails), help.contains(falls_back)), (needs, !needs), "{command}: {help}");
+    }
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn no_driver() {
@@ -216,6 +231,9 @@ fn no_driver() {
     check_error(&without(&["soak"]), 2, "hours: this machine has no GPU");
     check_error(&without(&["bench", "--suite", "headline", "--suite", "paged"]), 3, "no CUDA driver");
     check_error(&without(&["bench", "--first-call"]), 3, "no CUDA driver");
+    for command in NEED_GPU {
+        check_error(&without(&[command]), 3, "no CUDA driver");
+    }
     let output = without(&["run", "--device", "auto", "--input", DEMO, "--check", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).starts_with("no GPU ("), "it says that it uses something else");
