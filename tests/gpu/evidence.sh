@@ -97,7 +97,7 @@ die() {
 lacks() {
     echo "$call: $* (FAILED)" >&2
     # `about` drops the text before the first colon.
-    echo "$call: $call: $* (FAILED)" >> "$out/commands.new"
+    echo "$call: $call: $* (FAILED)" >> "$COMMANDS"
     exit 1
 }
 
@@ -121,7 +121,7 @@ quoted() {
 
 # Prints the absolute path of a folder or file; nothing without an argument.
 whole() {
-    [ -z "$1" ] || realpath "$1" || die "$1 is not there"
+    [ -z "$1" ] || realpath -e "$1" 2> /dev/null || die "$1 is not there"
 }
 
 # Runs a command with its time limit. `timeout` and the command are a process group of their own, so the trap of
@@ -131,8 +131,11 @@ timed() {
     running=$!
     wait "$running"
     status=$?
-    # A signal ends the first `wait`.
-    [ -z "$ended" ] || wait "$running" || status=$?
+    # Each signal ends a `wait`.
+    while kill -s 0 "$running" 2> /dev/null; do
+        wait "$running"
+        status=$?
+    done
     return "$status"
 }
 
@@ -144,7 +147,7 @@ run() {
     # On SIGTERM, a program reports the results that it has.
     [ -z "$ended" ] && timed "$@" || { failed=$((failed + 1)); shown="$shown (FAILED)"; }
     echo "== $(($(date +%s) - began)) s: $shown" >&2
-    echo "$call: $shown" >> "$out/commands.new"
+    echo "$call: $shown" >> "$COMMANDS"
 }
 
 # Runs a command like `run`, and writes its output to the file.
@@ -159,6 +162,11 @@ into() {
 program() {
     name=$1 before=$failed
     shift
+    # An ended call begins no further command, and leaves the earlier output.
+    [ -z "$ended" ] || {
+        run "$@"
+        return
+    }
     run "$@" > "$out/$name.said" 2>&1
     passed=$([ "$failed" = "$before" ] && echo true || echo false)
     printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" "$(quoted < "$out/$name.said")" \
@@ -255,7 +263,7 @@ call() {
         report) run ./ferroflash report --seconds $((limit - 30)) --output "$out" ;;
         profile)
             run python3 nsight.py "$out/profile.json" hopper_f16_d128_full hopper_f16_d128_causal hopper_f16_d64 \
-                decode_f16_d128_causal_8_tiles --length 8192
+                fwd_f16_d64_full_32x128_k2 fwd_f16_d64_causal_32x128_k2 --length 8192
             ;;
         candle-check)
             candle tests callers check
@@ -289,23 +297,34 @@ call() {
     esac
 }
 
+# Prints the commit of this folder.
+commit() {
+    commit=${COMMIT:-$(sed -n 's/^commit //p' about.txt 2> /dev/null)}
+    echo "${commit:-unknown}"
+}
+
 # Writes the machine, date and commands of this run, and of earlier calls that this run did not repeat.
 about() {
     touch "$out/commands.txt"
     # If a call ran again, the new line `NAME: command` replaces the old one.
-    awk -F': ' 'NR == FNR { again[$1] = 1; next } !($1 in again)' "$out/commands.new" "$out/commands.txt" > "$out/commands.old"
-    cat "$out/commands.old" "$out/commands.new" > "$out/commands.txt"
-    rm "$out/commands.old" "$out/commands.new"
+    awk -F': ' 'NR == FNR { again[$1] = 1; next } !($1 in again)' "$COMMANDS" "$out/commands.txt" > "$COMMANDS.old"
+    cat "$COMMANDS.old" "$COMMANDS" > "$out/commands.txt"
+    rm "$COMMANDS.old" "$COMMANDS"
     device="PTX simulator"
     if command -v nvidia-smi > /dev/null; then
         device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader -i 0 | sed 's/, /, driver /')
     fi
-    commit=${COMMIT:-$(sed -n 's/^commit //p' about.txt 2> /dev/null)}
     cat > "$out/run.json" << END
-{"device": "$device", "commit": "${commit:-unknown}", "date": "$(date -u +%Y-%m-%d)", "commands": [
+{"device": "$device", "commit": "$(commit)", "date": "$(date -u +%Y-%m-%d)", "commands": [
 $(sed 's/^[^:]*: //' "$out/commands.txt" | quoted)
 ]}
 END
+}
+
+# Ends a call after the report of the command that runs. A second signal would end that command without its report.
+ended() {
+    [ -n "$ended" ] || [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null
+    ended=yes
 }
 
 # Makes one call. The exit code says whether a command failed.
@@ -315,8 +334,7 @@ one() {
     [ "${SECONDS_OF_CALL:-999}" -gt "${limit:-120}" ] || limit=$SECONDS_OF_CALL
     : "${limit:=120}"
     failed=0 ended='' running='' peers="fa2 cudnn fa4"
-    # A call that is ended begins no further command, and waits for the report of the command that runs.
-    trap 'ended=yes; [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null' TERM INT HUP
+    trap ended TERM INT HUP
     has
     call
     exit $((failed > 0))
@@ -333,9 +351,18 @@ made() {
     # The Python programs start ./ferroflash.
     cd "$(dirname "$0")" || exit 2
     [ -x ./ferroflash ] || die "no ./ferroflash here: run evidence.sh of a folder that \`cargo xtask gpu-pack\` made"
-    : > "$out/commands.new"
+    case $GPUS in
+        '' | 0 | *[!0-9]*) die "GPUS=$GPUS: a number of GPUs, at least 1" ;;
+    esac
     cores=$(($(nproc) / GPUS))
     [ "$cores" -gt 0 ] || die "GPUS=$GPUS: this machine has $(nproc) cores; at least one for each GPU"
+    # One folder is the evidence of one commit.
+    other=$(sed -n 's/.*"commit": "\([^"]*\)".*/\1/p' "$out/run.json" 2> /dev/null)
+    [ "${other:-$(commit)}" = "$(commit)" ] \
+        || die "$out has the results of commit $other, and this program is commit $(commit); name another folder"
+    # Several runs may fill one folder at once.
+    export COMMANDS="$out/commands.$$"
+    : > "$COMMANDS"
     printf '%s\n' "$@" | GPUS=$GPUS setsid xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
         export CUDA_VISIBLE_DEVICES=$SLOT
@@ -349,9 +376,9 @@ made() {
     wait "$calls"
     while kill -s 0 -- "-$calls" 2> /dev/null; do sleep 0.2; done
     for name; do
-        grep -q "^$name: " "$out/commands.new" || echo "$name: $name: ended early (FAILED)" >> "$out/commands.new"
+        grep -q "^$name: " "$COMMANDS" || echo "$name: $name: ended early (FAILED)" >> "$COMMANDS"
     done
-    failed=$(grep -c "(FAILED)$" "$out/commands.new")
+    failed=$(grep -c "(FAILED)$" "$COMMANDS")
     about
     echo "$failed failed; $out/run.json says what ran" >&2
     exit "$failed"
@@ -384,7 +411,8 @@ case ${1:-} in
         done
         out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
         GPUS=$(gpus)
-        made $names
+        # A name that occurs twice is one call.
+        made $(printf '%s\n' $names | awk '!seen[$0]++')
         ;;
     dry)
         [ $# -eq 2 ] || die "usage: $0 dry OUT"

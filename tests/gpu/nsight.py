@@ -57,6 +57,9 @@ def main(out, length, texts):
     rows = list(csv.DictReader(lines))[1:]  # the first row holds units
     if not rows:
         sys.exit("ncu gave nothing:\n" + done.stdout[-2000:] + done.stderr[-2000:])
+    silent = [text for text in texts if not any(text in row["Kernel Name"] for row in rows)]
+    if silent:
+        sys.exit(f"no launch under ncu of {', '.join(silent)}: name kernels on dense tensors\n" + done.stderr[-2000:])
     number = lambda text: float(text.replace(",", "") or "nan")
     report = [{"entry": row["Kernel Name"].split("(")[0], **{name: number(row[metric]) / (1000 if name == "us" else 1) for metric, name in METRICS.items()}} for row in rows]
     wrong = [r["entry"] for r in report if (r["tensor_pipe_percent"] >= 0.1) == r["entry"].endswith("_scalar")]

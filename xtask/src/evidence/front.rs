@@ -25,30 +25,30 @@ struct Number {
 /// The section as HTML, from the newest run of each kind.
 pub fn html(pack: &Pack) -> String {
     let [compare, serving, candle] = ["compare", "serving", "candle"].map(|part| newest(pack, part));
-    let [compare, serving, candle] = [&compare, &serving, &candle].map(Option::as_ref);
+    let prefilled = "prefill, 512 to 16384 positions, f16 and bf16";
     let numbers = [
-        compare.and_then(|piece| ratio(piece, "prefill", "fa2", "prefill, 512 to 8192 positions")),
-        compare.and_then(|piece| ratio(piece, "prefill", "cudnn", "prefill, 512 to 8192 positions")),
-        serving.and_then(|piece| ratio(piece, "decode", "cudnn", "decoding, dense caches, L2 cold")),
-        serving.and_then(|piece| ratio(piece, "decode-fa2", "fa2", "decoding, dense caches, L2 cold")),
-        serving.and_then(|piece| ratio(piece, "packed", "fa2 varlen", "packed sequences")),
-        candle.and_then(calls),
-        candle.and_then(|piece| rate(piece, "prefill", &|row| row["tokens"] == 4096)),
-        candle.and_then(|piece| rate(piece, "decode", &|row| row["context"] == 8192 && row["batch"] == 8)),
+        first(&compare, |file| ratio(file, "prefill", "fa2", prefilled)),
+        first(&compare, |file| ratio(file, "prefill", "cudnn", prefilled)),
+        first(&serving, |file| ratio(file, "decode", "cudnn", "decoding, dense caches, L2 cold")),
+        first(&serving, |file| ratio(file, "decode-fa2", "fa2", "decoding, dense caches, L2 cold")),
+        first(&serving, |file| ratio(file, "packed", "fa2 varlen", "varlen batches")),
+        first(&candle, calls),
+        first(&candle, |file| rate(file, "prefill", &|row| row["tokens"] == 4096)),
+        first(&candle, |file| rate(file, "decode", &|row| row["context"] == 8192 && row["batch"] == 8)),
     ];
-    let pieces = [compare, compare, serving, serving, serving, candle, candle, candle];
-    let tile = |(number, piece): (Option<Number>, Option<&Piece>)| {
-        let (Number { value, says }, piece) = (number?, piece?);
-        Some(format!("<li><b>{value}</b> {}{}</li>", escape(&says), source(pack, piece)))
+    let tile = |(Number { value, says }, file): (Number, &Piece)| {
+        format!("<li><b>{value}</b> {}{}</li>", escape(&says), source(pack, file))
     };
-    let tiles: String = numbers.into_iter().zip(pieces).filter_map(tile).collect();
-    let prefills = PREFILLS.map(|of| (compare, compare.map(|piece| prefill(piece, of))));
-    let others = [(serving, serving.map(decoding)), (candle, candle.map(tokens))];
-    let plots = prefills.into_iter().chain(others).filter_map(|(piece, plot)| {
-        let plot = plot.filter(|plot| !plot.is_empty())?;
-        Some(format!("<figure>{plot}{}</figure>", source(pack, piece?)))
-    });
-    let plots: String = plots.collect();
+    let tiles: String = numbers.into_iter().flatten().map(tile).collect();
+    let has =
+        |suite: &str| compare.iter().find(|file| rows(file, "rows").iter().any(|r| r["suite"] == suite));
+    let curve = CURVES.iter().find_map(|suite| has(suite)).copied();
+    let plot = |plot: String| Some(plot).filter(|plot| !plot.is_empty());
+    let prefills = PREFILLS.map(|of| plot(prefill(&compare, of)).zip(curve));
+    let others = [first(&serving, |file| plot(decoding(file))), first(&candle, |file| plot(tokens(file)))];
+    let plots = prefills.into_iter().chain(others).flatten();
+    let plots: String =
+        plots.map(|(plot, file)| format!("<figure>{plot}{}</figure>", source(pack, file))).collect();
     if tiles.is_empty() && plots.is_empty() {
         return String::new();
     }
@@ -59,26 +59,19 @@ pub fn html(pack: &Pack) -> String {
     )
 }
 
-/// The newest file of a part, merged with other files of the same folder, because a run may write several.
-fn newest(pack: &Pack, part: &str) -> Option<Piece> {
+/// The files of a part in the folder of the newest file. A run may write several files.
+fn newest<'p>(pack: &'p Pack, part: &str) -> Vec<&'p Piece> {
     let date = |piece: &&Piece| {
         [&piece.data["date"], &pack.run(piece)["date"]].into_iter().find_map(Value::as_str).map(str::to_owned)
     };
-    let all = pack.parts.get(part)?;
-    let first = all.iter().max_by_key(date)?;
-    let mut whole = Piece { path: first.path.clone(), data: first.data.clone() };
-    for other in
-        all.iter().filter(|other| other.path != first.path && folder(&other.path) == folder(&first.path))
-    {
-        for (key, value) in other.data.as_object().into_iter().flatten() {
-            match (&mut whole.data[key.as_str()], value) {
-                (Value::Array(own), Value::Array(more)) => own.extend(more.iter().cloned()),
-                (own, value) if own.is_null() => *own = value.clone(),
-                _ => {}
-            }
-        }
-    }
-    Some(whole)
+    let all = pack.parts.get(part).map_or(&[][..], Vec::as_slice);
+    let last = all.iter().max_by_key(date).map(|newest| folder(&newest.path));
+    all.iter().filter(|piece| Some(folder(&piece.path)) == last).collect()
+}
+
+/// The first file from which `make` makes something, and what it makes.
+fn first<'p, T>(files: &[&'p Piece], make: impl Fn(&Piece) -> Option<T>) -> Option<(T, &'p Piece)> {
+    files.iter().find_map(|file| Some((make(file)?, *file)))
 }
 
 /// The card, date, commit and command of a piece.
@@ -158,7 +151,8 @@ fn rate(piece: &Piece, key: &str, which: &dyn Fn(&Value) -> bool) -> Option<Numb
 fn model(piece: &Piece) -> String {
     let of = &piece.data["model"];
     let of = of.as_array().and_then(|models| models.first()).unwrap_or(of);
-    let billions = of["parameters"].as_f64().map_or_else(String::new, |n| format!(" of {:.1}e9", n / 1e9));
+    let billions =
+        of["parameters"].as_f64().map_or_else(String::new, |n| format!(", {:.1}e9 parameters", n / 1e9));
     format!("{}{billions}", of["name"].as_str().unwrap_or("a model"))
 }
 
@@ -170,8 +164,8 @@ const CURVES: [&str; 3] = ["prefill-curve", "prefill", "hopper"];
 /// Number of queries in all sequences of a point.
 const TOKENS: u64 = 16_384;
 
-/// A plot of TFLOP/s by length, with the same number of tokens at every length.
-fn prefill(piece: &Piece, (head_dim, causal, heads): (u64, bool, u64)) -> String {
+/// A plot of TFLOP/s by length, with an equal number of tokens at every length, from the points of all files.
+fn prefill(files: &[&Piece], (head_dim, causal, heads): (u64, bool, u64)) -> String {
     let wanted = |row: &&Value| {
         let [q, k] = [&row["heads_q"], &row["heads_k"]].map(|heads| heads.as_u64());
         let tokens =
@@ -183,7 +177,8 @@ fn prefill(piece: &Piece, (head_dim, causal, heads): (u64, bool, u64)) -> String
     let of = |peer: &str| {
         let mut points: BTreeMap<u64, f64> = BTreeMap::new();
         for suite in CURVES.iter().rev() {
-            let own = rows(piece, "rows").iter().filter(|row| row["suite"] == *suite && row["peer"] == peer);
+            let all = files.iter().flat_map(|file| rows(file, "rows"));
+            let own = all.filter(|row| row["suite"] == *suite && row["peer"] == peer);
             points.extend(
                 own.filter(wanted)
                     .filter_map(|row| Some((row["seqlen_q"].as_u64()?, row["tflops"].as_f64()?))),
@@ -275,7 +270,8 @@ mod tests {
             row.extend(changes.as_object().expect("an object").clone());
             row
         };
-        let curve = serde_json::json!({"rows": [point("prefill-curve", 410.0), point("hopper", 400.0)]});
+        let rows = [point("prefill-curve", 410.0), point("hopper", 400.0)];
+        let curve = serde_json::json!({"command": "curve <2>", "rows": rows});
         let files = [("b/compare.json", new), ("b/compare-curve.json", curve), ("a/compare.json", old)];
         pack.parts.insert("compare", files.map(|(path, data)| piece(path, data)).into());
         pack.parts.insert("candle", vec![piece("b/candle.json", candle)]);
@@ -283,9 +279,10 @@ mod tests {
         for said in [
             "<b>2.00×</b> against FlashAttention-2",
             "1 problems, lowest ratio 2.00",
-            "compare &lt;1&gt;",
+            "lowest ratio 2.00<small>2026-11-22 <code>compare &lt;1&gt;</code></small>",
+            "<small> <code>curve &lt;2&gt;</code></small></figure>",
             "<b>4.00×</b> against candle-flash-attn, per call: 2 problems, lowest ratio 2.00",
-            "<b>2000</b> tokens per second, Llama of 1.5e9, decoding, 8 sequences of 8192 tokens; 1.50 ",
+            "<b>2000</b> tokens per second, Llama, 1.5e9 parameters, decoding, 8 sequences of 8192 tokens; ",
             "TFLOP/s by length (f16, causal, head dim 128, 16k tokens)",
             "FerroFlash, 1k: 410",
             "FlashAttention-2, 512: 300",

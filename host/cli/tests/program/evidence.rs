@@ -62,7 +62,8 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
 fn calls_that_lack_what_they_need_fail() {
     let folder = packed("evidence-lacking");
     let out = folder.path("out");
-    let ran = evidence(&folder, &["run", "peers-flashinfer", "candle-check", "variants-own", &out]);
+    let names = ["peers-flashinfer", "candle-check", "variants-own", "candle-check"];
+    let ran = evidence(&folder, &[&["run"][..], &names, &[&out]].concat());
     assert_eq!(ran.status.code(), Some(3), "{}", text(&ran.stderr));
     let run = fs::read_to_string(folder.0.join("out/run.json")).expect("written");
     assert_eq!(run.matches("(FAILED)").count(), 3, "{run}");
@@ -93,8 +94,12 @@ fn an_ended_call_leaves_its_report_and_begins_nothing_more() {
         assert!(ran.try_wait().expect("a child").is_none(), "it ended before its program began");
         thread::sleep(Duration::from_millis(20));
     }
-    let killed = Command::new("kill").args(["-s", "TERM", &ran.id().to_string()]).status();
-    assert!(killed.expect("kill starts").success());
+    // A second signal changes nothing.
+    for _ in 0..2 {
+        let killed = Command::new("kill").args(["-s", "TERM", &ran.id().to_string()]).status();
+        assert!(killed.expect("kill starts").success());
+        thread::sleep(Duration::from_millis(300));
+    }
     assert_eq!(ran.wait().expect("a child").code(), Some(2));
     let read = |name| fs::read_to_string(folder.0.join("out").join(name)).expect("written");
     assert_eq!(read("soak.json"), "{\"ended\": true}\n");
@@ -129,6 +134,11 @@ fn a_dry_run_leaves_what_a_call_leaves() {
     assert_eq!(commands.len(), 6, "{run}");
     assert!(commands.iter().all(|c| c.as_str().is_some_and(|c| c.starts_with("./ferroflash "))), "{run}");
     assert!(!run.to_string().contains(&folder.path("out")), "{run}");
+
+    let mut other = Command::new("sh");
+    other.arg(folder.path("evidence.sh")).args(["dry", &folder.path("out")]).env("COMMIT", "4567def");
+    let refused = other.output().expect("sh starts");
+    assert_eq!(refused.status.code(), Some(2), "a folder has one commit: {}", text(&refused.stderr));
 
     // A repeated call replaces its earlier output.
     let again = evidence(&folder, &["dry", &folder.path("out")]);
