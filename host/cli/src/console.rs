@@ -127,9 +127,8 @@ pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
     }
 }
 
-/// Returns the verdict of a command that checks kernels. `words` are the verdicts of a complete run: without and
-/// with findings. A run without findings that did not pass has ended early, or had no kernel to run
-/// (`nothing_ran`).
+/// Returns the verdict of a command that checks kernels. `words` are the verdicts without and with findings.
+/// A run without findings that did not pass has ended early, or had no kernel to run (`nothing_ran`).
 pub(super) fn verdict(passed: bool, is_wrong: bool, nothing_ran: bool, words: [&str; 2]) -> &str {
     let [right, wrong] = words;
     match (passed, is_wrong, nothing_ran) {

@@ -217,7 +217,7 @@ pub fn sweep(data: &Value) -> String {
     table.html()
 }
 
-/// The findings, then a table of every kernel. In a GPU's report, each row is a tool that checked all kernels.
+/// The findings, then a table of every kernel. In a GPU's report, each row is a tool that checks all kernels.
 pub fn sanitize(data: &Value) -> String {
     // Only the simulator has schedules.
     let is_gpu = data["schedules"].is_null();
