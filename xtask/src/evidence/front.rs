@@ -25,12 +25,12 @@ struct Number {
 /// The section as HTML, from the newest run of each kind.
 pub fn html(pack: &Pack) -> String {
     let [compare, serving, candle] = ["compare", "serving", "candle"].map(|part| newest(pack, part));
-    let prefilled = "prefill, 512 to 16384 positions, f16 and bf16";
+    let prefilled = "prefill, f16, L2 cold, 2048 to 16384 positions";
     let numbers = [
         first(&compare, |file| ratio(file, "prefill", "fa2", prefilled)),
         first(&compare, |file| ratio(file, "prefill", "cudnn", prefilled)),
-        first(&serving, |file| ratio(file, "decode", "cudnn", "decoding, dense caches, L2 cold")),
-        first(&serving, |file| ratio(file, "decode-fa2", "fa2", "decoding, dense caches, L2 cold")),
+        first(&serving, |file| ratio(file, "decode", "cudnn", "decoding, f16, dense caches, L2 cold")),
+        first(&serving, |file| ratio(file, "decode-fa2", "fa2", "decoding, f16, dense caches, L2 cold")),
         first(&serving, |file| ratio(file, "packed", "fa2 varlen", "varlen batches")),
         first(&candle, calls),
         first(&candle, |file| rate(file, "prefill", &|row| row["tokens"] == 4096)),
@@ -87,18 +87,17 @@ fn rows<'v>(piece: &'v Piece, key: &str) -> &'v [Value] {
     piece.data[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The time ratios of a suite to a peer: the geometric mean and the lowest ratio. Cold measurements are used
-/// if there are any.
+/// The time ratios of a suite to a peer in f16: the geometric mean and the lowest ratio. Cold measurements are
+/// used if there are any.
 fn ratio(piece: &Piece, suite: &str, peer: &str, what: &str) -> Option<Number> {
-    let rows = || rows(piece, "rows").iter().filter(|row| row["suite"] == suite && row["peer"] == peer);
-    // A problem that was measured both cold and hot counts once.
-    let mut ratios: BTreeMap<String, f64> = BTreeMap::new();
-    for row in rows().filter(|row| row["timing"] == "hot").chain(rows().filter(|row| row["timing"] == "cold"))
-    {
-        ratios.extend(row["ratio"].as_f64().map(|ratio| (text(&row["label"]), ratio)));
-    }
+    let f16 = |row: &&Value| !row["label"].as_str().is_some_and(|label| label.contains("bf16"));
+    let all = rows(piece, "rows").iter().filter(f16);
+    let all: Vec<_> = all.filter(|row| row["suite"] == suite && row["peer"] == peer).collect();
+    let any_cold = all.iter().any(|row| row["timing"] == "cold");
+    let all = all.into_iter().filter(|row| !any_cold || row["timing"] == "cold");
+    let ratios: Vec<_> = all.filter_map(|row| row["ratio"].as_f64()).collect();
     let (_, name) = PEERS.into_iter().find(|(known, _)| peer.starts_with(known))?;
-    let (geomean, lowest) = means(ratios.values().copied())?;
+    let (geomean, lowest) = means(ratios.iter().copied())?;
     let count = ratios.len();
     let says = format!("against {name}: {what}; {count} problems, lowest ratio {lowest:.2}");
     Some(Number { value: format!("{geomean:.2}×"), says })

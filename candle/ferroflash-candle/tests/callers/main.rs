@@ -329,6 +329,7 @@ fn mistralrs_pages() -> Result<()> {
         ([[1, 5], [1, 70], [1, 100]], None),
         ([[5, 5], [9, 70], [33, 100]], None),
         ([[1, 5], [1, 70], [1, 100]], Some(CacheScales { keys: 0.02, values: 0.02 })),
+        ([[5, 5], [9, 70], [33, 100]], Some(CacheScales { keys: 0.02, values: 0.02 })),
     ] {
         let batch = Batch::new(&lengths, &device)?;
         let dtype = if scales.is_some() { DType::U8 } else { DType::BF16 };
