@@ -87,8 +87,8 @@ fn rows<'v>(piece: &'v Piece, key: &str) -> &'v [Value] {
     piece.data[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The time ratios of a suite to a peer in f16: geometric mean and lowest. Cold measurements are used if there
-/// are any.
+/// The time ratios of a suite to a peer in f16: geometric mean and lowest. Cold measurements are used if
+/// there are any.
 fn ratio(piece: &Piece, suite: &str, peer: &str, what: &str) -> Option<Number> {
     let f16 = |row: &&Value| !row["label"].as_str().is_some_and(|label| label.contains("bf16"));
     let all = rows(piece, "rows").iter().filter(f16);
