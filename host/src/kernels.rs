@@ -40,8 +40,8 @@ pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
             "it is a kernel for caches, appends or merges; this problem needs a kernel of family forward, \
              split, packed or hopper: `ferroflash kernels --family forward`"
         } else {
-            "it must be the name of an entry or of a configuration of the lineage; `ferroflash kernels` \
-             lists them"
+            "it must be the name of a kernel, or of a configuration of the lineage (the names of the \
+             predecessor's kernels); `ferroflash kernels` lists both"
         };
         Error::invalid("config", symbol, expected)
     })

@@ -190,7 +190,7 @@ fn make_dense(f: &mut AttentionRequest<'static>) {
 const REFUSED: &[Refusal] = &[
     Refusal(|f| queries(f).batch = 0, &["batch", "1 or more"]),
     Refusal(|f| queries(f).batch = 9,
-        &["cu_seqlens_q.elements", "9", "10 or more", "batch"]),
+        &["cu_seqlens_q.elements", "9", "10 or more", "one per sequence and one more"]),
     Refusal(|f| queries(f).batch = usize::MAX, &["batch"]),
     Refusal(|f| keys(f).cu_seqlens_k.elements = 8,
         &["cu_seqlens_k.elements", "8", "9 or more"]),

@@ -23,7 +23,9 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     problem(&p)?;
     let starts = match &r.queries {
         Queries::Batched => (&CU_SEQLENS_Q, None),
-        Queries::Varlen(queries) => integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1)?,
+        Queries::Varlen(queries) => {
+            integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1, OFFSETS)?
+        }
     };
     let keys = match (&r.kv, &r.queries) {
         (KeysValues::Tensors { .. }, Queries::Varlen(_)) | (KeysValues::Varlen { .. }, Queries::Batched) => {
@@ -51,9 +53,12 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     Ok(p)
 }
 
-/// Checks an array of integers in device memory, if there is one: it must have `needed` integers.
-fn integers(name: &'static Names, index: Option<Index>, needed: usize) -> Result<Part, Error> {
-    let footprint = |index: Index| cache::index(name, &index, needed as u64, "by batch");
+/// The number of integers in an array of offsets.
+const OFFSETS: &str = "one per sequence and one more";
+
+/// Checks an array of integers in device memory, if there is one: it must have `needed` integers, `what`.
+fn integers(name: &'static Names, index: Option<Index>, needed: usize, what: &str) -> Result<Part, Error> {
+    let footprint = |index: Index| cache::index(name, &index, needed as u64, what);
     Ok((name, index.map(footprint).transpose()?))
 }
 
@@ -74,8 +79,8 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
     }
     let [starts, used] = match &r.kv {
         KeysValues::Varlen { keys, .. } => [
-            integers(&CU_SEQLENS_K, Some(keys.cu_seqlens_k), p.batch + 1)?,
-            integers(&SEQUSED_K, keys.seqused_k, p.batch)?,
+            integers(&CU_SEQLENS_K, Some(keys.cu_seqlens_k), p.batch + 1, OFFSETS)?,
+            integers(&SEQUSED_K, keys.seqused_k, p.batch, "one per sequence")?,
         ],
         KeysValues::Tensors { .. } | KeysValues::Cache(_) => [NONE; 2],
     };

@@ -112,7 +112,7 @@ pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
         Paged::Table { columns, stride, .. } => {
             let numbers = u32::try_from(columns).ok().zip(u32::try_from(stride).ok());
             let Some((1.., _)) = numbers else {
-                let value = format_args!("{columns} columns {stride} apart");
+                let value = format_args!("{columns} columns, rows {stride} entries apart");
                 return Err(Error::invalid(
                     "cache.table",
                     value,

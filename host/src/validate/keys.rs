@@ -21,9 +21,19 @@ pub(super) fn keys(p: &Problem) -> Result<(), Error> {
 }
 
 fn in_tensors(p: &Problem) -> Result<(), Error> {
-    let (Splits::Chunk(_) | Splits::Exactly(2..)) = p.splits else { return Ok(()) };
-    let feature = format_args!("{:?} of keys in tensors", p.splits);
-    Err(Error::unsupported(feature, "only requests on a KV cache take a number of splits; use Splits::Auto"))
+    match p.splits {
+        Splits::Auto | Splits::Exactly(1) => Ok(()),
+        Splits::Exactly(0) => Err(no_splits()),
+        Splits::Chunk(_) | Splits::Exactly(_) => {
+            let feature = format_args!("splits {:?} for keys in tensors", p.splits);
+            let reason = "only requests on a KV cache take a number of splits; use Splits::Auto";
+            Err(Error::unsupported(feature, reason))
+        }
+    }
+}
+
+fn no_splits() -> Error {
+    Error::invalid("splits", 0, "it must be 1 or more; use Splits::Auto")
 }
 
 fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {
@@ -58,7 +68,7 @@ fn splits(p: &Problem) -> Result<(), Error> {
             );
             return Err(Error::unsupported(feature, reason));
         }
-        Splits::Exactly(0) => return Err(Error::invalid("splits", 0, "it must be 1 or more")),
+        Splits::Exactly(0) => return Err(no_splits()),
         Splits::Exactly(count) => count.into(),
         Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
             let feature = format_args!("splits of {keys} keys");

@@ -86,7 +86,7 @@ fn without_table() -> Error {
 fn table_entries(name: &'static str, level: &Level, page: usize, rows: usize) -> Result<u64, Error> {
     let Level { columns, stride, .. } = *level;
     if columns == 0 || [columns, stride].iter().any(|n| u32::try_from(*n).is_err()) {
-        let value = format_args!("{columns} columns {stride} apart");
+        let value = format_args!("{columns} columns, rows {stride} entries apart");
         return Err(Error::invalid(name, value, "there must be 1 column or more, and both below 2^32"));
     }
     if columns.saturating_mul(page) > MAX_SEQLEN {

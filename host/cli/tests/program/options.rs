@@ -68,7 +68,7 @@ fn options_that_are_not_valid() {
     check(
         &["verify", "--config", "none"],
         2,
-        "--config none: it must be the name of an entry or of a configuration of the lineage",
+        "--config none: it must be the name of a kernel, or of a configuration of the lineage",
     );
     check(&["verify", "--soak", "-1"], 2, "unexpected argument '-1'");
     check(&["kernels", "--head-dim", "600"], 2, "no kernel matches these options");
