@@ -41,7 +41,7 @@ pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
              split, packed or hopper: `ferroflash kernels --family forward`"
         } else {
             "it must be the name of a kernel, or of a configuration of the lineage (the names of the \
-             predecessor's kernels); `ferroflash kernels` lists both"
+             predecessor's kernels); `ferroflash kernels` lists them"
         };
         Error::invalid("config", symbol, expected)
     })

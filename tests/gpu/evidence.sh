@@ -136,6 +136,10 @@ timed() {
         wait "$running"
         status=$?
     done
+    # A signal that meets `timeout` before its program's start leaves the program behind.
+    if [ -n "$ended" ] && kill -s TERM -- "-$running" 2> /dev/null; then
+        while kill -s 0 -- "-$running" 2> /dev/null; do sleep 0.2; done
+    fi
     return "$status"
 }
 
@@ -154,6 +158,11 @@ run() {
 into() {
     file=$out/$1
     shift
+    # An ended call begins no further command, and leaves the earlier output.
+    [ -z "$ended" ] || {
+        run "$@"
+        return
+    }
     run "$@" > "$file"
     [ -s "$file" ] || rm "$file"
 }
@@ -304,10 +313,13 @@ commit() {
 }
 
 # Writes the machine, date and commands of this run, and of earlier calls that this run did not repeat.
-about() {
+# Several runs may fill one folder at once: a subshell holds the lock.
+about() (
+    exec 9> "$out/.lock"
+    flock 9
     touch "$out/commands.txt"
     # If a call ran again, the new line `NAME: command` replaces the old one.
-    awk -F': ' 'NR == FNR { again[$1] = 1; next } !($1 in again)' "$COMMANDS" "$out/commands.txt" > "$COMMANDS.old"
+    awk -F': ' 'FILENAME == ARGV[1] { again[$1] = 1; next } !($1 in again)' "$COMMANDS" "$out/commands.txt" > "$COMMANDS.old"
     cat "$COMMANDS.old" "$COMMANDS" > "$out/commands.txt"
     rm "$COMMANDS.old" "$COMMANDS"
     device="PTX simulator"
@@ -319,7 +331,7 @@ about() {
 $(sed 's/^[^:]*: //' "$out/commands.txt" | quoted)
 ]}
 END
-}
+)
 
 # Ends a call after the report of the command that runs. A second signal would end that command without its report.
 ended() {
@@ -360,8 +372,10 @@ made() {
     other=$(sed -n 's/.*"commit": "\([^"]*\)".*/\1/p' "$out/run.json" 2> /dev/null)
     [ "${other:-$(commit)}" = "$(commit)" ] \
         || die "$out has the results of commit $other, and this program is commit $(commit); name another folder"
-    # Several runs may fill one folder at once.
     export COMMANDS="$out/commands.$$"
+    : > "$COMMANDS"
+    # Another run of another commit must find this commit.
+    about
     : > "$COMMANDS"
     printf '%s\n' "$@" | GPUS=$GPUS setsid xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
@@ -375,10 +389,15 @@ made() {
     # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report.
     wait "$calls"
     while kill -s 0 -- "-$calls" 2> /dev/null; do sleep 0.2; done
+    failed=0
     for name; do
-        grep -q "^$name: " "$COMMANDS" || echo "$name: $name: ended early (FAILED)" >> "$COMMANDS"
+        grep -q "^$name: " "$COMMANDS" && continue
+        failed=$((failed + 1))
+        # The outputs of an earlier run stay, and so does its command.
+        grep -q "^$name: " "$out/commands.txt" || echo "$name: $name: ended early" >> "$COMMANDS"
     done
-    failed=$(grep -c "(FAILED)$" "$COMMANDS")
+    failed=$((failed + $(grep -c "(FAILED)$" "$COMMANDS")))
+    sed -i 's/: ended early$/: ended early (FAILED)/' "$COMMANDS"
     about
     echo "$failed failed; $out/run.json says what ran" >&2
     exit "$failed"

@@ -56,7 +56,7 @@ fn options_that_are_not_valid() {
         2,
         "name a kernel for this device, or leave --config out; --profile h200 simulates a GPU that runs it",
     );
-    run(&["--config", "fwd_f16_d64"], "--config fwd_f16_d64: it must be the name of an entry");
+    run(&["--config", "fwd_f16_d64"], "--config fwd_f16_d64: it must be the name of a kernel");
     run(&["--config", ferroflash::kernels::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
     check(&["run"], 2, "--input <INPUT>");
     check(
