@@ -130,7 +130,8 @@ const CASES: &[Case] = &[
     Case("entry of another mask", |f| f.config = Some("fwd_f16_d64_causal_128x64"), Invalid, &["mask full"]),
     Case("workspace misaligned", |f| f.scratch = Scratch::workspace(6 * FAR + 8, 64),
         Invalid, &["workspace.address", "multiple of 16"]),
-    Case("workspace null", |f| f.scratch = Scratch::workspace(0, 64), Invalid, &["workspace.address: 0x0"]),
+    Case("workspace null", |f| f.scratch = Scratch::workspace(0, 64),
+        Invalid, &["workspace.address: 0x0", "device address"]),
     Case("workspace of nothing", |f| f.scratch = Scratch::workspace(6 * FAR, 0),
         Invalid, &["workspace.bytes: 0", "1 or more"]),
     Case("workspace beyond 64 bits", |f| f.scratch = Scratch::workspace(6 * FAR, u64::MAX),
@@ -139,10 +140,8 @@ const CASES: &[Case] = &[
         Invalid, &["workspace must not overlap q.address"]),
     Case("workspace over o", |f| f.scratch = Scratch::workspace(f.o.address, 1),
         Invalid, &["workspace must not overlap o.address"]),
-    Case("workspace over lse", |f| {
-        f.lse = Some(lse(5 * FAR));
-        f.scratch = Scratch::workspace(5 * FAR, 16)
-    }, Invalid, &["workspace must not overlap lse.address"]),
+    Case("workspace on lse", |f| { f.lse = Some(lse(5 * FAR)); f.scratch = Scratch::workspace(5 * FAR, 16) },
+        Invalid, &["workspace must not overlap lse.address"]),
     Case("no workspace for an entry that needs one", |f| f.config = Some("fwd_f16_d64_full_128x64_split"),
         Invalid, &["workspace.bytes: 0", "128x64_split needs 266240"]),
     Case("entry too narrow", |f| f.config = Some("fwd_f16_d32_full_128x64"), Invalid, &["head_dim 64"]),

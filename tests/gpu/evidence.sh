@@ -154,15 +154,19 @@ run() {
     echo "$call: $shown" >> "$COMMANDS"
 }
 
+# Returns whether the call goes on. An ended call only notes its further commands, and leaves their earlier outputs.
+goes_on() {
+    [ -z "$ended" ] || {
+        run "$@"
+        return 1
+    }
+}
+
 # Runs a command like `run`, and writes its output to the file.
 into() {
     file=$out/$1
     shift
-    # An ended call begins no further command, and leaves the earlier output.
-    [ -z "$ended" ] || {
-        run "$@"
-        return
-    }
+    goes_on "$@" || return
     run "$@" > "$file"
     [ -s "$file" ] || rm "$file"
 }
@@ -171,11 +175,7 @@ into() {
 program() {
     name=$1 before=$failed
     shift
-    # An ended call begins no further command, and leaves the earlier output.
-    [ -z "$ended" ] || {
-        run "$@"
-        return
-    }
+    goes_on "$@" || return
     run "$@" > "$out/$name.said" 2>&1
     passed=$([ "$failed" = "$before" ] && echo true || echo false)
     printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" "$(quoted < "$out/$name.said")" \
@@ -389,15 +389,13 @@ made() {
     # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report.
     wait "$calls"
     while kill -s 0 -- "-$calls" 2> /dev/null; do sleep 0.2; done
-    failed=0
+    failed=$(grep -c "(FAILED)$" "$COMMANDS")
     for name; do
         grep -q "^$name: " "$COMMANDS" && continue
         failed=$((failed + 1))
         # The outputs of an earlier run stay, and so does its command.
-        grep -q "^$name: " "$out/commands.txt" || echo "$name: $name: ended early" >> "$COMMANDS"
+        grep -q "^$name: " "$out/commands.txt" || echo "$name: $name: ended early (FAILED)" >> "$COMMANDS"
     done
-    failed=$((failed + $(grep -c "(FAILED)$" "$COMMANDS")))
-    sed -i 's/: ended early$/: ended early (FAILED)/' "$COMMANDS"
     about
     echo "$failed failed; $out/run.json says what ran" >&2
     exit "$failed"

@@ -282,6 +282,7 @@ mod tests {
             "<small> <code>curve &lt;2&gt;</code></small></figure>",
             "<b>4.00×</b> against candle-flash-attn, per call: 2 problems, lowest ratio 2.00",
             "<b>2000</b> tokens per second, Llama, 1.5e9 parameters, decoding, 8 sequences of 8192 tokens; ",
+            "8 sequences of 8192 tokens; 1.50 ",
             "TFLOP/s by length (f16, causal, head dim 128, 16k tokens)",
             "FerroFlash, 1k: 410",
             "FlashAttention-2, 512: 300",
