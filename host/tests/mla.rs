@@ -43,16 +43,21 @@ const fn places(slots: u64, rows: u64) -> u64 {
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
     // 16 heads fill one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 hold four. On
-    // an H200, two blocks of two stages share an SM if several sequences are split.
-    ("h200", [8, 1, 16], "mla_f16_d576_causal_16x32", 264, places(264, 16)),
-    ("h200", [7, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, places(132, 16)),
+    // an H200, two blocks of two stages share an SM if several sequences are split. Blocks of eight warps take
+    // 64 to 512 keys per SM.
+    ("h200", [1, 1, 16], "mla_f16_d576_causal_16x32_s4", 64, places(64, 16)),
+    ("h200", [2, 1, 16], "mla_f16_d576_causal_32x32", 128, places(128, 16)),
+    ("h200", [7, 1, 16], "mla_f16_d576_causal_32x32", 132, places(132, 16)),
+    ("h200", [8, 1, 16], "mla_f16_d576_causal_32x32", 132, places(132, 16)),
+    ("h200", [9, 1, 16], "mla_f16_d576_causal_16x32", 264, places(264, 16)),
     ("h200", [33, 1, 16], "mla_f16_d576_causal_16x32", 264, places(264, 16)),
     ("h200", [34, 1, 16], "mla_f16_d576_causal_16x32_s4", 132, places(132, 16)),
     ("a100", [8, 1, 16], "mla_f16_d576_causal_16x32_s4", 108, places(108, 16)),
     ("l4", [8, 1, 16], "mla_f16_d576_causal_16x32", 58, places(58, 16)),
     ("a10", [8, 1, 16], "mla_f16_d576_causal_16x32", 72, places(72, 16)),
     // The 32 rows are heads or queries.
-    ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, places(132, 32)),
+    ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32", 132, places(132, 32)),
+    ("h200", [9, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, places(132, 32)),
     ("a100", [8, 2, 16], "mla_f16_d576_causal_32x32_s4", 108, places(108, 32)),
     ("l4", [8, 1, 32], "mla_f16_d576_causal_32x32", 58, places(58, 32)),
     // More than 32 rows run in blocks of 64 rows if shared memory allows, otherwise in blocks of 32.
@@ -84,7 +89,7 @@ fn widths_in_between_and_every_batch_take_the_same_kernel() {
     let on = card("h200");
     for widths in [[288, 256], [576, 8], [16, 8], [520, 512]] {
         let planned = plan(&decode(DType::Bf16, [3, 1, 16], widths), on).expect("valid");
-        assert_eq!(planned.contract().symbol, "mla_bf16_d576_causal_16x32_s4", "{widths:?}");
+        assert_eq!(planned.contract().symbol, "mla_bf16_d576_causal_32x32", "{widths:?}");
         assert_eq!(planned.problem().head_dim, widths[0]);
     }
     for batch in [1, 7, 64, 1000] {
