@@ -3,6 +3,7 @@ its bytes.
 
     python3 mla.py --out mla.json                              # 16, 64 and 128 heads, bf16
     python3 mla.py --heads 128 --queries 1 2 --dtypes f16 bf16
+    python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4    # the portable kernel
 
 The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash, FlashMLA and FlashInfer read pages in
 random order through a block table. FlashMLA and FlashInfer run if they are installed. flex_attention and SDPA have no pages: they read
@@ -67,10 +68,10 @@ def flash_mla(q, pages, table, lengths):
     return call
 
 
-def contenders(q, pages, table, lengths, dense, peers):
+def contenders(q, pages, table, lengths, dense, peers, config):
     """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
-    launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE)
+    launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE, config=config)
 
     def ours():
         launch.enqueue()
@@ -107,7 +108,7 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     table = torch.randperm(batch * columns, device="cuda").int().reshape(batch, columns)
     lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
     dense = pages[table.long()].reshape(batch, keys, WIDTH)
-    calls, launch = contenders(q, pages, table, lengths, dense, args.peers)
+    calls, launch = contenders(q, pages, table, lengths, dense, args.peers, args.config)
     want, rounded = exact(q, dense), naive(q, dense)
     tolerance = 2 * (rounded.double() - want).abs().max().item() + 1e-5
     errors = report.judged(calls, lambda _, o: (o.double() - want).abs().max().item())
@@ -122,7 +123,8 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     print(f"{label:26} " + "  ".join(f"{name} {t:.1f}" for name, t in medians.items())
           + f"  bytes {floor['bytes']:.1f} products {floor['products']:.1f}  {size / us / 1e3:.0f} GB/s {flops / us / 1e6:.0f} TFLOP/s"
           + f"  {launch.describe()['entry']} grid {launch.describe()['grid']}" + (f"  WRONG {bad}" if bad else ""), flush=True)
-    return [{"suite": f"mla{heads}", "label": label, "inputs": "normal", "dtype": dtype, "timing": "cold", "peer": name, "us": t,
+    suite = f"mla{heads}" + (f", {args.config}" if args.config else "")
+    return [{"suite": suite, "label": label, "inputs": "normal", "dtype": dtype, "timing": "cold", "peer": name, "us": t,
              "rounds_us": times[name], "ratio": t / us, "passed": name not in bad, "error": errors[name], "tolerance": tolerance,
              **floor, "entry": launch.describe()["entry"] if name == "ferroflash" else None} for name, t in medians.items()]
 
@@ -133,6 +135,7 @@ def main():
     parser.add_argument("--queries", nargs="+", type=int, default=[1])
     parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=DTYPES)
     parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
+    parser.add_argument("--config", help="FerroFlash's kernel [default: the planner's choice]")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gb-per-s", type=float, help="memory speed [default: the card's]")

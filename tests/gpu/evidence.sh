@@ -65,11 +65,13 @@ serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and F
 serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
 serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
 mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
+mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads by the portable kernel, beside its products
 widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
 variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
 variants-own | 570 | torch OWN | variants-own.json: functions of a caller beside flex_attention
 bench | 570 | - | bench.json: FerroFlash alone, every suite
+bench-int8 | 570 | - | bench-int8.json: FerroFlash alone: int8 caches beside f16, in one process
 report | 570 | - | report.json, report.html: the report that owners of other GPUs send
 profile | 570 | torch ncu | profile.json: the headline kernels under Nsight Compute
 candle-check | 570 | CANDLE | program-candle-*.json: candle's tests, callers, and every function against f32
@@ -260,6 +262,10 @@ call() {
             ;;
         # flex_attention takes milliseconds here, and minutes to compile.
         mla) run python3 mla.py --peers flash_mla flashinfer sdpa_math --seconds $((limit - 60)) --out "$out/mla.json" ;;
+        mla-portable)
+            run python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4 --peers --seconds $((limit - 60)) \
+                --out "$out/$call.json"
+            ;;
         widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/widths.json" ;;
         variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
@@ -269,6 +275,7 @@ call() {
             run python3 "$own/variants.py" --only $names --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
         bench) into bench.json ./ferroflash bench --seconds $((limit - 40)) --json ;;
+        bench-int8) into "$call.json" ./ferroflash bench --file int8.json --timing cold --seconds $((limit - 40)) --json ;;
         report) run ./ferroflash report --seconds $((limit - 30)) --output "$out" ;;
         profile)
             run python3 nsight.py "$out/profile.json" hopper_f16_d128_full hopper_f16_d128_causal hopper_f16_d64 \
