@@ -43,8 +43,8 @@ const fn places(slots: u64, rows: u64) -> u64 {
 #[rustfmt::skip]
 const PLANS: &[Planned] = &[
     // 16 heads fill one block of 16 rows. An L4 and an A10 hold two stages, an A100 and an H200 hold four. On
-    // an H200, two blocks of two stages share an SM if several sequences are split. Blocks of eight warps take
-    // 64 to 512 keys per SM.
+    // an H200, two blocks of two stages share an SM if several sequences are split. Blocks of eight warps
+    // take 64 to 512 keys per SM.
     ("h200", [1, 1, 16], "mla_f16_d576_causal_16x32_s4", 64, places(64, 16)),
     ("h200", [2, 1, 16], "mla_f16_d576_causal_32x32", 128, places(128, 16)),
     ("h200", [7, 1, 16], "mla_f16_d576_causal_32x32", 132, places(132, 16)),

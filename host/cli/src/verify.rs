@@ -155,6 +155,9 @@ fn alone(
         bar.set_message(format!("{}, {} launches", row.name, args.soak));
         if ran.is_ok() && !ended::asked() {
             ran = agree(runner, row, args.soak, seed);
+        } else {
+            // The launches count as a case.
+            row.left += 1;
         }
     }
     bar.finish_and_clear();

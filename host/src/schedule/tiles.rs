@@ -242,9 +242,9 @@ fn mixed_order(queries: usize, entry: &AttnInfo, order: TileOrder, on: &Capabili
     order.resident(if balances { order.tiles.div_ceil(TILES) } else { at_once })
 }
 
-/// Blocks take pairs of tiles up to this ratio of the longest block's keys, pairs / single tiles. H100, causal,
-/// keys of 192 columns, 128 heads of 8192: the ratio is 1.016, and pairs take 3.80 and 4.04 ms instead of
-/// 4.59 and 4.42 ms.
+/// Blocks take pairs of tiles up to this ratio of the longest block's keys, pairs / single tiles. H100,
+/// causal, keys of 192 columns, 128 heads of 8192: the ratio is 1.016, and pairs take 3.80 and 4.04 ms
+/// instead of 4.59 and 4.42 ms.
 const PAIRED: (u64, u64) = (21, 20);
 
 /// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, a prefix

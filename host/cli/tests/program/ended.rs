@@ -21,13 +21,18 @@ fn listens(child: &mut Child) {
 }
 
 /// Starts a command, ends it by SIGTERM, and returns its output.
-fn output(args: &[&str]) -> Output {
+fn ended(args: &[&str]) -> Output {
     let mut command = ferroflash(args);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     listens(&mut child);
     // SAFETY: the call takes two numbers, and nothing has waited for the child yet.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-    let output = child.wait_with_output().expect("ends");
+    child.wait_with_output().expect("ends")
+}
+
+/// Ends a command before it has done everything, and returns its output.
+fn output(args: &[&str]) -> Output {
+    let output = ended(args);
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
     output
 }
@@ -61,6 +66,16 @@ fn what_was_done_is_reported() {
     );
     let report = end(&[&["soak", "--launches", "2"], &sim[..]].concat());
     assert!(report["kernels"].is_array());
+}
+
+/// The signal may come before or after the first problem.
+#[test]
+fn a_fuzz_run_that_solved_nothing_says_that_it_was_ended() {
+    let output = ended(&["fuzz", "--seconds", "600", "--device", "sim", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let expected = if report["solved"] == 0 { Some(5) } else { Some(0) };
+    assert_eq!(output.status.code(), expected, "{report}");
+    assert_eq!(report["error"].is_null(), report["solved"] != 0, "{report}");
 }
 
 const COMMANDS: [&[&str]; 4] = [
