@@ -69,7 +69,10 @@ mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads
 widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
 variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
+variants-long | 570 | torch | variants-long.json: the same on 8192 keys, f16 and bf16
+variants-fa4 | 570 | torch fa4 OWN | variants-fa4.json: some of them beside flex_attention's FlashAttention-4 backend
 variants-own | 570 | torch OWN | variants-own.json: functions of a caller beside flex_attention
+template | 300 | compute-sanitizer OWN | program-template-*.json: the tests of a caller's functions, with four tools
 bench | 570 | - | bench.json: FerroFlash alone, every suite
 bench-int8 | 570 | - | bench-int8.json: FerroFlash alone: int8 caches beside f16, in one process
 report | 570 | - | report.json, report.html: the report that owners of other GPUs send
@@ -147,7 +150,7 @@ timed() {
 
 # Runs a command with its time limit, and notes the command line as a user would type it, with one kernel for many.
 run() {
-    shown=$(echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|^env ||")
+    shown=$(echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|${own:-/none}|OWN|g; s|^env ||")
     echo "== $shown" >&2
     began=$(date +%s)
     # On SIGTERM, a program reports the results that it has.
@@ -269,10 +272,22 @@ call() {
         widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/widths.json" ;;
         variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        variants-long) run python3 variants.py --dtypes f16 bf16 --seqlens 8192 --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        variants-fa4)
+            [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
+            run python3 "$own/variants.py" --only alibi softcap documents prefix natten --dims 128 --seqlens 4096 --fa4 \
+                --seconds $((limit - 60)) --out "$out/$call.json"
+            ;;
+        template)
+            [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
+            for tool in memcheck racecheck synccheck initcheck; do
+                program "template-$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$own/verify-template"
+            done
+            ;;
         variants-own)
             [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
             names="user_causal user_softcap user_alibi natten sparse10 sparse30 sparse60"
-            run python3 "$own/variants.py" --only $names --seconds $((limit - 60)) --out "$out/$call.json"
+            run python3 "$own/variants.py" --only $names --seqlens 1024 4096 8192 --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
         bench) into bench.json ./ferroflash bench --seconds $((limit - 40)) --json ;;
         bench-int8) into "$call.json" ./ferroflash bench --file int8.json --timing cold --seconds $((limit - 40)) --json ;;
