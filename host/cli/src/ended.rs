@@ -43,3 +43,13 @@ pub(super) fn early(done: usize, all: usize, what: &str) -> Option<Error> {
     let why = "it was ended by a signal; the report has the results so far";
     (asked() && done < all).then(|| Error::Ended(format!("{done} of {all} {what}: {why}")))
 }
+
+/// Returns the error of a command that ended early. `whole` says for each item `what` that the device can run
+/// whether the command has done it.
+pub(super) fn early_of(whole: impl IntoIterator<Item = bool>, what: &str) -> Option<Error> {
+    let [done, left] = whole.into_iter().fold([0, 0], |[done, left], whole| match whole {
+        true => [done + 1, left],
+        false => [done, left + 1],
+    });
+    early(done, done + left, what)
+}

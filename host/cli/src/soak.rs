@@ -95,9 +95,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let able = || kernels.iter().filter(|row| row.skipped.is_none());
-    let whole = able().filter(|row| row.rounds == ROUNDS).count();
-    let early = ended::early(whole, able().count(), "kernels completed all their rounds");
+    let able = kernels.iter().filter(|row| row.skipped.is_none());
+    let early = ended::early_of(able.map(|row| row.rounds == ROUNDS), "kernels completed all their rounds");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),

@@ -108,9 +108,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let failures: usize = rows().map(|row| row.failures.len()).sum();
     let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
     let idle = || Error::nothing_ran(rows().map(|row| (&*row.name, row.skipped.is_none())), &device);
-    let able = || rows().filter(|row| row.skipped.is_none());
-    let whole = able().filter(|row| row.left == 0).count();
-    let early = ended::early(whole, able().count(), "kernels were verified completely");
+    let able = rows().filter(|row| row.skipped.is_none());
+    let early = ended::early_of(able.map(|row| row.left == 0), "kernels were verified completely");
     let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
     let report = Report {
         device: device.to_string(),
