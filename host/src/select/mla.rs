@@ -8,6 +8,8 @@ use spec::{HOPPER_MLAS, MLAS};
 
 const FEW: &str = "a latent cache, read once for keys and values: the smallest block that holds all rows of \
                    a latent head";
+const SHORT: &str = "a latent cache, read once for keys and values: splits are short, and eight warps take \
+                     less time for them than four";
 const MANY: &str = "a latent cache, read once for keys and values: more rows than a block of this device \
                     holds, so that several blocks read the same keys";
 
@@ -104,15 +106,20 @@ fn portable(q: &Query<'_>) -> Result<Choice, Error> {
         true => [blocks(e), -i64::from(e.contract.threads), e.tile_m.into(), e.stages.into()],
         false => [blocks(e), e.tile_m.into(), -i64::from(blocks_per_sm(e)), -i64::from(e.stages)],
     };
-    let fitting = MLAS.iter().filter(|e| solves(e, p));
+    let fitting = || MLAS.iter().filter(|e| solves(e, p));
     let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
-    let Some(entry) = fitting.clone().filter(runs).min_by_key(size).or_else(|| fitting.min_by_key(size))
-    else {
+    let Some(entry) = fitting().filter(runs).min_by_key(size).or_else(|| fitting().min_by_key(size)) else {
         return Err(Error::unsupported(
             format_args!("{p} on a latent cache"),
             "no kernel has these numbers of columns",
         ));
     };
     on.runs(&entry.contract)?;
-    Ok(Choice::new(entry, if row_blocks(entry, p) == 1 { FEW } else { MANY }))
+    let is_smallest = fitting().all(|e| e.tile_m >= entry.tile_m || blocks(e) > 1);
+    let reason = match (blocks(entry), is_smallest) {
+        (1, true) => FEW,
+        (1, false) => SHORT,
+        _ => MANY,
+    };
+    Ok(Choice::new(entry, reason))
 }
