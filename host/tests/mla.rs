@@ -56,8 +56,7 @@ const PLANS: &[Planned] = &[
     ("l4", [8, 1, 16], "mla_f16_d576_causal_16x32", 58, places(58, 16)),
     ("a10", [8, 1, 16], "mla_f16_d576_causal_16x32", 72, places(72, 16)),
     // The 32 rows are heads or queries.
-    ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32", 132, places(132, 32)),
-    ("h200", [9, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, places(132, 32)),
+    ("h200", [8, 1, 32], "mla_f16_d576_causal_32x32_s4", 132, places(132, 32)),
     ("a100", [8, 2, 16], "mla_f16_d576_causal_32x32_s4", 108, places(108, 32)),
     ("l4", [8, 1, 32], "mla_f16_d576_causal_32x32", 58, places(58, 32)),
     // More than 32 rows run in blocks of 64 rows if shared memory allows, otherwise in blocks of 32.
@@ -83,6 +82,19 @@ fn the_planner_takes_the_fewest_blocks_of_rows_that_the_card_holds() {
         assert!(planned.reason().contains("latent"), "{}", planned.reason());
         let is_short = *symbol == "mla_f16_d576_causal_32x32" && sizes[1] * sizes[2] <= 16;
         assert_eq!(planned.reason().contains("eight warps"), is_short, "{}", planned.reason());
+    }
+}
+
+#[test]
+fn without_a_workspace_there_are_no_short_splits() {
+    for scratch in [Scratch::None, Scratch::Fastest] {
+        let planned = plan(&decode(DType::F16, [4, 1, 16], DEEPSEEK).scratch(scratch), card("h100"));
+        let planned = planned.expect("valid");
+        let (symbol, bytes) = match scratch {
+            Scratch::None => ("mla_f16_d576_causal_16x32_s4", 0),
+            _ => ("mla_f16_d576_causal_32x32", places(132, 16)),
+        };
+        assert_eq!((planned.contract().symbol, planned.scratch_bytes().workspace), (symbol, bytes));
     }
 }
 

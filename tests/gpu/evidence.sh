@@ -72,7 +72,7 @@ variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
 variants-long | 570 | torch | variants-long.json: the same on 8192 keys, f16 and bf16
 variants-fa4 | 570 | torch fa4 OWN | variants-fa4.json: some of them beside flex_attention's FlashAttention-4 backend
 variants-own | 570 | torch OWN | variants-own.json: functions of a caller beside flex_attention
-template | 300 | compute-sanitizer OWN | program-template-*.json: the tests of a caller's functions, with four tools
+template | 570 | compute-sanitizer OWN | program-template-*.json: the tests of a caller's functions, with four tools
 bench | 570 | - | bench.json: FerroFlash alone, every suite
 bench-int8 | 570 | - | bench-int8.json: FerroFlash alone: int8 caches beside f16, in one process
 report | 570 | - | report.json, report.html: the report that owners of other GPUs send
@@ -280,6 +280,7 @@ call() {
             ;;
         template)
             [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
+            limit=$((limit / 4))
             for tool in memcheck racecheck synccheck initcheck; do
                 program "template-$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$own/verify-template"
             done

@@ -152,12 +152,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     bar.finish_and_clear();
     let result = match &failure {
         Some(failure) => Err(Error::Wrong(failure.clone())),
-        None if solved == 0 && left_out > 0 => Err(Error::Invalid(format!(
-            "no problem was solved: this build lacks the kernels of all {left_out} that were drawn"
-        ))),
         None if solved == 0 && ended::asked() => {
             Err(Error::Ended("no problem was solved: it was ended by a signal".into()))
         }
+        None if solved == 0 && left_out > 0 => Err(Error::Invalid(format!(
+            "no problem was solved: this build lacks the kernels of all {left_out} that were drawn"
+        ))),
         None if solved == 0 => {
             Err(Error::Invalid("no problem was solved in this time; give more --seconds".into()))
         }

@@ -242,16 +242,17 @@ fn mixed_order(queries: usize, entry: &AttnInfo, order: TileOrder, on: &Capabili
     order.resident(if balances { order.tiles.div_ceil(TILES) } else { at_once })
 }
 
-/// Blocks take pairs of tiles up to this ratio of the longest block's keys, pairs / single tiles. H100,
-/// causal, keys of 192 columns, 128 heads of 8192: the ratio is 1.016, and pairs take 3.80 and 4.04 ms
-/// instead of 4.59 and 4.42 ms.
+/// If the keys and values of all heads do not fit the L2 cache, blocks take pairs of tiles up to this ratio
+/// of the longest block's keys, pairs / single tiles: in pairs, all blocks are at the same heads at any time,
+/// so the cache serves more of their reads. H100, causal, keys of 192 columns, 128 heads of 8192: the ratio
+/// is 1.016, and pairs take 3.80 and 4.04 ms instead of 4.59 and 4.42 ms.
 const PAIRED: (u64, u64) = (21, 20);
 
 /// Returns the work tiles of `tile_m` queries of each persistent thread block. With a causal mask, a prefix
 /// or chunks, a block takes tiles in pairs, a long and a short one, so that all blocks have equal work (H200,
-/// causal, 16 heads of 2048, D = 128: faster than longest first). In pairs, all blocks are at the same heads
-/// at any time, so the L2 cache serves more of their reads. If pairs give some block much more work than
-/// single tiles would, blocks take single tiles. For example, 17 heads of 2048 are 136 pairs for 132 SMs.
+/// causal, 16 heads of 2048, D = 128: faster than longest first). If pairs give some block more work than
+/// single tiles would, and more than [`PAIRED`] allows, blocks take single tiles. For example, 17 heads of
+/// 2048 are 136 pairs for 132 SMs.
 ///
 /// `of_sequence` converts the index of a query block to its index within the sequence.
 fn rounds(
@@ -270,7 +271,9 @@ fn rounds(
     let counts = u64::from(order.tiles) <= 64 * u64::from(order.resident);
     let keys = |tile: WorkTile| keys_of_tile(p, mask, u64::from(of_sequence(tile.m_block)), tile_m.into());
     let most = |rounds: &TileRounds| longest(*rounds, keys);
-    let worth = |paired: &TileRounds| most(paired) * PAIRED.1 <= most(&single) * PAIRED.0;
+    let fits_l2 = order.group.get() == order.tiles / order.m_blocks;
+    let (pairs, singles) = if fits_l2 { (1, 1) } else { PAIRED };
+    let worth = |paired: &TileRounds| most(paired) * singles <= most(&single) * pairs;
     paired.filter(|paired| !counts || worth(paired)).unwrap_or(single)
 }
 
@@ -307,6 +310,8 @@ mod tests {
             // The longest block has 1.6 % more keys than with single tiles.
             (128, 4, 8192, true),
             (128, 8, 4096, true),
+            // The longest block would have 5 % more keys, and the keys of all heads fit the L2 cache.
+            (32, 32, 2560, false),
             // 136 pairs for 132 SMs.
             (17, 17, 2048, false),
             // A head has an odd number of tiles.

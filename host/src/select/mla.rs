@@ -2,8 +2,9 @@
 use super::hopper::NO_MAPS;
 use super::{ASKED, Choice, Query};
 use crate::request::Splits;
-use crate::schedule::row_blocks;
+use crate::schedule::{Decode, row_blocks};
 use crate::{AttnInfo, Error, Problem};
+use core::cmp::Reverse;
 use spec::{HOPPER_MLAS, MLAS};
 
 const FEW: &str = "a latent cache, read once for keys and values: the smallest block that holds all rows of \
@@ -80,7 +81,7 @@ fn splits_fill(q: &Query<'_>) -> bool {
 /// |---|---|---|---|
 /// | 31 | 1 x 4096 | 1.02 | |
 /// | 62 | 8 x 1024 | 1.00 | |
-/// | 124 | 2 x 8192, 4 x 4096, 16 x 1024 | 0.93, 0.93, 0.98 | |
+/// | 124 | 2 x 8192, 4 x 4096, 8 x 2048, 16 x 1024 | 0.93, 0.93, 1.00, 0.98 | |
 /// | 248 | 1 x 32768, 4 x 8192, 8 x 4096, 16 x 2048 | 0.92, 0.92, 0.89, 0.92 | 0.94 and 0.95 (first, third) |
 /// | 372 | 12 x 4096 | 0.91 | |
 /// | 496 | 8 x 8192, 16 x 4096, 32 x 2048, 64 x 1024 | 0.91, 0.95, 0.95, 0.99 | |
@@ -88,10 +89,10 @@ fn splits_fill(q: &Query<'_>) -> bool {
 /// | 993 | 16 x 8192, 32 x 4096 | 0.97, 0.97 | 1.08, 1.08 |
 /// | 1986 | 8 x 32768 | 1.01 | 1.16 |
 fn splits_are_short(q: &Query<'_>) -> bool {
-    let p = q.problem;
-    let keys = p.batch.saturating_mul(p.heads_k).saturating_mul(p.seqlen_k) / q.on.sms.max(1) as usize;
+    let (p, sequences) = (q.problem, q.problem.batch.saturating_mul(q.problem.heads_k));
+    let keys = sequences.saturating_mul(p.seqlen_k) / q.on.sms.max(1) as usize;
     let measured = q.on.compute_capability == (9, 0) && p.splits == Splits::Auto;
-    measured && (64..=512).contains(&keys)
+    measured && p.rows() <= 16 && sequences <= 64 && (64..=512).contains(&keys)
 }
 
 /// Returns the best portable entry.
@@ -100,26 +101,24 @@ fn splits_are_short(q: &Query<'_>) -> bool {
 /// Returns [`Error::Unsupported`] if no entry solves the problem on this device.
 fn portable(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let blocks_per_sm = |e: &AttnInfo| if splits_fill(q) { on.blocks_per_sm(&e.contract) } else { 0 };
-    let (short, blocks) = (splits_are_short(q), |e: &AttnInfo| i64::from(row_blocks(e, p)));
-    let size = |e: &&AttnInfo| match short {
-        true => [blocks(e), -i64::from(e.contract.threads), e.tile_m.into(), e.stages.into()],
-        false => [blocks(e), e.tile_m.into(), -i64::from(blocks_per_sm(e)), -i64::from(e.stages)],
-    };
     let fitting = || MLAS.iter().filter(|e| solves(e, p));
-    let runs = |e: &&AttnInfo| on.runs(&e.contract).is_ok();
-    let Some(entry) = fitting().filter(runs).min_by_key(size).or_else(|| fitting().min_by_key(size)) else {
+    let running = || fitting().filter(|e| on.runs(&e.contract).is_ok());
+    let most_warps = |e: &&AttnInfo| (row_blocks(e, p), Reverse(e.contract.threads), e.tile_m, e.stages);
+    let splits = |e: &&AttnInfo| {
+        Decode::new(p, e, on, |bytes| q.scratch.allows(bytes)).is_ok_and(|splits| !splits.lacks_workspace)
+    };
+    let short = splits_are_short(q).then(|| running().min_by_key(most_warps)).flatten();
+    if let Some(entry) = short.filter(splits) {
+        return Ok(Choice::new(entry, SHORT));
+    }
+    let blocks_per_sm = |e: &AttnInfo| if splits_fill(q) { on.blocks_per_sm(&e.contract) } else { 0 };
+    let size = |e: &&AttnInfo| (row_blocks(e, p), e.tile_m, Reverse(blocks_per_sm(e)), Reverse(e.stages));
+    let Some(entry) = running().min_by_key(size).or_else(|| fitting().min_by_key(size)) else {
         return Err(Error::unsupported(
             format_args!("{p} on a latent cache"),
             "no kernel has these numbers of columns",
         ));
     };
     on.runs(&entry.contract)?;
-    let is_smallest = fitting().all(|e| e.tile_m >= entry.tile_m || blocks(e) > 1);
-    let reason = match (blocks(entry), is_smallest) {
-        (1, true) => FEW,
-        (1, false) => SHORT,
-        _ => MANY,
-    };
-    Ok(Choice::new(entry, reason))
+    Ok(Choice::new(entry, if row_blocks(entry, p) == 1 { FEW } else { MANY }))
 }
