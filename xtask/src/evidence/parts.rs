@@ -214,7 +214,7 @@ pub const PARTS: &[Part] = &[
         title: "The simulator against the card",
         about: "Equal inputs on the card and in the simulator: tensor-core products bit by bit, then every \
                 kernel's outputs within the bounds of its arithmetic.",
-        how: "ferroflash agree --device gpu --json > docs/evidence/<device>/agree.json",
+        how: "ferroflash cross-check --device gpu --json > docs/evidence/<device>/agree.json",
         show: agree,
     },
     Part {
@@ -231,7 +231,7 @@ pub const PARTS: &[Part] = &[
         title: "Fuzz: random problems",
         about: "Random shapes, strides, masks and types compared with the reference. The same requests with \
                 one fault are refused, and the error names the fault.",
-        how: "ferroflash fuzz --seconds 300 --json > docs/evidence/<device>/fuzz.json",
+        how: "ferroflash fuzz --seconds 540 --json > docs/evidence/<device>/fuzz.json",
         show: fuzz,
     },
     Part {
