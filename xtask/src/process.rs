@@ -68,9 +68,12 @@ pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file())
 }
 
-/// A line on the terminal which shows that a step is running. Without a terminal, nothing is shown.
+/// A line on the terminal which shows that a step is running. Without a terminal, the step's name is printed.
 pub fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
+    if bar.is_hidden() {
+        eprintln!("{message}");
+    }
     bar.set_style(
         ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
             .unwrap_or_else(|_| ProgressStyle::default_spinner()),
