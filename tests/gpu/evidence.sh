@@ -106,10 +106,11 @@ lacks() {
     exit 1
 }
 
-# Ends a call whose programs or Python packages this machine lacks. compare.py does without FlashAttention-4 (fa4).
+# Ends a call that lacks a program, a Python package or a caller's packed folder. compare.py does without FlashAttention-4 (fa4).
 has() {
     for need in $(column "$call" 3); do
         case $need in
+            OWN) [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants" ;;
             compute-sanitizer | ncu) command -v "$need" > /dev/null || lacks "$need is not in PATH" ;;
             torch | pytest | einops | flash_mla | flashinfer)
                 python3 -c 'import importlib.util as u, sys; sys.exit(not u.find_spec(sys.argv[1]))' "$need" 2> /dev/null \
@@ -274,19 +275,16 @@ call() {
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-long) run python3 variants.py --dtypes f16 bf16 --seqlens 8192 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-fa4)
-            [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
             run python3 "$own/variants.py" --only alibi softcap documents prefix natten --dims 128 --seqlens 4096 --fa4 \
                 --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
         template)
-            [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
             limit=$((limit / 4))
             for tool in memcheck racecheck synccheck initcheck; do
                 program "template-$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$own/verify-template"
             done
             ;;
         variants-own)
-            [ -n "$own" ] || lacks "OWN names no packed folder of a caller's variants"
             names="user_causal user_softcap user_alibi natten sparse10 sparse30 sparse60"
             run python3 "$own/variants.py" --only $names --seqlens 1024 4096 8192 --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
