@@ -55,6 +55,12 @@ pub fn processor_time() -> Option<Duration> {
     of_stat(&fs::read_to_string("/proc/self/stat").ok()?)
 }
 
+/// The processor time of the process `id`, which may have ended if no one has waited for it; `None` if the
+/// system does not report the time.
+pub fn processor_time_of(id: u32) -> Option<Duration> {
+    of_stat(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+}
+
 /// The sum of the four times in `stat` of proc(5). Its second field, in parentheses, may contain any text.
 fn of_stat(stat: &str) -> Option<Duration> {
     const TICKS: u64 = 100;

@@ -7,42 +7,54 @@
 //! times the reference machine's time for ci.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::{self, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use crate::budgets::processor_time;
+use crate::budgets;
 
-/// Processor time of the work in seconds, on the reference machine. Both of its cores do the work at the same
-/// time. The budgets were measured on that machine.
+/// Processor time of the work in seconds on the reference machine, while its other core is busy. The budgets
+/// were measured on that machine.
 const REFERENCE: f64 = 0.9;
 
 /// Number of functions in the compiled source. The compiler instantiates the standard library's sort once per
 /// function.
 const FUNCTIONS: u32 = 8;
 
-/// Samples of the machine's speed during a measurement.
+/// Time between two samples. A machine's speed changes within one step of ci, which takes up to 20 minutes.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// Samples of the machine's speed during a measurement: the processor time of the work.
 #[derive(Default)]
 pub struct Calibration {
     samples: Vec<Duration>,
 }
 
 impl Calibration {
-    /// Takes a sample: compiles the source on every core at the same time, because the measured task uses all
-    /// cores. Takes no sample if the system does not report the time, or if the compiler fails.
-    pub fn sample(&mut self) {
-        let cores = thread::available_parallelism().map_or(1, |n| n.get());
-        let Some(before) = processor_time() else { return };
-        let source = &source();
-        let compiled = thread::scope(|scope| {
-            let running: Vec<_> = (0..cores).map(|core| scope.spawn(move || compile(core, source))).collect();
-            running.into_iter().all(|job| job.join().is_ok_and(|done| done))
-        });
-        let took = processor_time().unwrap_or_default().saturating_sub(before);
-        if compiled {
-            self.samples.push(took / cores as u32);
-        }
+    /// Runs `task`, and takes samples beside it until it ends. Takes no samples if the system does not report
+    /// the time of a process, or if the compiler fails.
+    pub fn during<T>(&mut self, task: impl FnOnce() -> T) -> T {
+        let (end, ended) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let sampler = scope.spawn(move || {
+                let mut samples: Vec<_> = compile().into_iter().collect();
+                while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(EVERY) {
+                    samples.extend(compile());
+                }
+                samples
+            });
+            let done = task();
+            drop(end);
+            self.samples.extend(sampler.join().unwrap_or_default());
+            done
+        })
+    }
+
+    /// The processor time of all samples.
+    pub fn cost(&self) -> Duration {
+        self.samples.iter().sum()
     }
 
     /// The time on this machine, divided by the time on the reference machine. The result is the mean of all
@@ -51,8 +63,7 @@ impl Calibration {
         if self.samples.is_empty() {
             return 1.0;
         }
-        let mean = self.samples.iter().sum::<Duration>().as_secs_f64() / self.samples.len() as f64;
-        mean / REFERENCE
+        self.cost().as_secs_f64() / self.samples.len() as f64 / REFERENCE
     }
 }
 
@@ -72,16 +83,20 @@ fn source() -> String {
     })
 }
 
-/// Compiles the source, and discards the code. Returns whether the compiler succeeded.
-fn compile(core: usize, source: &str) -> bool {
-    let object = env::temp_dir().join(format!("ferroflash-{}-{core}.o", process::id()));
+/// Compiles the source, and discards the code. Returns the processor time of the compiler.
+fn compile() -> Option<Duration> {
+    let object = env::temp_dir().join(format!("ferroflash-{}.o", process::id()));
     let mut rustc = Command::new("rustc");
     rustc.args(["-", "--crate-name", "work", "--crate-type", "lib", "-Copt-level=2", "-Ccodegen-units=1"]);
-    rustc.args(["--emit", "obj", "-o"]).arg(&object).stdin(Stdio::piped());
-    let Ok(mut running) = rustc.spawn() else { return false };
-    let written = running.stdin.take().is_some_and(|mut stdin| stdin.write_all(source.as_bytes()).is_ok());
+    rustc.args(["--emit", "obj", "-o"]).arg(&object).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = rustc.spawn().ok()?;
+    let written = running.stdin.take().map(|mut stdin| stdin.write_all(source().as_bytes()));
+    let output = running.stdout.take().map(|mut stdout| stdout.read_to_end(&mut Vec::new()));
+    // The compiler has closed its output, so it has ended. The system keeps its time until `wait`.
+    let took = budgets::processor_time_of(running.id());
     let compiled = running.wait().is_ok_and(|status| status.success());
-    fs::remove_file(object).is_ok() && compiled && written
+    let whole = written?.is_ok() && output?.is_ok() && compiled && fs::remove_file(object).is_ok();
+    took.filter(|_| whole)
 }
 
 #[cfg(test)]
@@ -95,9 +110,17 @@ mod tests {
         };
         assert_eq!(of(&[]).factor(), 1.0);
         assert!((of(&[REFERENCE, 3.0 * REFERENCE]).factor() - 2.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_task_has_samples_beside_it() {
         let mut taken = Calibration::default();
-        taken.sample();
-        assert_eq!(taken.samples.len(), usize::from(processor_time().is_some()));
-        assert!(taken.samples.iter().all(|took| *took > Duration::ZERO));
+        assert_eq!(taken.during(|| 7), 7);
+        assert_eq!(taken.samples.len(), usize::from(budgets::processor_time().is_some()));
+        let seconds = taken.cost().as_secs_f64();
+        assert!(
+            taken.samples.is_empty() || (0.1 * REFERENCE..20.0 * REFERENCE).contains(&seconds),
+            "{seconds}"
+        );
     }
 }

@@ -45,6 +45,12 @@ const UNIT_TESTS_LEFT_OUT: [(&str, &str); 2] = [
     ("ferroflash-reference", "12 unit tests of the reference, which compile the optimised crate again"),
 ];
 
+/// Tests of [`LAUNCHING`] that run on all kernels later, and not on the sample: each kernel on its edge
+/// cases, mutants of kernels (51 s on the sample), and random mixtures (15 s). They select kernels as the
+/// other tests do, so the other tests find out whether the sample lacks a kernel.
+const LATER: [&str; 3] =
+    ["every_kernel_on_its_edges", "is_noticed", "sequences_have_the_bits_of_their_own_launches"];
+
 /// The packages whose tests launch kernels.
 const LAUNCHING: [&str; 2] = ["ferroflash-cli", "ferroflash-tests"];
 
@@ -162,8 +168,7 @@ pub fn on_sample(root: &Path) -> Result {
     let mut jobs = binaries::build(root, &environment, &packages)?;
     jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
     for job in &mut jobs {
-        // This test takes long, and runs later on all kernels.
-        job.command.args(["--skip", "every_kernel_on_its_edges"]);
+        job.command.args(LATER.iter().flat_map(|test| ["--skip", test]));
     }
     queue::run(jobs, &times(root))
 }

@@ -13,7 +13,7 @@ use crate::output::{Module, Output};
 use crate::progress::{Progress, Report};
 #[cfg(feature = "ptxas")]
 use crate::report::Reporter;
-use crate::toolchain::{DeviceCompiler, workspace_root};
+use crate::toolchain::{DeviceCompiler, workspace_root, workspaces};
 use crate::{Arch, Contract, Error, Target};
 
 /// Builds a device crate to PTX.
@@ -261,7 +261,12 @@ impl CudaBuilder {
         let compiler = DeviceCompiler::locate(&workspace)?;
         let package = cargo::package_name(&crate_root)?;
         let kept = self.folder_in(&workspace);
-        let (folder, compilers) = (kept.join(&package), kept.join("compilers"));
+        // Cargo identifies `core` by the path of its sources, which is relative in a workspace that contains
+        // them. With one folder for both paths, `core` would be compiled again whenever the path changes.
+        let is_relative =
+            workspaces(&crate_root).next().is_some_and(|root| compiler.library_source.starts_with(root));
+        let compilers = if is_relative { "compilers-in-workspace" } else { "compilers" };
+        let (folder, compilers) = (kept.join(&package), kept.join(compilers));
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         Ok(Site { crate_root, workspace, compiler, package, folder, compilers })
     }

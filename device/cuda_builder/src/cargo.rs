@@ -48,6 +48,27 @@ impl Invocation<'_> {
     /// Compiles the crate with the kernels `symbols`, or with all kernels if there are no symbols. Cargo
     /// compiles only what has changed.
     pub(crate) fn compile(&self, symbols: &[&str], target_dir: &Path) -> Result<Compiled, Error> {
+        let stderr = self.run("asm", symbols, target_dir)?;
+        let release = target_dir.join(TARGET).join("release");
+        let stem = library_name(self.crate_root, self.package)?;
+        let assembly = release.join("deps").join(format!("{stem}.s"));
+        // Cargo treats the crate as stale if the linker's output is missing.
+        let linked = release.join("deps").join(format!("{stem}.ptx"));
+        fs::write(&linked, "").map_err(Error::io("write", &linked))?;
+        let ptx = fs::read_to_string(&assembly).map_err(Error::io("read", &assembly))?;
+        let ptx = in_workspace(&ptx, self.workspace);
+        let inputs = self.inputs(&release.join(format!("{stem}.d")))?;
+        Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
+    }
+
+    /// Compiles the crate's dependencies only. If this fails, [`compile`](Self::compile) reports the error.
+    pub(crate) fn compile_dependencies(&self, target_dir: &Path) {
+        // No kernel has this name. rustc checks the crate without kernels, and generates no code for it.
+        let _ = self.run("metadata", &["-"], target_dir);
+    }
+
+    /// Runs cargo, and returns the text of its standard error. rustc emits `emit` for the crate.
+    fn run(&self, emit: &str, symbols: &[&str], target_dir: &Path) -> Result<String, Error> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(&cargo);
         for (name, _) in env::vars_os().filter(|(name, _)| is_of_outer_cargo(&name.to_string_lossy())) {
@@ -78,7 +99,7 @@ impl Invocation<'_> {
         if self.verbose {
             command.arg("--verbose");
         }
-        command.args(["--", "--emit=asm"]).args(self.llvm_flags());
+        command.arg("--").arg(format!("--emit={emit}")).args(self.llvm_flags());
         // Features that kernels and `cuda_std`'s macros need. Crates need not enable these features
         // themselves.
         command.arg("-Zcrate-attr=feature(abi_ptx, asm_experimental_arch)");
@@ -105,15 +126,7 @@ impl Invocation<'_> {
             let arch = self.arch.name();
             return Err(Error::Compile { arch, status: output.status, stderr: stderr.into_owned() });
         }
-        let release = target_dir.join(TARGET).join("release");
-        let stem = library_name(self.crate_root, self.package)?;
-        let assembly = release.join("deps").join(format!("{stem}.s"));
-        // Cargo treats the crate as stale if the linker's output is missing.
-        let linked = release.join("deps").join(format!("{stem}.ptx"));
-        fs::write(&linked, "").map_err(Error::io("write", &linked))?;
-        let ptx = fs::read_to_string(&assembly).map_err(Error::io("read", &assembly))?;
-        let inputs = self.inputs(&release.join(format!("{stem}.d")))?;
-        Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
+        Ok(stderr.into_owned())
     }
 
     /// All inputs that determine the result and may differ between builds, except for the sources.
@@ -146,9 +159,9 @@ impl Invocation<'_> {
             // This pass clones barriers into both arms of a branch that threads of one warp take differently,
             // which is wrong.
             "-Zmir-enable-passes=-JumpThreading".to_owned(),
-            // This argument makes the text independent of the machine.
+            // This argument makes the text independent of the machine. No flag names the workspace
+            // (`in_workspace`): with other flags for each workspace, cargo would compile `core` for each.
             format!("--remap-path-prefix={}=rust-src", self.compiler.library_source.display()),
-            format!("--remap-path-prefix={}=.", self.workspace.display()),
         ]
     }
 
@@ -189,6 +202,18 @@ impl Invocation<'_> {
         inputs.extend(shared.into_iter().filter(|file| file.is_file()));
         Ok(inputs.into_iter().collect())
     }
+}
+
+/// The text with the paths of the workspace's files relative to the workspace. The text is then independent
+/// of the workspace's place. The text has paths in `.file` lines and in the comments of `.loc` lines.
+fn in_workspace(ptx: &str, workspace: &Path) -> String {
+    if workspace.parent().is_none() {
+        return ptx.to_owned();
+    }
+    let folder = workspace.display();
+    ["\"", " "]
+        .iter()
+        .fold(ptx.to_owned(), |text, before| text.replace(&format!("{before}{folder}/"), before))
 }
 
 /// The package name in a crate's manifest.

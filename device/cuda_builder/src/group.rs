@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::SystemTime;
-use std::{fs, thread};
 
 use crate::cache::{Cache, Made, State};
 use crate::cargo::{Compiled, Invocation};
 use crate::module::Ptx;
 use crate::progress::Progress;
+use crate::workplace::{Workplace, cores};
 use crate::{Contract, Error, stamp};
 
-/// Every compiler compiles `core` for itself. A compiler that compiles this number of entries spends half of
-/// its time on `core`.
+/// The least number of entries per compiler. Every compiler checks the whole crate, which takes about as long
+/// as two entries.
 const WORTH_A_COMPILER: usize = 4;
 
 /// Largest number of entries per run of a compiler. At the end of each run, the cache receives the modules of
@@ -100,6 +101,7 @@ impl Group<'_> {
         let started = SystemTime::now();
         let asked: BTreeSet<_> = missing.iter().map(|wanted| wanted.symbol).collect();
         let (compilers, batches) = self.deal(missing);
+        Workplace::fill(&self.compilers, compilers, |folder| self.invocation.compile_dependencies(folder))?;
         let queue = Mutex::new(batches.into_iter());
         let done = Mutex::new((built, Vec::new()));
         let work = |n: usize| -> Result<(), Error> {
@@ -183,40 +185,6 @@ impl Group<'_> {
         let batch = |n: usize| wanted.iter().skip(n).step_by(batches).copied().collect::<Vec<_>>();
         (compilers, (0..batches).map(batch).filter(|batch| !batch.is_empty()).collect())
     }
-}
-
-/// A folder in which one compiler works at a time.
-struct Workplace {
-    folder: PathBuf,
-    /// The lock, which is held until this file is closed.
-    lock: fs::File,
-}
-
-impl Workplace {
-    /// Takes one of the `count` working folders in `compilers`: number `n`, or, if it is in use, another
-    /// folder that is free. If no folder is free, waits for number `n`.
-    fn take(compilers: &Path, n: usize, count: usize) -> Result<Self, Error> {
-        fs::create_dir_all(compilers).map_err(Error::io("create", compilers))?;
-        let open = |n: usize| {
-            let folder = compilers.join(format!("shard-{n}"));
-            let lock = folder.with_extension("lock");
-            let file = fs::File::create(&lock).map_err(Error::io("create", &lock))?;
-            Ok::<_, Error>(Workplace { folder, lock: file })
-        };
-        for n in (0..count).map(|next| (n + next) % count) {
-            let place = open(n)?;
-            if place.lock.try_lock().is_ok() {
-                return Ok(place);
-            }
-        }
-        let place = open(n)?;
-        place.lock.lock().map_err(Error::io("lock", &place.folder))?;
-        Ok(place)
-    }
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// An entry to compile, and its index among the requested entries.

@@ -43,6 +43,7 @@ pub mod sass;
 mod scan;
 pub mod stamp;
 pub mod toolchain;
+mod workplace;
 
 pub use arch::Arch;
 pub use builder::CudaBuilder;

@@ -219,11 +219,16 @@ impl CudaTool {
 /// otherwise `crate_root` itself. The search does not leave the repository: a checkout that is a submodule of
 /// another workspace is independent.
 pub fn workspace_root(crate_root: &Path) -> PathBuf {
+    workspaces(crate_root).last().unwrap_or(crate_root).to_owned()
+}
+
+/// The folders above `crate_root` whose manifests have a `[workspace]` table, innermost first. Cargo uses the
+/// first one.
+pub(crate) fn workspaces(crate_root: &Path) -> impl Iterator<Item = &Path> {
     let is_workspace = |folder: &&Path| {
         fs::read_to_string(folder.join("Cargo.toml"))
             .is_ok_and(|text| text.lines().any(|line| line.trim_start().starts_with("[workspace")))
     };
     let depth = crate_root.ancestors().position(|folder| folder.join(".git").exists());
-    let inside = crate_root.ancestors().take(depth.map_or(usize::MAX, |depth| depth + 1));
-    inside.filter(is_workspace).last().unwrap_or(crate_root).to_owned()
+    crate_root.ancestors().take(depth.map_or(usize::MAX, |depth| depth + 1)).filter(is_workspace)
 }
