@@ -103,6 +103,8 @@ fn mixtures() {
     let layouts = [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)];
     let of = |pair: Pair| mixtures.map(|mixture| (pair, mixture));
     for (pair, (queries, keys)) in pairs().into_iter().flat_map(of) {
+        // `sequences_have_the_bits_of_their_own_launches` launches these kernels.
+        assert!(is_carried(pair.decode) && is_carried(pair.paged), "{} and {}", pair.decode, pair.paged);
         for (pages, counters) in layouts {
             let case = DecodeCase { counters, ..case(pair.few, queries, keys, pages) };
             let (attention, memory) = (attention(&pair), DecodeMemory::new(&case));

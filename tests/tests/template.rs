@@ -45,8 +45,7 @@ fn outside(name: &str, files: &BTreeMap<String, String>, here: impl Fn(&str) -> 
 /// out.
 fn cargo(folder: &Path, arguments: &[&str]) -> String {
     let compiler = DeviceCompiler::locate(&repository()).unwrap();
-    // The builds share this folder, so that `core` is compiled once.
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("template");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(arguments).args(["--quiet", "--offline"]).current_dir(folder);
     cargo.envs([(RUSTC_VARIABLE, compiler.rustc), ("CARGO_TARGET_DIR", target)]);

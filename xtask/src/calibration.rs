@@ -23,8 +23,9 @@ const REFERENCE: f64 = 0.9;
 /// function.
 const FUNCTIONS: u32 = 8;
 
-/// Time between two samples. A machine's speed changes within one step of ci, which takes up to 20 minutes.
-const EVERY: Duration = Duration::from_secs(30);
+/// Time from one sample to the next, and from the start of a task to its first sample. A machine's speed
+/// changes within one step of ci, which takes up to 20 minutes.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// Samples of the machine's speed during a measurement: the processor time of the work.
 #[derive(Default)]
@@ -36,11 +37,15 @@ impl Calibration {
     /// Runs `task`, and takes samples beside it until it ends. Takes no samples if the system does not report
     /// the time of a process, or if the compiler fails.
     pub fn during<T>(&mut self, task: impl FnOnce() -> T) -> T {
+        self.every(PAUSE, task)
+    }
+
+    fn every<T>(&mut self, pause: Duration, task: impl FnOnce() -> T) -> T {
         let (end, ended) = mpsc::channel::<()>();
         thread::scope(|scope| {
             let sampler = scope.spawn(move || {
-                let mut samples: Vec<_> = compile().into_iter().collect();
-                while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(EVERY) {
+                let mut samples = Vec::new();
+                while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) {
                     samples.extend(compile());
                 }
                 samples
@@ -92,7 +97,8 @@ fn compile() -> Option<Duration> {
     let mut running = rustc.spawn().ok()?;
     let written = running.stdin.take().map(|mut stdin| stdin.write_all(source().as_bytes()));
     let output = running.stdout.take().map(|mut stdout| stdout.read_to_end(&mut Vec::new()));
-    // The compiler has closed its output, so it has ended. The system keeps its time until `wait`.
+    // The compiler has closed its output, so it has ended or is about to. The system keeps its time until
+    // `wait`.
     let took = budgets::processor_time_of(running.id());
     let compiled = running.wait().is_ok_and(|status| status.success());
     let whole = written?.is_ok() && output?.is_ok() && compiled && fs::remove_file(object).is_ok();
@@ -116,6 +122,9 @@ mod tests {
     fn a_task_has_samples_beside_it() {
         let mut taken = Calibration::default();
         assert_eq!(taken.during(|| 7), 7);
+        assert!(taken.samples.is_empty(), "the task is short");
+        let pause = Duration::from_millis(100);
+        taken.every(pause, || thread::sleep(2 * pause));
         assert_eq!(taken.samples.len(), usize::from(budgets::processor_time().is_some()));
         let seconds = taken.cost().as_secs_f64();
         assert!(

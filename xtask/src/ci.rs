@@ -84,9 +84,11 @@ pub fn ci(root: &Path) -> Result {
     let (mut failed, mut costs) = (Vec::new(), Vec::new());
     let mut pace = Calibration::default();
     for (name, step) in steps {
-        let (start, before) = (Instant::now(), budgets::processor_time().unwrap_or_default());
+        let (start, before) =
+            (Instant::now(), budgets::processor_time().unwrap_or_default().saturating_sub(pace.cost()));
         let outcome = pace.during(step);
-        let processor = budgets::processor_time().unwrap_or_default().saturating_sub(before).as_secs_f64();
+        let after = budgets::processor_time().unwrap_or_default().saturating_sub(pace.cost());
+        let processor = after.saturating_sub(before).as_secs_f64();
         let cost = format!("{:.0} s, {processor:.0} s of processors", start.elapsed().as_secs_f64());
         match outcome {
             Ok(()) => println!("ci: {name}: ok ({cost})"),

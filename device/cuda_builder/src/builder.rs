@@ -264,7 +264,7 @@ impl CudaBuilder {
         // Cargo identifies `core` by the path of its sources, which is relative in a workspace that contains
         // them. With one folder for both paths, `core` would be compiled again whenever the path changes.
         let is_relative =
-            workspaces(&crate_root).next().is_some_and(|root| compiler.library_source.starts_with(root));
+            compiler.library_source.starts_with(workspaces(&crate_root).next().unwrap_or(&crate_root));
         let compilers = if is_relative { "compilers-in-workspace" } else { "compilers" };
         let (folder, compilers) = (kept.join(&package), kept.join(compilers));
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;

@@ -56,14 +56,13 @@ impl Invocation<'_> {
         let linked = release.join("deps").join(format!("{stem}.ptx"));
         fs::write(&linked, "").map_err(Error::io("write", &linked))?;
         let ptx = fs::read_to_string(&assembly).map_err(Error::io("read", &assembly))?;
-        let ptx = in_workspace(&ptx, self.workspace);
         let inputs = self.inputs(&release.join(format!("{stem}.d")))?;
         Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
     }
 
     /// Compiles the crate's dependencies only. If this fails, [`compile`](Self::compile) reports the error.
     pub(crate) fn compile_dependencies(&self, target_dir: &Path) {
-        // No kernel has this name. rustc checks the crate without kernels, and generates no code for it.
+        // No kernel has this name, so rustc checks the crate without its kernels. rustc generates no code.
         let _ = self.run("metadata", &["-"], target_dir);
     }
 
@@ -159,9 +158,10 @@ impl Invocation<'_> {
             // This pass clones barriers into both arms of a branch that threads of one warp take differently,
             // which is wrong.
             "-Zmir-enable-passes=-JumpThreading".to_owned(),
-            // This argument makes the text independent of the machine. No flag names the workspace
-            // (`in_workspace`): with other flags for each workspace, cargo would compile `core` for each.
+            // These arguments make the text independent of the machine. Cargo compiles all crates again if an
+            // argument changes, so two workspaces with one build folder never use each other's crates.
             format!("--remap-path-prefix={}=rust-src", self.compiler.library_source.display()),
+            format!("--remap-path-prefix={}=.", self.workspace.display()),
         ]
     }
 
@@ -202,18 +202,6 @@ impl Invocation<'_> {
         inputs.extend(shared.into_iter().filter(|file| file.is_file()));
         Ok(inputs.into_iter().collect())
     }
-}
-
-/// The text with the paths of the workspace's files relative to the workspace. The text is then independent
-/// of the workspace's place. The text has paths in `.file` lines and in the comments of `.loc` lines.
-fn in_workspace(ptx: &str, workspace: &Path) -> String {
-    if workspace.parent().is_none() {
-        return ptx.to_owned();
-    }
-    let folder = workspace.display();
-    ["\"", " "]
-        .iter()
-        .fold(ptx.to_owned(), |text, before| text.replace(&format!("{before}{folder}/"), before))
 }
 
 /// The package name in a crate's manifest.

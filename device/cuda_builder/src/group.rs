@@ -13,8 +13,8 @@ use crate::progress::Progress;
 use crate::workplace::{Workplace, cores};
 use crate::{Contract, Error, stamp};
 
-/// The least number of entries per compiler. Every compiler checks the whole crate, which takes about as long
-/// as two entries.
+/// The number of entries that are worth a compiler. Every compiler checks the whole crate, which takes about
+/// as long as two entries.
 const WORTH_A_COMPILER: usize = 4;
 
 /// Largest number of entries per run of a compiler. At the end of each run, the cache receives the modules of

@@ -222,8 +222,7 @@ pub fn workspace_root(crate_root: &Path) -> PathBuf {
     workspaces(crate_root).last().unwrap_or(crate_root).to_owned()
 }
 
-/// The folders above `crate_root` whose manifests have a `[workspace]` table, innermost first. Cargo uses the
-/// first one.
+/// The folders above `crate_root` whose manifests have a `[workspace]` table, innermost first.
 pub(crate) fn workspaces(crate_root: &Path) -> impl Iterator<Item = &Path> {
     let is_workspace = |folder: &&Path| {
         fs::read_to_string(folder.join("Cargo.toml"))

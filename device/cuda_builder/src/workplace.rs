@@ -1,5 +1,5 @@
-//! The working folders of compilers. Builds of different crates use the same folders, so that `core` and the
-//! other dependencies are compiled once.
+//! The working folders of compilers. Builds of different crates use the same folders, so that they find
+//! `core` and other dependencies compiled.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io, thread};
@@ -27,10 +27,11 @@ impl Workplace {
         Ok(place)
     }
 
-    /// Fills the new folders among the first `count` folders in `compilers`. `compile` compiles the
-    /// dependencies of a crate in a folder. It works in the first folder only, and the other folders are
-    /// copies. `core` alone takes half a minute, so that two compilers with empty folders would take twice as
-    /// much processor time. A folder that another build uses stays as it is.
+    /// Fills the new folders among the first `count` folders in `compilers`, except the first, with copies of
+    /// the first. Before that, `compile` compiles the dependencies of a crate in the first folder.
+    /// `core` alone takes half a minute, and two compilers with empty folders would take twice as much
+    /// processor time. A folder that another build uses stays as it is. If a copy fails, its folder stays
+    /// new, and cargo fills it.
     pub(crate) fn fill(compilers: &Path, count: usize, compile: impl Fn(&Path)) -> Result<(), Error> {
         let others = (1..count).map(|n| Self::open(compilers, n)).collect::<Result<Vec<_>, _>>()?;
         let others: Vec<_> = others.into_iter().filter(Self::is_new).filter_map(Self::if_free).collect();
@@ -38,15 +39,16 @@ impl Workplace {
             return Ok(());
         }
         let Some(first) = Self::open(compilers, 0)?.if_free() else { return Ok(()) };
-        if first.is_new() {
-            compile(&first.folder);
-        }
+        // An interrupted build may have left a part of the dependencies, and a compiler that still writes.
+        // Cargo compiles the rest, and waits for that compiler.
+        compile(&first.folder);
         for place in others.iter().filter(|place| place.is_new() && !first.is_new()) {
             // An interrupted copy keeps this name, so the next build does not mistake it for a whole folder.
             let part = place.folder.with_extension("part");
-            copy(&first.folder, &part)
-                .and_then(|()| fs::rename(&part, &place.folder))
-                .map_err(Error::io("copy", &first.folder))?;
+            let _ = fs::remove_dir_all(&part);
+            if copy(&first.folder, &part).and_then(|()| fs::rename(&part, &place.folder)).is_err() {
+                let _ = fs::remove_dir_all(&part);
+            }
         }
         Ok(())
     }
@@ -70,18 +72,20 @@ impl Workplace {
     }
 }
 
-/// Copies a folder. Cargo compares modification times, so each copy keeps the time of its original.
+/// Copies a folder without its links. Cargo compares modification times, so each copy keeps the time of its
+/// original.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (original, copied) = (entry.path(), to.join(entry.file_name()));
-        if original.is_dir() {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
             copy(&original, &copied)?;
-        } else {
+        } else if kind.is_file() {
             fs::copy(&original, &copied)?;
-            let time = fs::metadata(&original)?.modified()?;
-            fs::File::options().write(true).open(&copied)?.set_modified(time)?;
+            // A copy of a file that is read-only can be opened for reading only.
+            fs::File::open(&copied)?.set_modified(entry.metadata()?.modified()?)?;
         }
     }
     Ok(())
@@ -104,7 +108,13 @@ mod tests {
         let compile = |folder: &Path| {
             compiled.set(compiled.get() + 1);
             fs::create_dir_all(folder.join("deps")).unwrap();
-            fs::write(folder.join("deps/core"), "core").unwrap();
+            let core = folder.join("deps/core");
+            if !core.exists() {
+                fs::write(&core, "core").unwrap();
+                let mut read_only = fs::metadata(&core).unwrap().permissions();
+                read_only.set_readonly(true);
+                fs::set_permissions(&core, read_only).unwrap();
+            }
         };
         let modified = |n: usize| {
             fs::metadata(compilers.join(format!("shard-{n}/deps/core"))).and_then(|file| file.modified()).ok()
@@ -118,9 +128,15 @@ mod tests {
         assert_eq!(compiled.get(), 1);
         assert!(modified(0).is_some() && modified(1) == modified(0) && modified(2).is_none());
         drop(used);
+        // The rest of an interrupted copy is not used.
+        fs::create_dir_all(compilers.join("shard-2.part/deps")).unwrap();
+        fs::write(compilers.join("shard-2.part/deps/torn"), "co").unwrap();
         Workplace::fill(&compilers, 3, compile).unwrap();
-        assert_eq!((compiled.get(), modified(2)), (1, modified(0)));
-        // A crate that does not compile leaves no folder behind, and no copies.
+        assert_eq!((compiled.get(), modified(2)), (2, modified(0)));
+        assert!(!compilers.join("shard-2/deps/torn").exists());
+        Workplace::fill(&compilers, 3, compile).unwrap();
+        assert_eq!(compiled.get(), 2, "no folder is new");
+        // Without a first folder, there are no copies.
         fs::remove_dir_all(&compilers).unwrap();
         Workplace::fill(&compilers, 2, |_| ()).unwrap();
         assert!(!compilers.join("shard-1").exists());

@@ -78,8 +78,7 @@ fn the_readmes_program_builds_and_runs() {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(task).args(["--quiet", "--offline"]).current_dir(&folder).envs([
             (RUSTC_VARIABLE, compiler.rustc.clone()),
-            // `tests/template.rs` uses this folder too, so that `core` is compiled once.
-            ("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside")),
+            ("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme")),
         ]);
         // This repository sets the environment variable for its own builds. On a reader's machine, it is not
         // set.
