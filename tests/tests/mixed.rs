@@ -5,14 +5,14 @@ use ferroflash::kernels::Contract;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, DECODES, HOPPERS_PAGED, MIXED_FEW, PAGED, beside, combine_of};
-use ferroflash::{Attention, DType, Error};
+use ferroflash::{Attention, DType, Error, Plan};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{self, check_garbage};
 use ferroflash_tests::{is_carried, is_thorough};
 use ptx_sim::Options;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+use reference::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, Random};
 
 /// The kernels of a mixed batch.
 #[derive(Clone, Copy)]
@@ -88,6 +88,22 @@ fn lengths(case: &DecodeCase) -> Vec<i32> {
     case.filled.iter().map(|n| *n as i32).collect()
 }
 
+/// Launches a case by an earlier plan or by a new one, and checks the results. `config` names the kernel of a
+/// new plan.
+fn launch(
+    attention: &Attention<SimDriver>,
+    case: &DecodeCase,
+    config: Option<&str>,
+    plan: Option<&Plan>,
+) -> (Plan, DecodeOutcome) {
+    let memory = DecodeMemory::new(case);
+    let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
+    let (plan, outcome) = loaded.run(plan, &lengths(case)).expect("a launch");
+    let wrong = memory.judge(&outcome, &lengths(case)).expect("a case");
+    assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
+    (plan, outcome)
+}
+
 /// Tests batches of no sequences, of sequences for decode only, of sequences for prefill only, and of
 /// sequences on both sides of the threshold.
 #[test]
@@ -107,14 +123,10 @@ fn mixtures() {
         assert!(is_carried(pair.decode) && is_carried(pair.paged), "{} and {}", pair.decode, pair.paged);
         for (pages, counters) in layouts {
             let case = DecodeCase { counters, ..case(pair.few, queries, keys, pages) };
-            let (attention, memory) = (attention(&pair), DecodeMemory::new(&case));
             // These sequences are too short for the planner to choose Hopper's kernel.
             let config = (pair.card == "h200").then_some(pair.few.contract.symbol);
-            let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
-            let (plan, outcome) = loaded.run(None, &lengths(&case)).expect("a launch");
+            let (plan, _) = launch(&attention(&pair), &case, config, None);
             assert_eq!(plan.contract().symbol, pair.few.contract.symbol);
-            let wrong = memory.judge(&outcome, &lengths(&case)).expect("a case");
-            assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
         }
     }
 }
@@ -132,13 +144,8 @@ fn other_mixtures_under_one_plan() {
         let (attention, mut plan) = (attention(&pair), None);
         for (queries, keys) in mixtures {
             let case = DecodeCase { max_k: 300, ..case(&queries, &keys) };
-            let memory = DecodeMemory::new(&case);
             let config = Some(pair.few.contract.symbol);
-            let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
-            let (used, outcome) = loaded.run(plan.as_ref(), &lengths(&case)).expect("a launch");
-            let wrong = memory.judge(&outcome, &lengths(&case)).expect("a case");
-            assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
-            plan = Some(used);
+            plan = Some(launch(&attention, &case, config, plan.as_ref()).0);
         }
     }
 }
@@ -147,12 +154,8 @@ fn other_mixtures_under_one_plan() {
 type Bits = Vec<(Vec<u16>, Vec<u32>)>;
 
 fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bits {
-    let memory = DecodeMemory::new(case);
-    let mut loaded = LoadedDecode::new(attention, &memory, Some(config)).expect("a plan");
-    let (plan, outcome) = loaded.run(None, &lengths(case)).expect("a launch");
+    let (plan, outcome) = launch(attention, case, Some(config), None);
     assert_eq!(plan.contract().symbol, config);
-    let wrong = memory.judge(&outcome, &lengths(case)).expect("a case");
-    assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
     let sequences = (0..case.filled.len()).map(|b| outcome.bits(b));
     sequences.map(|(o, lse)| (o.to_vec(), lse.to_vec())).collect()
 }

@@ -57,8 +57,13 @@ impl Calibration {
         })
     }
 
+    /// The processor time of this process and its children without the samples, if the system reports the time.
+    pub fn time_of_tasks(&self) -> Option<Duration> {
+        Some(budgets::processor_time()?.saturating_sub(self.cost()))
+    }
+
     /// The processor time of all samples.
-    pub fn cost(&self) -> Duration {
+    fn cost(&self) -> Duration {
         self.samples.iter().sum()
     }
 

@@ -84,10 +84,9 @@ pub fn ci(root: &Path) -> Result {
     let (mut failed, mut costs) = (Vec::new(), Vec::new());
     let mut pace = Calibration::default();
     for (name, step) in steps {
-        let (start, before) =
-            (Instant::now(), budgets::processor_time().unwrap_or_default().saturating_sub(pace.cost()));
+        let (start, before) = (Instant::now(), pace.time_of_tasks().unwrap_or_default());
         let outcome = pace.during(step);
-        let after = budgets::processor_time().unwrap_or_default().saturating_sub(pace.cost());
+        let after = pace.time_of_tasks().unwrap_or_default();
         let processor = after.saturating_sub(before).as_secs_f64();
         let cost = format!("{:.0} s, {processor:.0} s of processors", start.elapsed().as_secs_f64());
         match outcome {
@@ -100,8 +99,7 @@ pub fn ci(root: &Path) -> Result {
         costs.push(format!("ci: {name:8} {cost}"));
     }
     println!("{}\nci: all      {:.0} s", costs.join("\n"), begun.elapsed().as_secs_f64());
-    if let Some(used) = budgets::processor_time() {
-        let used = used.saturating_sub(pace.cost());
+    if let Some(used) = pace.time_of_tasks() {
         let (minutes, factor) = (used.as_secs_f64() / 60.0, pace.factor());
         println!(
             "ci: {minutes:.0} minutes of processor time, at {factor:.2} times the reference machine's cost"

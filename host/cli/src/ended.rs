@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 /// signal to the process and to its group.
 const TOGETHER: Duration = Duration::from_secs(1);
 
+/// The name of the thread that receives signals. From its start on, no signal is lost. The handlers are
+/// installed a moment earlier, and a signal in that moment has no effect.
+const THREAD: &str = "signals";
+
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Installs handlers. The first SIGTERM or SIGINT asks the command to end with a partial report. A signal
@@ -20,7 +24,7 @@ pub(super) fn listen() {
     ONCE.call_once(|| {
         // If no handler can be installed, a signal ends the process, as it does by default.
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
-        thread::spawn(move || {
+        let receive = move || {
             let mut first = None;
             for signal in signals.forever() {
                 let begun: &mut Instant = first.get_or_insert_with(Instant::now);
@@ -28,7 +32,8 @@ pub(super) fn listen() {
                     std::process::exit(128 + signal);
                 }
             }
-        });
+        };
+        thread::Builder::new().name(THREAD.into()).spawn(receive).expect("the system starts a thread");
     });
 }
 
