@@ -55,8 +55,9 @@ fn handing_over_costs_no_more_among_many() {
         let start = Instant::now();
         assert_eq!(run(body), (BLOCKS, vec![]), "{what}");
         let seconds = start.elapsed().as_secs();
-        // This took 2 s on one core; it once took 154 s for an eighth of the blocks.
-        assert!(seconds < 120, "{what}: {seconds} s");
+        // This took 2 s on one core; it once took 154 s for an eighth of the blocks. The limit allows for a
+        // machine that stalls.
+        assert!(seconds < 600, "{what}: {seconds} s");
     }
 }
 

@@ -133,8 +133,10 @@ whole() {
 # Runs a command with its time limit. `timeout` and the command are a process group of their own, so the trap of
 # `one` sends its signal to `timeout`.
 timed() {
+    running=
     timeout -k 25 "$limit" "$@" &
     running=$!
+    [ "$ended" != early ] || kill -s TERM "$running" 2> /dev/null
     wait "$running"
     status=$?
     # Each signal ends a `wait`.
@@ -355,22 +357,30 @@ END
 )
 
 # Ends a call after the report of the command that runs. A second signal would end that command without its report.
+# A command that has no process number yet gets the signal as soon as it has one.
 ended() {
     [ -n "$ended" ] || [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null
-    ended=yes
+    ended=${ended:-${running:-early}}
 }
 
 # Makes one call. The exit code says whether a command failed.
 one() {
     call=$1 tests=${PEER_TESTS:-} infer=${FLASHINFER_TESTS:-} base=${BASE:-} candle=${CANDLE:-} own=${OWN:-}
     limit=$(column "$call" 2)
-    [ "${SECONDS_OF_CALL:-999}" -gt "${limit:-120}" ] || limit=$SECONDS_OF_CALL
-    : "${limit:=120}"
+    # Dry runs have no line in the table.
+    : "${limit:=570}"
+    [ "${SECONDS_OF_CALL:-999}" -gt "$limit" ] || limit=$SECONDS_OF_CALL
     failed=0 ended='' running='' peers="fa2 cudnn fa4"
     trap ended TERM INT HUP
     has
     call
     exit $((failed > 0))
+}
+
+# Ends all calls: their process group, or the process that has yet to make the group.
+end_calls() {
+    ended=yes
+    [ -z "$calls" ] || kill -s TERM -- "-$calls" 2> /dev/null || kill -s TERM "$calls" 2> /dev/null
 }
 
 # Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.
@@ -398,14 +408,16 @@ made() {
     # Another run of another commit must find this commit.
     about
     : > "$COMMANDS"
+    # If this script is ended, its calls end too, with the results that they have.
+    calls='' ended=''
+    trap end_calls TERM INT HUP
     printf '%s\n' "$@" | GPUS=$GPUS setsid xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
         export CUDA_VISIBLE_DEVICES=$SLOT
         exec taskset -c "$((SLOT * $1))-$((SLOT * $1 + $1 - 1))" sh ./evidence.sh one "$2" "$3"' \
         - "$cores" NAME "$out" &
     calls=$!
-    # If this script is ended, its calls end too, with the results that they have.
-    trap 'kill -s TERM -- "-$calls" 2> /dev/null' TERM INT HUP
+    [ -z "$ended" ] || end_calls
     wait "$calls"
     # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report.
     wait "$calls"

@@ -44,7 +44,7 @@ impl Progress {
         thread::spawn(move || {
             while ended.recv_timeout(LINES) == Err(RecvTimeoutError::Timeout) && !shown.is_finished() {
                 // The result is ignored: if this fails, no output is left for a report.
-                let _ = writeln!(io::stderr(), "{}", line(&shown));
+                let _ = writeln!(io::stderr(), "{}", line(&shown, shown.elapsed()));
             }
         });
         Progress { bar, _end: Some(end) }
@@ -60,16 +60,16 @@ impl Deref for Progress {
 }
 
 /// Returns the bar as a line, for example `verify: 120 of 360, 21 s of about 63 s: fwd_f16_d64_full_128x64`.
-fn line(bar: &ProgressBar) -> String {
-    let (elapsed, message) = (bar.elapsed().as_secs(), bar.message());
-    let Some(steps) = bar.length() else { return format!("{message}, {elapsed} s") };
+fn line(bar: &ProgressBar, elapsed: Duration) -> String {
+    let (seconds, message) = (elapsed.as_secs(), bar.message());
+    let Some(steps) = bar.length() else { return format!("{message}, {seconds} s") };
     let done = bar.position();
     let whole = match done {
         0 => String::new(),
-        _ => format!(" of about {:.0} s", bar.elapsed().as_secs_f64() * steps as f64 / done as f64),
+        _ => format!(" of about {:.0} s", elapsed.as_secs_f64() * steps as f64 / done as f64),
     };
     let message = if message.is_empty() { message } else { format!(": {message}") };
-    format!("{}: {done} of {steps}, {elapsed} s{whole}{message}", bar.prefix())
+    format!("{}: {done} of {steps}, {seconds} s{whole}{message}", bar.prefix())
 }
 
 #[cfg(test)]
@@ -80,12 +80,13 @@ mod tests {
     fn a_line_says_how_far_it_is() {
         let bar = ProgressBar::hidden();
         bar.set_message("computing");
-        assert_eq!(line(&bar), "computing, 0 s");
+        let line = |seconds| line(&bar, Duration::from_secs(seconds));
+        assert_eq!(line(0), "computing, 0 s");
         bar.set_length(40);
         bar.set_prefix("verify");
-        assert_eq!(line(&bar), "verify: 0 of 40, 0 s: computing");
-        bar.inc(20);
+        assert_eq!(line(7), "verify: 0 of 40, 7 s: computing");
+        bar.inc(10);
         bar.set_message("");
-        assert_eq!(line(&bar), "verify: 20 of 40, 0 s of about 0 s");
+        assert_eq!(line(21), "verify: 10 of 40, 21 s of about 84 s");
     }
 }
