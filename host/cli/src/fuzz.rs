@@ -150,18 +150,20 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
     }
     bar.finish_and_clear();
-    let result = match &failure {
-        Some(failure) => Err(Error::Wrong(failure.clone())),
-        None if solved == 0 && ended::asked() => {
-            Err(Error::Ended("no problem was solved: it was ended by a signal".into()))
-        }
-        None if solved == 0 && left_out > 0 => Err(Error::Invalid(format!(
+    let seconds = start.elapsed().as_secs() as usize;
+    let early = ended::early(seconds, args.seconds as usize, "seconds had passed");
+    // A single case is complete before the time is up.
+    let early = early.filter(|_| solved == 0 || args.case.is_none());
+    let result = match (&failure, early) {
+        (Some(failure), _) => Err(Error::Wrong(failure.clone())),
+        (None, Some(early)) => Err(early),
+        (None, None) if solved == 0 && left_out > 0 => Err(Error::Invalid(format!(
             "no problem was solved: this build lacks the kernels of all {left_out} that were drawn"
         ))),
-        None if solved == 0 => {
+        (None, None) if solved == 0 => {
             Err(Error::Invalid("no problem was solved in this time; give more --seconds".into()))
         }
-        None => Ok(()),
+        (None, None) => Ok(()),
     };
     let report = Report {
         device: device.to_string(),
