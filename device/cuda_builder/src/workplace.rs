@@ -28,11 +28,13 @@ impl Workplace {
     }
 
     /// Fills the new folders among the first `count` folders in `compilers`, except the first, with copies of
-    /// the first. Before that, `compile` compiles the dependencies of a crate in the first folder.
+    /// the first. Before that, `compile` compiles the dependencies of a crate in the first folder. If
+    /// `compile` returns false, it has failed, and the folders stay new.
+    ///
     /// `core` alone takes half a minute, and two compilers with empty folders would take twice as much
     /// processor time. A folder that another build uses stays as it is. If a copy fails, its folder stays
     /// new, and cargo fills it.
-    pub(crate) fn fill(compilers: &Path, count: usize, compile: impl Fn(&Path)) -> Result<(), Error> {
+    pub(crate) fn fill(compilers: &Path, count: usize, compile: impl Fn(&Path) -> bool) -> Result<(), Error> {
         let others = (1..count).map(|n| Self::open(compilers, n)).collect::<Result<Vec<_>, _>>()?;
         let others: Vec<_> = others.into_iter().filter(Self::is_new).filter_map(Self::if_free).collect();
         if others.is_empty() {
@@ -41,8 +43,8 @@ impl Workplace {
         let Some(first) = Self::open(compilers, 0)?.if_free() else { return Ok(()) };
         // An interrupted build may have left a part of the dependencies, and a compiler that still writes.
         // Cargo compiles the rest, and waits for that compiler.
-        compile(&first.folder);
-        for place in others.iter().filter(|place| place.is_new() && !first.is_new()) {
+        let is_whole = compile(&first.folder);
+        for place in others.iter().filter(|place| is_whole && place.is_new()) {
             // An interrupted copy keeps this name, so the next build does not mistake it for a whole folder.
             let part = place.folder.with_extension("part");
             let _ = fs::remove_dir_all(&part);
@@ -115,6 +117,7 @@ mod tests {
                 read_only.set_readonly(true);
                 fs::set_permissions(&core, read_only).unwrap();
             }
+            true
         };
         let modified = |n: usize| {
             fs::metadata(compilers.join(format!("shard-{n}/deps/core"))).and_then(|file| file.modified()).ok()
@@ -136,9 +139,10 @@ mod tests {
         assert!(!compilers.join("shard-2/deps/torn").exists());
         Workplace::fill(&compilers, 3, compile).unwrap();
         assert_eq!(compiled.get(), 2, "no folder is new");
-        // Without a first folder, there are no copies.
+        // The output of a failed compiler is not copied.
         fs::remove_dir_all(&compilers).unwrap();
-        Workplace::fill(&compilers, 2, |_| ()).unwrap();
+        Workplace::fill(&compilers, 2, |folder| !compile(folder)).unwrap();
+        assert!(modified(0).is_some());
         assert!(!compilers.join("shard-1").exists());
         fs::remove_dir_all(&compilers).unwrap();
     }
