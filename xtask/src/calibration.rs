@@ -67,13 +67,14 @@ impl Calibration {
         self.samples.iter().sum()
     }
 
-    /// The time on this machine, divided by the time on the reference machine. The result is the mean of all
-    /// samples, or 1 if there are none.
+    /// The time on this machine, divided by the time on the reference machine, or 1 without samples. The
+    /// samples are evenly spaced in time, so the mean of their speeds counts, not the mean of their times.
     pub fn factor(&self) -> f64 {
         if self.samples.is_empty() {
             return 1.0;
         }
-        self.cost().as_secs_f64() / self.samples.len() as f64 / REFERENCE
+        let speeds = self.samples.iter().map(|sample| REFERENCE / sample.as_secs_f64());
+        self.samples.len() as f64 / speeds.sum::<f64>()
     }
 }
 
@@ -115,12 +116,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pace_is_the_mean_of_what_was_sampled() {
+    fn the_pace_is_the_mean_of_the_sampled_speeds() {
         let of = |seconds: &[f64]| Calibration {
             samples: seconds.iter().map(|s| Duration::from_secs_f64(*s)).collect(),
         };
         assert_eq!(of(&[]).factor(), 1.0);
-        assert!((of(&[REFERENCE, 3.0 * REFERENCE]).factor() - 2.0).abs() < 1e-6);
+        // Half of the time at full speed and half at a third: two thirds of the work.
+        assert!((of(&[REFERENCE, 3.0 * REFERENCE]).factor() - 1.5).abs() < 1e-6);
     }
 
     #[test]

@@ -5,12 +5,13 @@ mod binaries;
 mod queue;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Instant, UNIX_EPOCH};
 
 use clap::Args;
 
 use crate::kernels::{self, Build};
-use crate::process::{Result, cargo, loud};
+use crate::process::{Result, cargo, loud, stdout};
 use crate::{budgets, setup};
 pub use binaries::FEATURES;
 use binaries::{Environment, SELECTED};
@@ -171,10 +172,23 @@ pub fn on_sample(root: &Path) -> Result {
     let packages = LAUNCHING.map(|package| ["--package", package]).concat();
     let mut jobs = binaries::build(root, &environment, &packages)?;
     jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
+    are_there(&jobs, &LATER)?;
     for job in &mut jobs {
         job.command.args(LATER.iter().flat_map(|test| ["--skip", test]));
     }
     queue::run(jobs, &times(root))
+}
+
+/// Returns an error if no test of `jobs` has a name that contains one of `names`.
+fn are_there(jobs: &[Job], names: &[&str]) -> Result {
+    let list = |job: &Job| stdout(Command::new(job.command.get_program()).arg("--list"));
+    let tests = jobs.iter().map(list).collect::<Result<String>>()?;
+    match names.iter().find(|name| !tests.contains(*name)) {
+        Some(name) => {
+            Err(format!("no test has `{name}` in its name; change LATER in xtask/src/test.rs").into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// The file that stores the run time of each test program. The programs with the longest times start first.

@@ -284,7 +284,10 @@ pub fn fuzz(data: &Value) -> String {
         table.row([fault.clone(), text(count)]);
     }
     let [solved, seconds] = [&data["solved"], &data["seconds"]].map(|value| number(value, 0));
-    let failure = data["failure"].as_str().map(|f| format!("<p class=\"bad\">{}</p>", escape(f)));
+    let failure = data["failure"]
+        .as_str()
+        .or(data["error"].as_str())
+        .map(|f| format!("<p class=\"bad\">{}</p>", escape(f)));
     let found = format!("{solved} random problems solved in {seconds} s");
     let wide = data["wide_rows"].as_u64().map_or_else(String::new, |rows| {
         let not_judged = number(&data["rows_not_judged"], 0);
