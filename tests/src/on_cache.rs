@@ -1,9 +1,9 @@
 //! Runs attention cases on a cache in the simulator.
-use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
+use ferroflash::{Attention, Plan};
 use ptx_sim::Kind;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
+use reference::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages};
 
 /// The name of a card with 16 SMs that can run every entry from sm_80 on. With few SMs, kernels need splits
 /// and several rounds.
@@ -41,17 +41,33 @@ pub fn check_lengths_on(
     let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
     let mut plan = None;
     for lengths in lengths {
-        let (used, outcome) = loaded.run(plan.as_ref(), lengths).unwrap_or_else(|error| {
-            let reports: Vec<_> = attention.driver().take_reports();
-            panic!(
-                "{case:?}: {lengths:?}: {error}\n{}",
-                reports.iter().map(|r| r.to_string()).collect::<String>()
-            )
-        });
-        plan = Some(used);
-        let wrong = memory.judge(&outcome, lengths).expect("a case");
-        assert!(wrong.is_empty(), "{case:?}: {lengths:?}: {}", wrong.join("\n"));
+        plan = Some(launch(attention, (case, &memory), &mut loaded, plan.as_ref(), lengths).0);
     }
+}
+
+/// Launches `plan`, or a new plan if `plan` is `None`, on a case and its memory, with these lengths. Judges
+/// the result.
+///
+/// # Panics
+/// Panics as [`check_lengths`] does.
+#[track_caller]
+pub fn launch(
+    attention: &Attention<SimDriver>,
+    (case, memory): (&DecodeCase, &DecodeMemory),
+    loaded: &mut LoadedDecode<'_, SimDriver>,
+    plan: Option<&Plan>,
+    lengths: &[i32],
+) -> (Plan, DecodeOutcome) {
+    let (plan, outcome) = loaded.run(plan, lengths).unwrap_or_else(|error| {
+        let reports: Vec<_> = attention.driver().take_reports();
+        panic!(
+            "{case:?}: {lengths:?}: {error}\n{}",
+            reports.iter().map(|r| r.to_string()).collect::<String>()
+        )
+    });
+    let wrong = memory.judge(&outcome, lengths).expect("a case");
+    assert!(wrong.is_empty(), "{case:?}: {lengths:?}: {}", wrong.join("\n"));
+    (plan, outcome)
 }
 
 /// Like [`check_lengths`], with the lengths of the case.

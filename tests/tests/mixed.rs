@@ -90,6 +90,7 @@ fn lengths(case: &DecodeCase) -> Vec<i32> {
 
 /// Launches a case by an earlier plan or by a new one, and checks the results. `config` names the kernel of a
 /// new plan.
+#[track_caller]
 fn launch(
     attention: &Attention<SimDriver>,
     case: &DecodeCase,
@@ -98,10 +99,7 @@ fn launch(
 ) -> (Plan, DecodeOutcome) {
     let memory = DecodeMemory::new(case);
     let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
-    let (plan, outcome) = loaded.run(plan, &lengths(case)).expect("a launch");
-    let wrong = memory.judge(&outcome, &lengths(case)).expect("a case");
-    assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
-    (plan, outcome)
+    on_cache::launch(attention, (case, &memory), &mut loaded, plan, &lengths(case))
 }
 
 /// Tests batches of no sequences, of sequences for decode only, of sequences for prefill only, and of
