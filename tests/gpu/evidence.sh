@@ -19,79 +19,7 @@
 #   SOAK_LAUNCHES=100                  launches per round of soak
 set -u
 
-# The parts of the table of kernels: NAME: kernels.
-parts() {
-    cat << 'END'
-forward: the portable forward kernels, f16
-forward-bf16: the portable forward kernels, bf16
-varlen: portable varlen, split-KV and merge kernels
-hopper: Hopper's kernels on dense tensors
-hopper-keys: Hopper's kernels: varlen, paged, MLA
-cache: decode and MLA kernels
-paged: portable paged kernels, mixed batches, append kernels
-END
-}
-
-# Prints the lines of a check that makes one call for each part.
-each_part() {
-    parts | sed "s/^\([^:]*\): \(.*\)/$1-\1 | 570 | $2 | $1-\1.json: $3 \2/"
-}
-
-# NAME | time limit in seconds | needs | outputs
-table() {
-    cat << 'END'
-programs | 240 | - | program-gpu.json, program-embed.json, program-cudarc.json: the GPU tests and the embedding examples
-shim | 240 | torch | shim.json: the Python fronts against f64 and SDPA
-first-call | 60 | - | first-call.json: the cost of a process' first output
-END
-    each_part verify - "every problem against f64:"
-    each_part sanitize compute-sanitizer "four tools on"
-    each_part agree - "the GPU cross-checked with the simulator:"
-    cat << 'END'
-sanitize-h200-simulated | 570 | - | simulator-sanitize-h200.json: the simulator's checks as an H200; uses no GPU
-soak | 570 | - | soak.json: every kernel, SOAK_LAUNCHES per round, equal in every bit
-fuzz | 570 | - | fuzz.json: random problems of every family for nine minutes
-invariance | 240 | torch | invariance.json: one sequence's bits in 200 batches
-peers-flash-attention | 570 | torch pytest einops PEER_TESTS | peers.json: FlashAttention's test file, unmodified, on FerroFlash
-peers-flashinfer | 570 | torch pytest einops FLASHINFER_TESTS | peers-flashinfer.json: FlashInfer's test files, unmodified
-compare-prefill | 570 | torch fa4 | compare-prefill.json: headline, prefill, extra; f16 and bf16; FlashAttention-2, -4 and cuDNN
-compare-hopper | 570 | torch fa4 | compare-hopper.json: long problems, f16
-compare-hopper-bf16 | 570 | torch fa4 | compare-hopper-bf16.json: long problems, bf16
-compare-curve | 570 | torch fa4 | compare-curve.json: 512 to 16384 keys, full and causal, D 64 and 128, for the page's plots
-growing | 570 | torch fa4 | growing.json: growing keys, L2 cold, f16
-growing-bf16 | 570 | torch fa4 | growing-bf16.json: growing keys, L2 cold, bf16
-sustained | 570 | torch fa4 | sustained.json: half a second back to back
-serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and FlashAttention-2
-serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
-serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
-mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
-mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads by the portable kernel, beside its products
-widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
-variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
-variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
-variants-long | 570 | torch | variants-long.json: the same on 8192 keys, f16 and bf16
-variants-fa4 | 570 | torch fa4 OWN | variants-fa4.json: some of them beside flex_attention's FlashAttention-4 backend
-variants-own | 570 | torch OWN | variants-own.json: functions of a caller beside flex_attention
-template | 570 | compute-sanitizer OWN | program-template-*.json: the tests of a caller's functions, with four tools
-bench | 570 | - | bench.json: FerroFlash alone, every suite
-bench-int8 | 570 | - | bench-int8.json: FerroFlash alone: int8 caches beside f16, in one process
-report | 570 | - | report.json, report.html: the report that owners of other GPUs send
-profile | 570 | torch ncu | profile.json: the headline kernels under Nsight Compute
-candle-check | 570 | CANDLE | program-candle-*.json: candle's tests, callers, and every function against f32
-candle-calls | 300 | CANDLE | candle-calls.json: call for call beside candle-flash-attn
-candle-model | 400 | CANDLE | candle-model.json: a Llama end to end
-candle-generate | 300 | CANDLE | generate.json, .svg: text generation end to end
-lineage | 300 | torch | lineage.json: the predecessor's workload in every configuration
-sweep | 570 | - | sweep.json, and tuning.json for FERROFLASH_TUNING
-base | 570 | torch BASE | base.json: FerroFlash and another commit, the planner's choice
-base-entries | 570 | torch BASE | base-entries.json: FerroFlash and another commit, kernel by kernel
-END
-}
-
-# Prints a column of the table's line with this name.
-column() {
-    table | awk -F' [|] ' -v name="$1" -v at="$2" '$1 == name { print $at }'
-}
+. "$(dirname "$0")/calls.sh"
 
 die() {
     echo "$*" >&2
@@ -133,10 +61,10 @@ whole() {
 # Runs a command with its time limit. `timeout` and the command are a process group of their own, so the trap of
 # `one` sends its signal to `timeout`.
 timed() {
-    running=
     timeout -k 25 "$limit" "$@" &
     running=$!
-    [ "$ended" != early ] || kill -s TERM "$running" 2> /dev/null
+    # In dash, a process that has yet to become `timeout` ignores SIGTERM.
+    [ "$ended" != early ] || kill -s KILL "$running" 2> /dev/null
     wait "$running"
     status=$?
     # Each signal ends a `wait`.
@@ -148,6 +76,7 @@ timed() {
     if [ -n "$ended" ] && kill -s TERM -- "-$running" 2> /dev/null; then
         while kill -s 0 -- "-$running" 2> /dev/null; do sleep 0.2; done
     fi
+    running=
     return "$status"
 }
 
@@ -192,143 +121,6 @@ program() {
     rm "$out/$name.said"
 }
 
-# Prints `--config NAME ..` for the kernels whose names match one expression and not another.
-kernels() {
-    ./ferroflash kernels --json | sed -n 's/^ *"name": "\(.*\)",\{0,1\}$/\1/p' | grep -E "$1" | grep -vE "combine|${2:-^$}" \
-        | sed 's/^/--config /'
-}
-
-# Prints the kernels of a part of the table.
-part() {
-    case $1 in
-        forward) kernels '^fwd_f16' '_packed$|_split' ;;
-        forward-bf16) kernels '^fwd_bf16' '_packed$|_split' ;;
-        varlen) kernels '^fwd_.*(_packed$|_split)|^merge' ;;
-        hopper) kernels '^hopper_(f16|bf16)' ;;
-        hopper-keys) kernels '^hopper_(packed|paged|mla)' ;;
-        cache) kernels '^decode|^mla' ;;
-        paged) kernels '^paged|^mixed_few|^append' ;;
-    esac
-}
-
-compare() {
-    file=$1
-    shift
-    run python3 compare.py "$@" --peers $peers --no-overhead --seconds $((limit - 60)) --out "$out/$file.json"
-}
-
-candle() {
-    [ -n "$candle" ] || lacks "CANDLE names no candle-pack"
-    folder=$out/$call
-    rm -rf "$folder"
-    mkdir "$folder"
-    run env OUT="$folder" TMPDIR="$folder" sh "$candle/run.sh" "$@"
-    # The programs are not results.
-    rm -rf "$folder/ferroflash-candle"
-}
-
-# Makes one call.
-call() {
-    case $call in
-        programs)
-            program gpu ./gpu --include-ignored
-            program embed ./embed
-            program cudarc ./cudarc
-            ;;
-        shim | lineage | invariance) run python3 "$call.py" "$out/$call.json" ;;
-        first-call) into first-call.json env CUDA_CACHE_DISABLE=1 ./ferroflash bench --first-call --json ;;
-        sanitize-h200-simulated) into simulator-sanitize-h200.json ./ferroflash sanitize --profile h200 --json ;;
-        verify-*) into "$call.json" ./ferroflash verify $(part "${call#verify-}") --json --device gpu ;;
-        sanitize-*) into "$call.json" ./ferroflash sanitize $(part "${call#sanitize-}") --json --device gpu ;;
-        agree-*) into "$call.json" ./ferroflash cross-check $(part "${call#agree-}") --json --device gpu ;;
-        soak) into soak.json ./ferroflash soak --launches "${SOAK_LAUNCHES:-100}" --json --device gpu ;;
-        fuzz) into fuzz.json ./ferroflash fuzz --seconds $((limit - 30)) --json --device gpu ;;
-        peers-flash-attention)
-            [ -n "$tests" ] || lacks "PEER_TESTS names no file"
-            run python3 peers.py "$tests" "$out/peers.json" --seconds $((limit - 40))
-            ;;
-        peers-flashinfer)
-            [ -n "$infer" ] || lacks "FLASHINFER_TESTS names no folder"
-            run python3 flashinfer_peers.py "$infer" "$out/peers-flashinfer.json" --seconds $((limit - 40))
-            ;;
-        compare-prefill) compare compare-prefill --only headline prefill extra --dtypes f16 bf16 ;;
-        compare-hopper) compare compare-hopper --only hopper hopper-extra ;;
-        compare-hopper-bf16) compare compare-hopper-bf16 --only hopper --dtypes bf16 ;;
-        compare-curve) compare compare-curve --suites curve.json --only prefill-curve --timing cold ;;
-        growing) compare growing --only prefill --growing --timing cold ;;
-        growing-bf16) compare growing-bf16 --only prefill --growing --timing cold --dtypes bf16 ;;
-        sustained) compare sustained --only prefill --sustained --rounds 1 ;;
-        serving-*)
-            case $call in
-                *-decode) suites="decode decode-fa2 func func-cache decode-paged paged page1 e4m3 shapes speculative" ;;
-                *-batch) suites="ragged ragged-paged packed packed-paged packed-equal packed-portable graph append merge" ;;
-                *-requests) suites="shapes-flashinfer prefix prefix-flashinfer mixed packed-e4m3 append-rotary append-rotary-q" ;;
-            esac
-            run python3 serving.py --only $suites --seconds $((limit - 60)) --out "$out/$call.json" --svg "$out/$call.svg"
-            ;;
-        # flex_attention takes milliseconds here, and minutes to compile.
-        mla) run python3 mla.py --peers flash_mla flashinfer sdpa_math --seconds $((limit - 60)) --out "$out/mla.json" ;;
-        mla-portable)
-            run python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4 --peers --seconds $((limit - 60)) \
-                --out "$out/$call.json"
-            ;;
-        widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/widths.json" ;;
-        variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
-        variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
-        variants-long) run python3 variants.py --dtypes f16 bf16 --seqlens 8192 --seconds $((limit - 60)) --out "$out/$call.json" ;;
-        variants-fa4)
-            run python3 "$own/variants.py" --only alibi softcap documents prefix natten --dims 128 --seqlens 4096 --fa4 \
-                --seconds $((limit - 60)) --out "$out/$call.json"
-            ;;
-        template)
-            limit=$((limit / 4))
-            for tool in memcheck racecheck synccheck initcheck; do
-                program "template-$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$own/verify-template"
-            done
-            ;;
-        variants-own)
-            names="user_causal user_softcap user_alibi natten sparse10 sparse30 sparse60"
-            run python3 "$own/variants.py" --only $names --seqlens 1024 4096 8192 --seconds $((limit - 60)) --out "$out/$call.json"
-            ;;
-        bench) into bench.json ./ferroflash bench --seconds $((limit - 40)) --json ;;
-        bench-int8) into "$call.json" ./ferroflash bench --file int8.json --timing cold --seconds $((limit - 40)) --json ;;
-        report) run ./ferroflash report --seconds $((limit - 30)) --output "$out" ;;
-        profile)
-            run python3 nsight.py "$out/profile.json" hopper_f16_d128_full hopper_f16_d128_causal hopper_f16_d64 \
-                fwd_f16_d64_full_32x128_k2 fwd_f16_d64_causal_32x128_k2 --length 8192
-            ;;
-        candle-check)
-            candle tests callers check
-            for name in tests callers check; do
-                passed=$(grep -q "^$name: exit 0," "$folder/steps.txt" && echo true || echo false)
-                printf '{"program": "candle-%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" \
-                    "$(quoted < "$folder/$name.txt")" > "$out/program-candle-$name.json"
-            done
-            ;;
-        candle-calls) candle calls-full && cp "$folder/calls-full.json" "$out/candle-calls.json" ;;
-        candle-model) candle model-full && cp "$folder/model-full.json" "$out/candle-model.json" ;;
-        candle-generate) candle generate-full && cp "$folder/generate.json" "$folder/generate.svg" "$out" ;;
-        sweep) into sweep.json ./ferroflash sweep --output "$out/tuning.json" --json --device gpu ;;
-        base | base-entries)
-            [ -n "$base" ] || lacks "BASE names no packed folder of another commit"
-            what="--only headline prefill extra --rounds 5"
-            [ "$call" = base ] || what="--entries --rounds 3"
-            run python3 compare.py --base "$base" $what --peers --no-overhead --seconds $((limit - 60)) --out "$out/$call.json"
-            ;;
-        dry-*)
-            few="--config merge_f16 --config append_copy"
-            case $call in
-                dry-verify) into verify.json ./ferroflash verify --quick $few --jobs 2 --json --device sim ;;
-                dry-sanitize) into sanitize.json ./ferroflash sanitize $few --seeds 1 --json --device sim ;;
-                dry-agree) into agree.json ./ferroflash cross-check $few --products 100 --json --device sim ;;
-                dry-soak) into soak.json ./ferroflash soak $few --launches 2 --json --device sim ;;
-                dry-fuzz) into fuzz.json ./ferroflash fuzz --seconds 2 --json --device sim ;;
-                dry-report) run ./ferroflash report --device sim --output "$out" ;;
-            esac
-            ;;
-    esac
-}
-
 # Prints the commit of this folder.
 commit() {
     commit=${COMMIT:-$(sed -n 's/^commit //p' about.txt 2> /dev/null)}
@@ -357,7 +149,7 @@ END
 )
 
 # Ends a call after the report of the command that runs. A second signal would end that command without its report.
-# A command that has no process number yet gets the signal as soon as it has one.
+# A command whose process number is not known yet ends without a report.
 ended() {
     [ -n "$ended" ] || [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null
     ended=${ended:-${running:-early}}
@@ -377,10 +169,11 @@ one() {
     exit $((failed > 0))
 }
 
-# Ends all calls: their process group, or the process that has yet to make the group.
+# Ends all calls: their process group, or the process that has yet to make the group. In dash, that process ignores
+# SIGTERM.
 end_calls() {
     ended=yes
-    [ -z "$calls" ] || kill -s TERM -- "-$calls" 2> /dev/null || kill -s TERM "$calls" 2> /dev/null
+    [ -z "$calls" ] || kill -s TERM -- "-$calls" 2> /dev/null || kill -s KILL "$calls" 2> /dev/null
 }
 
 # Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.

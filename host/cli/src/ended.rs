@@ -42,11 +42,15 @@ pub(super) fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
+/// The error of a command that ended early. `done` says how much it has done.
+pub(super) fn error(done: &str) -> Error {
+    Error::Ended(format!("{done}: it was ended by a signal; the report has the results so far"))
+}
+
 /// Returns the error of a command that ended early, after `done` of `all` items `what`. Returns `None` if the
 /// command has done all items.
 pub(super) fn early(done: usize, all: usize, what: &str) -> Option<Error> {
-    let why = "it was ended by a signal; the report has the results so far";
-    (asked() && done < all).then(|| Error::Ended(format!("{done} of {all} {what}: {why}")))
+    (asked() && done < all).then(|| error(&format!("{done} of {all} {what}")))
 }
 
 /// Returns the error of a command that ended early. `whole` says for each item `what` that the device can run

@@ -150,10 +150,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
     }
     bar.finish_and_clear();
-    let seconds = start.elapsed().as_secs() as usize;
-    let early = ended::early(seconds, args.seconds as usize, "seconds had passed");
-    // A single case is complete before the time is up.
-    let early = early.filter(|_| solved == 0 || args.case.is_none());
+    let is_whole = if args.case.is_some() { solved + left_out > 0 } else { !is_due(solved, left_out) };
+    let early =
+        (ended::asked() && !is_whole).then(|| ended::error(&format!("{solved} problems were solved")));
     let result = match (&failure, early) {
         (Some(failure), _) => Err(Error::Wrong(failure.clone())),
         (None, Some(early)) => Err(early),

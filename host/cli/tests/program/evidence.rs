@@ -8,12 +8,19 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu/evidence.sh");
+/// The folder of the script.
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu/");
+
+fn script(name: &str) -> String {
+    fs::read_to_string(format!("{SCRIPTS}{name}")).expect("the file is there")
+}
 
 /// Returns a packed folder with the script and the program.
 fn packed(test: &str) -> Folder {
     let folder = Folder::new(test);
-    fs::copy(SCRIPT, folder.path("evidence.sh")).expect("the script is there");
+    for name in ["evidence.sh", "calls.sh"] {
+        folder.write(name, &script(name));
+    }
     symlink(env!("CARGO_BIN_EXE_ferroflash"), folder.path("ferroflash")).expect("linked");
     folder.write("about.txt", "commit 0123abc\n");
     folder
@@ -35,7 +42,7 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
         // After `timeout` has asked a program to end, it waits 25 more seconds before it kills the program.
         assert!(seconds.is_some_and(|seconds| (30..=570).contains(&seconds)), "{line}");
     }
-    let readme = fs::read_to_string(SCRIPT.replace("evidence.sh", "README.md")).expect("beside the script");
+    let readme = script("README.md");
     assert!(!readme.contains("]("), "links of tests/gpu/README.md are dead in the packed folder");
     let told: Vec<_> =
         readme.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
@@ -82,30 +89,64 @@ touch begun
 while :; do sleep 0.1; done
 "#;
 
-#[test]
-fn an_ended_call_leaves_its_report_and_begins_nothing_more() {
-    let folder = packed("evidence-ended");
+/// Returns a packed folder whose program is [`SLOW`].
+fn slow(test: &str) -> Folder {
+    let folder = packed(test);
     fs::remove_file(folder.path("ferroflash")).expect("a link");
     folder.write("ferroflash", SLOW);
     fs::set_permissions(folder.path("ferroflash"), PermissionsExt::from_mode(0o755)).expect("its owner");
+    folder
+}
+
+/// Starts the calls `soak` and `programs`, and ends them by two signals as soon as `due` returns true. The
+/// second signal must change nothing. Returns run.json.
+fn end(folder: &Folder, due: impl Fn() -> bool) -> String {
     let script = [&folder.path("evidence.sh"), "run", "soak", "programs", &folder.path("out")];
     let mut ran = Command::new("sh").args(script).env("GPUS", "1").spawn().expect("sh starts");
-    while !folder.0.join("begun").exists() {
+    while !due() {
         assert!(ran.try_wait().expect("a child").is_none(), "it ended before its program began");
         thread::sleep(Duration::from_millis(20));
     }
-    // A second signal changes nothing.
     for _ in 0..2 {
         let killed = Command::new("kill").args(["-s", "TERM", &ran.id().to_string()]).status();
         assert!(killed.expect("kill starts").success());
         thread::sleep(Duration::from_millis(300));
     }
-    assert_eq!(ran.wait().expect("a child").code(), Some(2));
-    let read = |name| fs::read_to_string(folder.0.join("out").join(name)).expect("written");
-    assert_eq!(read("soak.json"), "{\"ended\": true}\n");
-    let run = read("run.json");
+    let code = ran.wait().expect("a child").code();
+    let run = fs::read_to_string(folder.0.join("out/run.json")).expect("written");
+    assert_eq!(code, Some(2), "{run}");
     assert_eq!(run.matches("(FAILED)").count(), 2, "{run}");
     assert!(!folder.0.join("out/program-gpu.json").exists(), "{run}");
+    run
+}
+
+#[test]
+fn an_ended_call_leaves_its_report_and_begins_nothing_more() {
+    let folder = slow("evidence-ended");
+    end(&folder, || folder.0.join("begun").exists());
+    let soak = fs::read_to_string(folder.0.join("out/soak.json")).expect("written");
+    assert_eq!(soak, "{\"ended\": true}\n");
+}
+
+/// The script learns the number of a process after it has started the process. These lines make the script
+/// wait before that, so that the signal comes too early for the process.
+#[test]
+fn a_signal_that_comes_too_early_ends_the_calls() {
+    for (line, waits) in [
+        ("    running=$!\n", "    touch due; sleep 0.5; running=$!\n"),
+        ("    calls=$!\n", "    touch due; sleep 0.5; calls=$!\n"),
+        // In dash, a process that has yet to become `timeout` ignores SIGTERM. This process always does.
+        (
+            "    timeout -k 25 \"$limit\" \"$@\" &\n",
+            "    (trap '' TERM; exec sleep 600) & touch due; sleep 0.5\n",
+        ),
+    ] {
+        let folder = slow("evidence-early");
+        let whole = script("evidence.sh");
+        assert_eq!(whole.matches(line).count(), 1, "{line}");
+        folder.write("evidence.sh", &whole.replace(line, waits));
+        end(&folder, || folder.0.join("due").exists());
+    }
 }
 
 #[test]
