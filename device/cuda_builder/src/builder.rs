@@ -177,7 +177,9 @@ impl CudaBuilder {
     /// Compiles the crate and writes one PTX module per entry, for the target of the entry's contract. Also
     /// checks the modules on the targets of [`check_on`](Self::check_on).
     ///
-    /// `build` caches modules by content: with unchanged sources, flags and compiler it compiles nothing.
+    /// `build` caches modules by content: with unchanged sources, flags and compiler it compiles nothing. The
+    /// cache keeps the two newest states of the sources.
+    ///
     /// LLVM uses one core, so `build` distributes the entries over several compilers. Each compiler compiles
     /// the entries in the environment variable `CUDA_BUILDER_ENTRIES` (symbols, separated by commas; unset
     /// means all), because `#[kernel]` of `cuda_std` omits all other kernels. If a crate ignores this
@@ -201,6 +203,8 @@ impl CudaBuilder {
         let progress = Progress::new(self.report.clone(), self.missing(&site, &wanted)?);
         for (arch, contracts) in self.groups(&wanted)? {
             let folder = site.folder.join(arch.name());
+            // Crates of one name share the cache, but each crate has its own files.
+            let ptx = folder.join("ptx").join(cache::hex(&site.crate_root));
             let group = self.group(&site, arch, &contracted, &folder, &progress);
             let built = if wanted.is_empty() { group.build_all()? } else { group.build(&contracts)? };
             let mut others = built.others.into_iter();
@@ -208,7 +212,7 @@ impl CudaBuilder {
                 return Err(Error::UncontractedEntry { symbol });
             }
             for (contract, text) in built.modules {
-                let path = write_module(&folder.join("ptx"), contract.symbol, &text)?;
+                let path = write_module(&ptx, contract.symbol, &text)?;
                 if let Some(copies) = &self.copy_to {
                     write_module(copies, contract.symbol, &text)?;
                 }

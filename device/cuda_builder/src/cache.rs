@@ -169,7 +169,8 @@ fn prune(folder: &Path, keep: usize) -> Result<(), Error> {
         .try_for_each(|(_, old)| fs::remove_dir_all(old).map_err(Error::io("remove", old)))
 }
 
-fn hex(key: impl Hash) -> String {
+/// The hash of a key, as a name of a file or folder.
+pub(crate) fn hex(key: impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     format!("{:016x}", hasher.finish())

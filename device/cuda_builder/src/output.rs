@@ -25,7 +25,7 @@ pub struct Module {
     pub arch: Arch,
     /// The text of the PTX module.
     pub text: String,
-    /// The file that contains this text.
+    /// The file that contains this text until the next build of this crate.
     pub path: PathBuf,
 }
 

@@ -154,17 +154,36 @@ fn one_build_serves_portable_entries_and_those_of_one_generation() {
     assert!(matches!(newer, Err(Error::UnknownTarget { target: Target::From(75), .. })), "{newer:?}");
 }
 
-#[test]
-fn what_was_built_before_is_not_compiled_again() {
-    // No other test builds this package, so none of its modules is cached.
-    let source = scratch("kept-source");
-    let name = format!("fixture-kept-{}", std::process::id());
+/// Copies the crate `device` to a folder, as a package with another name.
+fn copy(folder: &str, name: &str) -> PathBuf {
+    let source = scratch(folder);
     let _ = fs::remove_dir_all(&source);
     fs::create_dir_all(source.join("src")).unwrap();
     for file in ["Cargo.toml", "Cargo.lock", "src/lib.rs"] {
         let text = fs::read_to_string(fixture("device").join(file)).unwrap();
-        fs::write(source.join(file), text.replace("fixture-device", &name)).unwrap();
+        fs::write(source.join(file), text.replace("fixture-device", name)).unwrap();
     }
+    source
+}
+
+#[test]
+fn crates_of_one_name_have_their_own_files() {
+    let build = |folder: &str| {
+        let builder = CudaBuilder::new(copy(folder, "fixture-of-one-name")).jobs(1);
+        builder.entries([roomy(), indexed()]).build().unwrap().modules.remove(0)
+    };
+    let [one, other] = ["one-name-here", "one-name-there"].map(build);
+    assert!(one.path != other.path, "{}", one.path.display());
+    for module in [one, other] {
+        assert_eq!(fs::read_to_string(module.path).unwrap(), module.text);
+    }
+}
+
+#[test]
+fn what_was_built_before_is_not_compiled_again() {
+    // No other test builds this package, so none of its modules is cached.
+    let name = format!("fixture-kept-{}", std::process::id());
+    let source = copy("kept-source", &name);
     let build = |contracts: &[Contract]| {
         let compiled = Arc::new(AtomicBool::new(false));
         let noted = compiled.clone();
