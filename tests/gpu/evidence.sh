@@ -15,7 +15,7 @@
 #   CANDLE=FOLDER                      candle-pack, which `cargo xtask candle gpu-pack` makes
 #   BASE=FOLDER                        another commit's packed folder
 #   OWN=FOLDER                         the folder that `cargo xtask gpu-pack --own` makes
-#   SECONDS_OF_CALL=N                  end calls after N seconds, to try them
+#   SECONDS_OF_CALL=N                  end calls after N seconds, to try them; at least 70
 #   SOAK_LAUNCHES=100                  launches per round of soak
 set -u
 
@@ -137,7 +137,7 @@ about() (
     awk -F': ' 'FILENAME == ARGV[1] { again[$1] = 1; next } !($1 in again)' "$COMMANDS" "$out/commands.txt" > "$COMMANDS.old"
     cat "$COMMANDS.old" "$COMMANDS" > "$out/commands.txt"
     rm "$COMMANDS.old" "$COMMANDS"
-    device="PTX simulator"
+    device="no GPU"
     if command -v nvidia-smi > /dev/null; then
         device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader -i 0 | sed 's/, /, driver /')
     fi
@@ -191,6 +191,11 @@ made() {
         '' | 0 | *[!0-9]*) die "GPUS=$GPUS: a number of GPUs, at least 1" ;;
     esac
     cores=$(($(nproc) / GPUS))
+    # Some calls need 60 seconds to start and to report.
+    case ${SECONDS_OF_CALL:-70} in
+        [7-9][0-9] | [1-9][0-9][0-9]*) ;;
+        *) die "SECONDS_OF_CALL=$SECONDS_OF_CALL: a number of seconds, at least 70" ;;
+    esac
     [ "$cores" -gt 0 ] || die "GPUS=$GPUS: this machine has $(nproc) cores; at least one for each GPU"
     # One folder is the evidence of one commit.
     other=$(sed -n 's/.*"commit": "\([^"]*\)".*/\1/p' "$out/run.json" 2> /dev/null)
@@ -276,7 +281,8 @@ case ${1:-} in
         ;;
     pack)
         [ $# -eq 3 ] || die "usage: $0 pack OUT FILE"
-        tar -czf "$3" -C "$2" .
+        [ -f "$2/run.json" ] || die "$2 has no run.json: name the OUT of a run"
+        tar -czf "$3" --exclude=.lock -C "$2" .
         ;;
     *) die "usage: $0 list | run NAME .. OUT | dry OUT | pack OUT FILE" ;;
 esac

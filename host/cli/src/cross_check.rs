@@ -105,11 +105,18 @@ struct Row {
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     ended::listen();
     let subjects = args.kernels.subjects()?;
+    let gpu = |ordinal| {
+        device::open_cuda(ordinal).map_err(|error| match error {
+            Error::NoDevice(why) => Error::NoDevice(format!(
+                "{why}; `cross-check` compares a GPU with the simulator; --device sim is a dry run without a \
+                 GPU"
+            )),
+            other => other,
+        })
+    };
     match args.kernels.device.kind()? {
-        DeviceKind::Auto => agree(&Attention::new(device::open_cuda(0)?), &subjects, &args, console),
-        DeviceKind::Gpu(ordinal) => {
-            agree(&Attention::new(device::open_cuda(ordinal)?), &subjects, &args, console)
-        }
+        DeviceKind::Auto => agree(&Attention::new(gpu(0)?), &subjects, &args, console),
+        DeviceKind::Gpu(ordinal) => agree(&Attention::new(gpu(ordinal)?), &subjects, &args, console),
         DeviceKind::Sim => {
             let profile = args.kernels.device.profile();
             // Kernels run one after another; only the blocks of one kernel run in parallel. Otherwise a

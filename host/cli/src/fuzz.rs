@@ -1,5 +1,5 @@
 //! `ferroflash fuzz`: random problems for a given time.
-use super::console::Console;
+use super::console::{Console, verdict};
 use super::device::Device;
 use super::ended;
 use super::error::Error;
@@ -199,9 +199,12 @@ impl fmt::Display for Report {
         let Report { small_rule, wide, wide_rows, rows_not_judged, wide_rule, .. } = self;
         let refusals: u64 = refused.values().sum();
         let kinds = refused.values().filter(|count| **count > 0).count();
+        let nothing_ran = *solved == 0 && *left_out > 0;
+        let verdict = verdict(self.passed, failure.is_some(), nothing_ran, ["all agree", "NOT ALL AGREE"]);
         writeln!(
             f,
-            "{solved} random problems agree with the reference on {device}, seed {seed}, {seconds:.1} s"
+            "{verdict}: {solved} random problems agree with the reference on {device}, seed {seed}, \
+             {seconds:.1} s"
         )?;
         let others = others.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>();
         writeln!(f, "and {} of other families", others.join(", "))?;

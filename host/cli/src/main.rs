@@ -60,7 +60,8 @@ Exit codes:
   2  the command line, a file or an input is not valid, or a feature is not supported
   3  the machine has no GPU or no usable driver
   4  the GPU or its driver failed
-  5  a signal ended the command; the report has the results so far";
+  5  a signal ended the command; the report has the results so far
+  128 + N  signal N came again, more than a second later; there is no report";
 
 #[derive(Subcommand)]
 enum Command {

@@ -202,10 +202,11 @@ impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verified { right, wrong, cut } = self;
         match wrong {
+            0 if *right == 0 => write!(f, "no kernel verified")?,
             0 => write!(f, "{right} kernels verified, all within their bounds")?,
             _ => write!(f, "{right} kernels verified, and {wrong} WRONG")?,
         }
-        if *cut > 0 { write!(f, "; {cut} more had no time for all of their cases") } else { Ok(()) }
+        if *cut > 0 { write!(f, "; {cut} more did not run all of their cases") } else { Ok(()) }
     }
 }
 

@@ -127,7 +127,7 @@ impl Row {
     }
 }
 
-/// Runs every round of one kernel.
+/// Runs the rounds of one kernel, until the program is asked to end.
 fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args, row: &mut Row) -> Result<(), Error> {
     let task = subject.soak(args.kernels.seed);
     let work = task.work();
@@ -139,7 +139,7 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args, row: &mut Row
     let rounds = [several(Soak::AT_THE_END), round(1, 1, Soak::AT_THE_END)].into_iter();
     let rounds = rounds.chain(RHYTHMS.map(|every| round(1, 1, every))).chain(RHYTHMS.map(several));
     let (mut device, mut process) = (vec![], vec![]);
-    for (index, soak) in rounds.enumerate() {
+    for (index, soak) in rounds.enumerate().take_while(|_| !ended::asked()) {
         let differing = runner.soak(&*work, row.name, soak)?;
         row.rounds += 1;
         row.launches += launches as u64;

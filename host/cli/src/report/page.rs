@@ -241,7 +241,7 @@ mod tests {
             folder: "here".into(),
         };
         assert!(report.to_string().starts_with("NVIDIA <L4>, driver 580.1; after\n1 kernels"), "{report}");
-        assert!(report.to_string().contains("all within their bounds; 1 more had no time"), "{report}");
+        assert!(report.to_string().contains("all within their bounds; 1 more did not run all"), "{report}");
         let page = html(&report);
         for words in
             ["NVIDIA &lt;L4&gt;", "2040 MHz", "341.2", "0.250", "<svg>drawn", "nothing &amp; all", "seed 7"]

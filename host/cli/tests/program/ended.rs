@@ -77,6 +77,13 @@ fn a_fuzz_run_that_was_ended_says_so() {
     assert!(report["error"].as_str().is_some_and(|error| error.starts_with(&solved)), "{report}");
 }
 
+/// A kernel of `soak` has 16 rounds, and the signal comes in the first.
+#[test]
+fn a_soak_ends_after_its_round() {
+    let report = end(&["soak", "--launches", "200", "--config", "merge_f16", "--device", "sim"]);
+    assert!(report["kernels"][0]["rounds"].as_u64() < Some(16), "{report}");
+}
+
 const COMMANDS: [&[&str]; 4] = [
     &["verify", "--quick"],
     &["sanitize"],

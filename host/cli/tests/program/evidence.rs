@@ -60,7 +60,18 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
         }
         assert_eq!(seen, all, "{command}");
     }
-    for wrong in [&["run"][..], &["run", "nothing", "x"], &["run", "verify-cache"], &["weather"], &[]] {
+    let mut short = Command::new("sh");
+    short.arg(folder.path("evidence.sh")).args(["run", "soak", &folder.path("out")]);
+    let refused = short.env("SECONDS_OF_CALL", "5").output().expect("sh starts");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    for wrong in [
+        &["run"][..],
+        &["pack", "nothing", "x"],
+        &["run", "nothing", "x"],
+        &["run", "verify-cache"],
+        &["weather"],
+        &[],
+    ] {
         assert_eq!(evidence(&folder, wrong).status.code(), Some(2), "{wrong:?}");
     }
 }
