@@ -102,6 +102,7 @@ compare() {
 
 candle() {
     [ -n "$candle" ] || lacks "CANDLE names no candle-pack"
+    goes_on sh "$candle/run.sh" "$@" || return
     folder=$out/$call
     rm -rf "$folder"
     mkdir "$folder"
@@ -181,11 +182,10 @@ call() {
                 fwd_f16_d64_full_32x128_k2 fwd_f16_d64_causal_32x128_k2 --length 8192
             ;;
         candle-check)
-            candle tests callers check
+            candle tests callers check || return
             for name in tests callers check; do
                 passed=$(grep -q "^$name: exit 0," "$folder/steps.txt" && echo true || echo false)
-                printf '{"program": "candle-%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" \
-                    "$(quoted < "$folder/$name.txt")" > "$out/program-candle-$name.json"
+                said "candle-$name" "$passed" "$folder/$name.txt"
             done
             ;;
         candle-calls) candle calls-full && cp "$folder/calls-full.json" "$out/candle-calls.json" ;;

@@ -15,7 +15,7 @@
 #   CANDLE=FOLDER                      candle-pack, which `cargo xtask candle gpu-pack` makes
 #   BASE=FOLDER                        another commit's packed folder
 #   OWN=FOLDER                         the folder that `cargo xtask gpu-pack --own` makes
-#   SECONDS_OF_CALL=N                  end calls after N seconds, to try them; at least 70
+#   SECONDS_OF_CALL=N                  end calls after N seconds, to try them; 70 to 999
 #   SOAK_LAUNCHES=100                  launches per round of soak
 set -u
 
@@ -26,8 +26,9 @@ die() {
     exit 2
 }
 
-# Ends a call that lacks what it needs.
+# Ends a call that lacks what it needs. A signal also ends the program that looks for it; nothing is missing then.
 lacks() {
+    [ -z "$ended" ] || exit 1
     echo "$call: $* (FAILED)" >&2
     # `about` drops the text before the first colon.
     echo "$call: $call: $* (FAILED)" >> "$COMMANDS"
@@ -48,6 +49,12 @@ has() {
     done
 }
 
+# Runs a function that no signal ends.
+undisturbed() (
+    trap '' TERM INT HUP
+    "$@"
+)
+
 # Converts lines into the elements of a JSON array.
 quoted() {
     tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/	/ /g; s/.*/  "&"/' | sed '$!s/$/,/'
@@ -58,13 +65,24 @@ whole() {
     [ -z "$1" ] || realpath -e "$1" 2> /dev/null || die "$1 is not there"
 }
 
-# Runs a command with its time limit. `timeout` and the command are a process group of their own, so the trap of
-# `one` sends its signal to `timeout`.
+# Ends the group of a process that becomes `timeout` or `setsid`. Without a group, it has yet to become this program,
+# and in dash it ignores SIGTERM until then.
+stop() {
+    kill -s TERM -- "-$1" 2> /dev/null || kill -s KILL "$1" 2> /dev/null
+}
+
+# The trap of a signal: ends the process that runs, after its report. A second signal would end it without its report.
+# If the number of the process is not known yet, `stop` follows its start.
+ended() {
+    [ -n "$ended" ] || [ -z "$running" ] || stop "$running"
+    ended=${ended:-${running:-early}}
+}
+
+# Runs a command with its time limit. `timeout` and the command are a process group of their own.
 timed() {
     timeout -k 25 "$limit" "$@" &
     running=$!
-    # In dash, a process that has yet to become `timeout` ignores SIGTERM.
-    [ "$ended" != early ] || kill -s KILL "$running" 2> /dev/null
+    [ "$ended" != early ] || stop "$running"
     wait "$running"
     status=$?
     # Each signal ends a `wait`.
@@ -72,17 +90,24 @@ timed() {
         wait "$running"
         status=$?
     done
-    # A signal that meets `timeout` before its program's start leaves the program behind.
+    # A signal that meets `timeout` before its program's start leaves the program behind. It has 25 s to report.
     if [ -n "$ended" ] && kill -s TERM -- "-$running" 2> /dev/null; then
-        while kill -s 0 -- "-$running" 2> /dev/null; do sleep 0.2; done
+        left=125
+        while kill -s 0 -- "-$running" 2> /dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.2; done
+        kill -s KILL -- "-$running" 2> /dev/null
     fi
     running=
     return "$status"
 }
 
-# Runs a command with its time limit, and notes the command line as a user would type it, with one kernel for many.
+# Prints a command line as a user would type it, with one kernel for many.
+shown() {
+    echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|${own:-/none}|OWN|g; s|^env ||"
+}
+
+# Runs a command with its time limit, and notes its command line.
 run() {
-    shown=$(echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|${own:-/none}|OWN|g; s|^env ||")
+    shown=$(undisturbed shown "$@")
     echo "== $shown" >&2
     began=$(date +%s)
     # On SIGTERM, a program reports the results that it has.
@@ -108,6 +133,12 @@ into() {
     [ -s "$file" ] || rm "$file"
 }
 
+# Writes program-NAME.json: whether a program passed, and its output.
+said() {
+    printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$1" "$2" "$(undisturbed quoted < "$3")" \
+        > "$out/program-$1.json"
+}
+
 # Runs a program that passes or fails, and keeps its output in program-NAME.json.
 program() {
     name=$1 before=$failed
@@ -115,8 +146,7 @@ program() {
     goes_on "$@" || return
     run "$@" > "$out/$name.said" 2>&1
     passed=$([ "$failed" = "$before" ] && echo true || echo false)
-    printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$name" "$passed" "$(quoted < "$out/$name.said")" \
-        > "$out/program-$name.json"
+    said "$name" "$passed" "$out/$name.said"
     cat "$out/$name.said" >&2
     rm "$out/$name.said"
 }
@@ -130,6 +160,7 @@ commit() {
 # Writes the machine, date and commands of this run, and of earlier calls that this run did not repeat.
 # Several runs may fill one folder at once: a subshell holds the lock.
 about() (
+    trap '' TERM INT HUP
     exec 9> "$out/.lock"
     flock 9
     touch "$out/commands.txt"
@@ -148,13 +179,6 @@ $(sed 's/^[^:]*: //' "$out/commands.txt" | quoted)
 END
 )
 
-# Ends a call after the report of the command that runs. A second signal would end that command without its report.
-# A command whose process number is not known yet ends without a report.
-ended() {
-    [ -n "$ended" ] || [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null
-    ended=${ended:-${running:-early}}
-}
-
 # Makes one call. The exit code says whether a command failed.
 one() {
     call=$1 tests=${PEER_TESTS:-} infer=${FLASHINFER_TESTS:-} base=${BASE:-} candle=${CANDLE:-} own=${OWN:-}
@@ -167,13 +191,6 @@ one() {
     has
     call
     exit $((failed > 0))
-}
-
-# Ends all calls: their process group, or the process that has yet to make the group. In dash, that process ignores
-# SIGTERM.
-end_calls() {
-    ended=yes
-    [ -z "$calls" ] || kill -s TERM -- "-$calls" 2> /dev/null || kill -s KILL "$calls" 2> /dev/null
 }
 
 # Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.
@@ -193,8 +210,8 @@ made() {
     cores=$(($(nproc) / GPUS))
     # Some calls need 60 seconds to start and to report.
     case ${SECONDS_OF_CALL:-70} in
-        [7-9][0-9] | [1-9][0-9][0-9]*) ;;
-        *) die "SECONDS_OF_CALL=$SECONDS_OF_CALL: a number of seconds, at least 70" ;;
+        [7-9][0-9] | [1-9][0-9][0-9]) ;;
+        *) die "SECONDS_OF_CALL=$SECONDS_OF_CALL: a number of seconds, from 70 to 999" ;;
     esac
     [ "$cores" -gt 0 ] || die "GPUS=$GPUS: this machine has $(nproc) cores; at least one for each GPU"
     # One folder is the evidence of one commit.
@@ -207,19 +224,19 @@ made() {
     about
     : > "$COMMANDS"
     # If this script is ended, its calls end too, with the results that they have.
-    calls='' ended=''
-    trap end_calls TERM INT HUP
+    running='' ended=''
+    trap ended TERM INT HUP
     printf '%s\n' "$@" | GPUS=$GPUS setsid xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
         export CUDA_VISIBLE_DEVICES=$SLOT
         exec taskset -c "$((SLOT * $1))-$((SLOT * $1 + $1 - 1))" sh ./evidence.sh one "$2" "$3"' \
         - "$cores" NAME "$out" &
-    calls=$!
-    [ -z "$ended" ] || end_calls
-    wait "$calls"
+    running=$!
+    [ "$ended" != early ] || stop "$running"
+    wait "$running"
     # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report.
-    wait "$calls"
-    while kill -s 0 -- "-$calls" 2> /dev/null; do sleep 0.2; done
+    wait "$running"
+    while kill -s 0 -- "-$running" 2> /dev/null; do sleep 0.2; done
     failed=$(grep -c "(FAILED)$" "$COMMANDS")
     for name; do
         grep -q "^$name: " "$COMMANDS" && continue

@@ -23,8 +23,8 @@ const REFERENCE: f64 = 0.9;
 /// function.
 const FUNCTIONS: u32 = 8;
 
-/// Time from one sample to the next, and from the start of a task to its first sample. A machine's speed
-/// changes within one step of ci, which takes up to 20 minutes.
+/// Time from the end of one sample to the start of the next one, and from the start of a task to its first
+/// sample. A machine's speed changes within one step of ci, which takes up to 20 minutes.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Samples of the machine's speed during a measurement: the processor time of the work.
@@ -67,8 +67,9 @@ impl Calibration {
         self.samples.iter().sum()
     }
 
-    /// The time on this machine, divided by the time on the reference machine, or 1 without samples. The
-    /// samples are evenly spaced in time, so the mean of their speeds counts, not the mean of their times.
+    /// The time on this machine, divided by the time on the reference machine, or 1 without samples. A sample
+    /// takes a second and a pause takes 30, so samples are almost evenly spaced in time. The mean of their
+    /// speeds counts, not the mean of their times.
     pub fn factor(&self) -> f64 {
         if self.samples.is_empty() {
             return 1.0;
@@ -129,7 +130,8 @@ mod tests {
     fn a_task_has_samples_beside_it() {
         let mut taken = Calibration::default();
         assert_eq!(taken.during(|| 7), 7);
-        assert!(taken.samples.is_empty(), "the task is short");
+        taken.every(Duration::from_secs(600), || thread::sleep(Duration::from_millis(100)));
+        assert!(taken.samples.is_empty(), "the tasks are short");
         taken.every(Duration::from_millis(1), || thread::sleep(Duration::from_secs(2)));
         assert_eq!(taken.samples.is_empty(), budgets::processor_time().is_none());
         assert!((0.1..20.0).contains(&taken.factor()), "{}", taken.factor());

@@ -60,11 +60,10 @@ impl Invocation<'_> {
         Ok(Compiled { ptx, inputs, warnings: warnings(&stderr) })
     }
 
-    /// Compiles the crate's dependencies, and only checks the crate itself. Returns whether the crate is
-    /// right. If it is not, [`compile`](Self::compile) reports the error.
-    pub(crate) fn compile_dependencies(&self, target_dir: &Path) -> bool {
-        // No kernel has this name. A crate that takes no list of kernels is checked with all of them.
-        self.run(&["-Zno-codegen"], &["-"], target_dir).is_ok()
+    /// Compiles the crate's dependencies, and checks the crate with the kernels `symbols`. rustc generates no
+    /// code for the crate.
+    pub(crate) fn check(&self, symbols: &[&str], target_dir: &Path) -> Result<(), Error> {
+        self.run(&["-Zno-codegen"], symbols, target_dir).map(drop)
     }
 
     /// Runs cargo, and returns the text of its standard error. `flags` are for rustc and this crate alone.

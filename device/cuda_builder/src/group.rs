@@ -101,7 +101,8 @@ impl Group<'_> {
         let started = SystemTime::now();
         let asked: BTreeSet<_> = missing.iter().map(|wanted| wanted.symbol).collect();
         let (compilers, batches) = self.deal(missing);
-        Workplace::fill(&self.compilers, compilers, |folder| self.invocation.compile_dependencies(folder))?;
+        let all: Vec<_> = asked.iter().copied().collect();
+        Workplace::fill(&self.compilers, compilers, |folder| self.invocation.check(&all, folder))?;
         let queue = Mutex::new(batches.into_iter());
         let done = Mutex::new((built, Vec::new()));
         let work = |n: usize| -> Result<(), Error> {

@@ -28,13 +28,19 @@ impl Workplace {
     }
 
     /// Fills the new folders among the first `count` folders in `compilers`, except the first, with copies of
-    /// the first. Before that, `compile` compiles the dependencies of a crate in the first folder. If
-    /// `compile` returns false, it has failed, and the folders stay new.
+    /// the first. Before that, `check` compiles the dependencies of a crate in the first folder.
     ///
     /// `core` alone takes half a minute, and two compilers with empty folders would take twice as much
     /// processor time. A folder that another build uses stays as it is. If a copy fails, its folder stays
     /// new, and cargo fills it.
-    pub(crate) fn fill(compilers: &Path, count: usize, compile: impl Fn(&Path) -> bool) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// Returns the error of `check`, so that no other compiler meets the same error.
+    pub(crate) fn fill(
+        compilers: &Path,
+        count: usize,
+        check: impl Fn(&Path) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let others = (1..count).map(|n| Self::open(compilers, n)).collect::<Result<Vec<_>, _>>()?;
         let others: Vec<_> = others.into_iter().filter(Self::is_new).filter_map(Self::if_free).collect();
         if others.is_empty() {
@@ -43,8 +49,8 @@ impl Workplace {
         let Some(first) = Self::open(compilers, 0)?.if_free() else { return Ok(()) };
         // An interrupted build may have left a part of the dependencies, and a compiler that still writes.
         // Cargo compiles the rest, and waits for that compiler.
-        let is_whole = compile(&first.folder);
-        for place in others.iter().filter(|place| is_whole && place.is_new()) {
+        check(&first.folder)?;
+        for place in others.iter().filter(|place| place.is_new()) {
             // An interrupted copy keeps this name, so the next build does not mistake it for a whole folder.
             let part = place.folder.with_extension("part");
             let _ = fs::remove_dir_all(&part);
@@ -117,7 +123,7 @@ mod tests {
                 read_only.set_readonly(true);
                 fs::set_permissions(&core, read_only).unwrap();
             }
-            true
+            Ok(())
         };
         let modified = |n: usize| {
             fs::metadata(compilers.join(format!("shard-{n}/deps/core"))).and_then(|file| file.modified()).ok()
@@ -141,7 +147,11 @@ mod tests {
         assert_eq!(compiled.get(), 2, "no folder is new");
         // The output of a failed compiler is not copied.
         fs::remove_dir_all(&compilers).unwrap();
-        Workplace::fill(&compilers, 2, |folder| !compile(folder)).unwrap();
+        let fail = |folder: &Path| {
+            compile(folder)?;
+            Err(Error::MissingEntry { symbol: "one".into() })
+        };
+        assert!(matches!(Workplace::fill(&compilers, 2, fail), Err(Error::MissingEntry { .. })));
         assert!(modified(0).is_some());
         assert!(!compilers.join("shard-1").exists());
         fs::remove_dir_all(&compilers).unwrap();

@@ -166,14 +166,24 @@ fn copy(folder: &str, name: &str) -> PathBuf {
     source
 }
 
+/// Replaces a text in a crate's source.
+fn edit(source: &Path, from: &str, to: &str) {
+    let lib = source.join("src/lib.rs");
+    let text = fs::read_to_string(&lib).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(&lib, text.replace(from, to)).unwrap();
+}
+
 #[test]
 fn crates_of_one_name_have_their_own_files() {
-    let build = |folder: &str| {
-        let builder = CudaBuilder::new(copy(folder, "fixture-of-one-name")).jobs(1);
+    let build = |(folder, constant): (&str, &str)| {
+        let source = copy(folder, "fixture-of-one-name");
+        edit(&source, "+ 1.0;", constant);
+        let builder = CudaBuilder::new(&source).jobs(1);
         builder.entries([roomy(), indexed()]).build().unwrap().modules.remove(0)
     };
-    let [one, other] = ["one-name-here", "one-name-there"].map(build);
-    assert!(one.path != other.path, "{}", one.path.display());
+    let [one, other] = [("one-name-here", "+ 1.0;"), ("one-name-there", "+ 2.0;")].map(build);
+    assert!(one.text != other.text, "{}", one.text);
     for module in [one, other] {
         assert_eq!(fs::read_to_string(module.path).unwrap(), module.text);
     }
@@ -192,21 +202,15 @@ fn what_was_built_before_is_not_compiled_again() {
         let texts = output.unwrap().modules.into_iter().map(|m| m.text).collect::<Vec<_>>();
         (texts, compiled.load(Ordering::Relaxed))
     };
-    let edit = |from: &str, to: &str| {
-        let lib = source.join("src/lib.rs");
-        let text = fs::read_to_string(&lib).unwrap();
-        assert!(text.contains(from), "{text}");
-        fs::write(&lib, text.replace(from, to)).unwrap();
-    };
     let both = [roomy(), indexed()];
     let (first, compiled) = build(&both);
     assert!(compiled);
     assert_eq!(build(&both), (first.clone(), false));
 
-    edit("+ 1.0;", "+ 2.0;");
+    edit(&source, "+ 1.0;", "+ 2.0;");
     let (second, compiled) = build(&both);
     assert!(compiled && second != first);
-    edit("+ 2.0;", "+ 1.0;");
+    edit(&source, "+ 2.0;", "+ 1.0;");
     assert_eq!(build(&both), (first.clone(), false));
 
     let (other, compiled) = build(&[cramped(), indexed()]);

@@ -107,10 +107,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let subjects = args.kernels.subjects()?;
     let gpu = |ordinal| {
         device::open_cuda(ordinal).map_err(|error| match error {
-            Error::NoDevice(why) => Error::NoDevice(format!(
-                "{why}; `cross-check` compares a GPU with the simulator; --device sim is a dry run without a \
-                 GPU"
-            )),
+            Error::NoDevice(why) => {
+                Error::NoDevice(device::needs_gpu(&why, "`cross-check` compares a GPU with the simulator"))
+            }
             other => other,
         })
     };

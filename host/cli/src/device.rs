@@ -272,6 +272,11 @@ fn tuning(console: &Console) -> Result<Tuning, Error> {
     Ok(tuning)
 }
 
+/// Returns the reason `why` a command that measures or compares a GPU does not run, and the remedy.
+pub(super) fn needs_gpu(why: &str, purpose: &str) -> String {
+    format!("{why}; {purpose}; --device sim is a dry run without a GPU")
+}
+
 /// Returns a CUDA device.
 ///
 /// # Errors

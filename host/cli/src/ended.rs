@@ -44,7 +44,7 @@ pub(super) fn asked() -> bool {
 
 /// The error of a command that ended early. `done` says how much it has done.
 pub(super) fn error(done: &str) -> Error {
-    Error::Ended(format!("{done}: it was ended by a signal; the report has the results so far"))
+    Error::Ended(format!("{done}: a signal ended the command; the report has the results so far"))
 }
 
 /// Returns the error of a command that ended early, after `done` of `all` items `what`. Returns `None` if the

@@ -6,7 +6,7 @@ mod sample;
 mod steps;
 
 use super::console::Console;
-use super::device::Device;
+use super::device::{self, Device};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, GPU_OR_DRY_RUN};
 use super::{ended, files, nvml};
@@ -115,17 +115,16 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     ended::listen();
     let start = Instant::now();
     let kind = args.device.kind()?;
-    let none =
-        |why: String| format!("{why}; `report` measures a GPU; --device sim is a dry run without a GPU");
+    let none = |why: &str| device::needs_gpu(why, "`report` measures a GPU");
     let (device, gpu) = match kind {
-        DeviceKind::Cpu => return Err(Error::Invalid(none("the CPU runs no kernel".into()))),
+        DeviceKind::Cpu => return Err(Error::Invalid(none("the CPU runs no kernel"))),
         DeviceKind::Sim => {
             (Device::open(&args.device, console)?, Err("a simulator has no driver and no clocks".to_owned()))
         }
         DeviceKind::Auto | DeviceKind::Gpu(_) => {
             let opened = Device::gpu(args.device.ordinal(), console);
             let device = opened.map_err(|error| match error {
-                Error::NoDevice(why) => Error::NoDevice(none(why)),
+                Error::NoDevice(why) => Error::NoDevice(none(&why)),
                 other => other,
             })?;
             (device, nvml::Gpu::open(args.device.ordinal()))
@@ -201,12 +200,12 @@ impl Verified {
 impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verified { right, wrong, cut } = self;
-        match wrong {
-            0 if *right == 0 => write!(f, "no kernel verified")?,
-            0 => write!(f, "{right} kernels verified, all within their bounds")?,
+        match (right, wrong) {
+            (0, 0) => write!(f, "no kernel verified")?,
+            (_, 0) => write!(f, "{right} kernels verified, all within their bounds")?,
             _ => write!(f, "{right} kernels verified, and {wrong} WRONG")?,
         }
-        if *cut > 0 { write!(f, "; {cut} more did not run all of their cases") } else { Ok(()) }
+        if *cut > 0 { write!(f, "; {cut} did not run all of their cases") } else { Ok(()) }
     }
 }
 

@@ -155,8 +155,7 @@ fn alone(
         if ran.is_ok() && !ended::asked() {
             ran = agree(runner, row, args.soak, seed);
         } else {
-            // The launches count as a case.
-            row.left += 1;
+            row.leave_soak();
         }
     }
     bar.finish_and_clear();
@@ -201,8 +200,7 @@ fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Resu
         let work = task.work();
         for every in [1, Soak::AT_THE_END] {
             if ended::asked() {
-                // The launches count as a case.
-                row.left += 1;
+                row.leave_soak();
                 return Ok(());
             }
             let soak = Soak { launches, every, threads: 1, streams: 1 };

@@ -100,7 +100,7 @@ impl Steps<'_> {
         // The file is no longer needed, because the page contains the plot.
         let _ = std::fs::remove_file(&plot);
         if ended::asked() && result.is_ok() {
-            result = Err(Error::Ended("ended by a signal; the report has the results so far".into()));
+            result = Err(ended::error("not all parts are there"));
         }
         Ok(Taken { first_call, verify, bench, plot: drawn, missing, result })
     }

@@ -142,6 +142,11 @@ impl Row {
         Row { failures: vec![why.to_owned()], ..Row::named(subject.contract().symbol, subject) }
     }
 
+    /// Notes that not all launches of `--soak` ran. The launches count as a case.
+    pub(super) fn leave_soak(&mut self) {
+        self.left += 1;
+    }
+
     /// Returns whether the command ended before the first case of this kernel.
     pub(crate) fn is_unrun(&self) -> bool {
         self.cases == 0 && self.left > 0

@@ -60,10 +60,14 @@ fn every_call_ends_within_ten_minutes_and_parts_are_all_kernels() {
         }
         assert_eq!(seen, all, "{command}");
     }
-    let mut short = Command::new("sh");
-    short.arg(folder.path("evidence.sh")).args(["run", "soak", &folder.path("out")]);
-    let refused = short.env("SECONDS_OF_CALL", "5").output().expect("sh starts");
-    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    for seconds in ["5", "69", "600s", "1000", "x"] {
+        let mut wrong = Command::new("sh");
+        wrong.arg(folder.path("evidence.sh")).args(["run", "soak", &folder.path("out")]);
+        let refused = wrong.env("SECONDS_OF_CALL", seconds).output().expect("sh starts");
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+        let said = format!("SECONDS_OF_CALL={seconds}: a number of seconds, from 70 to 999\n");
+        assert_eq!(text(&refused.stderr), said);
+    }
     for wrong in [
         &["run"][..],
         &["pack", "nothing", "x"],
@@ -140,22 +144,26 @@ fn an_ended_call_leaves_its_report_and_begins_nothing_more() {
 }
 
 /// The script learns the number of a process after it has started the process. These lines make the script
-/// wait before that, so that the signal comes too early for the process.
+/// wait for the signal before that, or start a process that has yet to become `timeout`.
 #[test]
 fn a_signal_that_comes_too_early_ends_the_calls() {
-    for (line, waits) in [
-        ("    running=$!\n", "    touch due; sleep 0.5; running=$!\n"),
-        ("    calls=$!\n", "    touch due; sleep 0.5; calls=$!\n"),
-        // In dash, a process that has yet to become `timeout` ignores SIGTERM. This process always does.
-        (
-            "    timeout -k 25 \"$limit\" \"$@\" &\n",
-            "    (trap '' TERM; exec sleep 600) & touch due; sleep 0.5\n",
-        ),
+    const PROGRAM: &str = "    timeout -k 25 \"$limit\" \"$@\" &\n";
+    const CALLS: &str = "        - \"$cores\" NAME \"$out\" &\n";
+    const NUMBER: &str = "    running=$!\n";
+    // In dash, a process that has yet to become `timeout` ignores SIGTERM. This process always does.
+    const IGNORES: &str = "    (trap '' TERM; exec sleep 600) &\n";
+    const DUE: &str = "    touch due\n";
+    const WAITS: &str = "    while [ -z \"$ended\" ]; do sleep 0.1; done\n";
+    for (start, changed) in [
+        (PROGRAM, [PROGRAM, DUE, WAITS, NUMBER].concat()),
+        (CALLS, [CALLS, DUE, WAITS, NUMBER].concat()),
+        (PROGRAM, [IGNORES, DUE, WAITS, NUMBER].concat()),
+        (PROGRAM, [IGNORES, NUMBER, DUE].concat()),
     ] {
         let folder = slow("evidence-early");
-        let whole = script("evidence.sh");
-        assert_eq!(whole.matches(line).count(), 1, "{line}");
-        folder.write("evidence.sh", &whole.replace(line, waits));
+        let (whole, lines) = (script("evidence.sh"), [start, NUMBER].concat());
+        assert_eq!(whole.matches(&lines).count(), 1, "{lines}");
+        folder.write("evidence.sh", &whole.replace(&lines, &changed));
         end(&folder, || folder.0.join("due").exists());
     }
 }

@@ -234,6 +234,8 @@ fn no_driver() {
     for command in NEED_GPU {
         check_error(&without(&[command]), 3, "no CUDA driver");
     }
+    let remedy = "`cross-check` compares a GPU with the simulator; --device sim is a dry run without a GPU";
+    check_error(&without(&["cross-check"]), 3, remedy);
     let output = without(&["run", "--device", "auto", "--input", DEMO, "--check", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).starts_with("no GPU ("), "it says that it uses something else");
