@@ -37,7 +37,8 @@ date -u >> "$OUT/card.txt"; cat "$here/about.txt" >> "$OUT/card.txt" 2>/dev/null
 step() {
     name=$1; limit=$2; shift 2
     start=$(date +%s)
-    (cd "$work" && timeout -k 5 "$limit" "$@") > "$OUT/$name.txt" 2>&1
+    # The step stays in the process group of this script, so that a signal to the group ends the step too.
+    (cd "$work" && timeout --foreground -k 5 "$limit" "$@") > "$OUT/$name.txt" 2>&1
     echo "$name: exit $?, $(($(date +%s) - start)) s" | tee -a "$OUT/steps.txt"
 }
 # Prompts of one byte to hundreds of bytes. Chunks split them, and there are fewer seats than prompts.

@@ -109,6 +109,7 @@ candle() {
     run env OUT="$folder" TMPDIR="$folder" sh "$candle/run.sh" "$@"
     # The programs are not results.
     rm -rf "$folder/ferroflash-candle"
+    [ -n "$began" ]
 }
 
 # Makes one call.

@@ -26,9 +26,8 @@ die() {
     exit 2
 }
 
-# Ends a call that lacks what it needs. A signal also ends the program that looks for it; nothing is missing then.
+# Ends a call that lacks what it needs.
 lacks() {
-    [ -z "$ended" ] || exit 1
     echo "$call: $* (FAILED)" >&2
     # `about` drops the text before the first colon.
     echo "$call: $call: $* (FAILED)" >> "$COMMANDS"
@@ -49,12 +48,6 @@ has() {
     done
 }
 
-# Runs a function that no signal ends.
-undisturbed() (
-    trap '' TERM INT HUP
-    "$@"
-)
-
 # Converts lines into the elements of a JSON array.
 quoted() {
     tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/	/ /g; s/.*/  "&"/' | sed '$!s/$/,/'
@@ -65,24 +58,18 @@ whole() {
     [ -z "$1" ] || realpath -e "$1" 2> /dev/null || die "$1 is not there"
 }
 
-# Ends the group of a process that becomes `timeout` or `setsid`. Without a group, it has yet to become this program,
-# and in dash it ignores SIGTERM until then.
-stop() {
-    kill -s TERM -- "-$1" 2> /dev/null || kill -s KILL "$1" 2> /dev/null
-}
-
-# The trap of a signal: ends the process that runs, after its report. A second signal would end it without its report.
-# If the number of the process is not known yet, `stop` follows its start.
+# The trap of a call: asks the program that runs to end after its report. `made` repeats its signal until the call has
+# ended, so this function succeeds when `timeout` has started. A second SIGTERM would end the program without its report.
 ended() {
-    [ -n "$ended" ] || [ -z "$running" ] || stop "$running"
-    ended=${ended:-${running:-early}}
+    ended=yes
+    [ -z "$running" ] || [ "$asked" = "$running" ] || ! kill -s TERM -- "-$running" 2> /dev/null || asked=$running
 }
 
 # Runs a command with its time limit. `timeout` and the command are a process group of their own.
 timed() {
+    began=yes
     timeout -k 25 "$limit" "$@" &
     running=$!
-    [ "$ended" != early ] || stop "$running"
     wait "$running"
     status=$?
     # Each signal ends a `wait`.
@@ -90,7 +77,7 @@ timed() {
         wait "$running"
         status=$?
     done
-    # A signal that meets `timeout` before its program's start leaves the program behind. It has 25 s to report.
+    # A program may leave others behind, such as the steps of a shell script. They have 25 s more to report.
     if [ -n "$ended" ] && kill -s TERM -- "-$running" 2> /dev/null; then
         left=125
         while kill -s 0 -- "-$running" 2> /dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.2; done
@@ -105,14 +92,14 @@ shown() {
     echo "$*" | sed "s|--config .*--config [^ ]*|--config NAME ..|; s|$out/||g; s|$out|.|g; s|${base:-/none}|BASE|g; s|${tests:-/none}|TESTS|g; s|${infer:-/none}|TESTS|g; s|${candle:-/none}|CANDLE|g; s|${own:-/none}|OWN|g; s|^env ||"
 }
 
-# Runs a command with its time limit, and notes its command line.
+# Runs a command with its time limit, and notes its command line. `began` says whether the command has begun; if not, a
+# signal came first, and the earlier outputs stay.
 run() {
-    shown=$(undisturbed shown "$@")
+    shown=$(shown "$@") start=$(date +%s) began=''
     echo "== $shown" >&2
-    began=$(date +%s)
     # On SIGTERM, a program reports the results that it has.
     [ -z "$ended" ] && timed "$@" || { failed=$((failed + 1)); shown="$shown (FAILED)"; }
-    echo "== $(($(date +%s) - began)) s: $shown" >&2
+    echo "== $(($(date +%s) - start)) s: $shown" >&2
     echo "$call: $shown" >> "$COMMANDS"
 }
 
@@ -129,13 +116,15 @@ into() {
     file=$out/$1
     shift
     goes_on "$@" || return
-    run "$@" > "$file"
-    [ -s "$file" ] || rm "$file"
+    run "$@" > "$file.part"
+    [ -z "$began" ] || mv "$file.part" "$file"
+    rm -f "$file.part"
+    [ -s "$file" ] || rm -f "$file"
 }
 
 # Writes program-NAME.json: whether a program passed, and its output.
 said() {
-    printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$1" "$2" "$(undisturbed quoted < "$3")" \
+    printf '{"program": "%s", "passed": %s, "said": [\n%s\n]}\n' "$1" "$2" "$(quoted < "$3")" \
         > "$out/program-$1.json"
 }
 
@@ -146,7 +135,7 @@ program() {
     goes_on "$@" || return
     run "$@" > "$out/$name.said" 2>&1
     passed=$([ "$failed" = "$before" ] && echo true || echo false)
-    said "$name" "$passed" "$out/$name.said"
+    [ -z "$began" ] || said "$name" "$passed" "$out/$name.said"
     cat "$out/$name.said" >&2
     rm "$out/$name.said"
 }
@@ -186,11 +175,18 @@ one() {
     # Dry runs have no line in the table.
     : "${limit:=570}"
     [ "${SECONDS_OF_CALL:-999}" -gt "$limit" ] || limit=$SECONDS_OF_CALL
-    failed=0 ended='' running='' peers="fa2 cudnn fa4"
-    trap ended TERM INT HUP
+    failed=0 ended='' running='' asked='' peers="fa2 cudnn fa4"
+    trap ended URG
     has
     call
     exit $((failed > 0))
+}
+
+# Ends xargs, which begins no more calls, and asks the calls to end. Their helpers, such as sed, ignore SIGURG.
+end_calls() {
+    ended=yes
+    [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null
+    [ -z "$running" ] || kill -s URG -- "-$running" 2> /dev/null
 }
 
 # Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.
@@ -220,23 +216,27 @@ made() {
         || die "$out has the results of commit $other, and this program is commit $(commit); name another folder"
     export COMMANDS="$out/commands.$$"
     : > "$COMMANDS"
+    # If this script is ended, its calls end too, with the results that they have.
+    running='' ended=''
+    trap end_calls TERM INT HUP
     # Another run of another commit must find this commit.
     about
     : > "$COMMANDS"
-    # If this script is ended, its calls end too, with the results that they have.
-    running='' ended=''
-    trap ended TERM INT HUP
     printf '%s\n' "$@" | GPUS=$GPUS setsid xargs -P "$GPUS" --process-slot-var=SLOT -I NAME sh -c '
         [ "$GPUS" = 1 ] && exec sh ./evidence.sh one "$2" "$3"
         export CUDA_VISIBLE_DEVICES=$SLOT
         exec taskset -c "$((SLOT * $1))-$((SLOT * $1 + $1 - 1))" sh ./evidence.sh one "$2" "$3"' \
         - "$cores" NAME "$out" &
+    # Until `setsid` has made the group, a signal would be lost.
+    until kill -s 0 -- "-$!" 2> /dev/null || ! kill -s 0 "$!" 2> /dev/null; do sleep 0.1; done
     running=$!
-    [ "$ended" != early ] || stop "$running"
+    [ -z "$ended" ] || end_calls
     wait "$running"
-    # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report.
-    wait "$running"
-    while kill -s 0 -- "-$running" 2> /dev/null; do sleep 0.2; done
+    # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report; each takes 50 s at most.
+    wait "$running" 2> /dev/null
+    left=300
+    while kill -s URG -- "-$running" 2> /dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.2; done
+    kill -s KILL -- "-$running" 2> /dev/null
     failed=$(grep -c "(FAILED)$" "$COMMANDS")
     for name; do
         grep -q "^$name: " "$COMMANDS" && continue

@@ -82,6 +82,9 @@ struct Report {
     /// Number of refusals by fault.
     refused: BTreeMap<&'static str, u64>,
     failure: Option<String>,
+    /// Whether this build lacks the kernels of all problems that were drawn.
+    #[serde(skip)]
+    nothing_ran: bool,
 }
 
 /// Returns the findings of a problem without failures. Returns `None` if this build lacks the problem's
@@ -186,6 +189,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         ),
         refused: refusals,
         failure,
+        nothing_ran: matches!(result, Err(Error::Invalid(_))),
     };
     console.report(&report, result)
 }
@@ -196,8 +200,8 @@ impl fmt::Display for Report {
         let Report { small_rule, wide, wide_rows, rows_not_judged, wide_rule, .. } = self;
         let refusals: u64 = refused.values().sum();
         let kinds = refused.values().filter(|count| **count > 0).count();
-        let nothing_ran = *solved == 0 && *left_out > 0 && !ended::asked();
-        let verdict = verdict(self.passed, failure.is_some(), nothing_ran, ["all agree", "NOT ALL AGREE"]);
+        let verdict =
+            verdict(self.passed, failure.is_some(), self.nothing_ran, ["all agree", "NOT ALL AGREE"]);
         writeln!(
             f,
             "{verdict}: {solved} random problems agree with the reference on {device}, seed {seed}, \

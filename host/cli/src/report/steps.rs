@@ -100,7 +100,7 @@ impl Steps<'_> {
         // The file is no longer needed, because the page contains the plot.
         let _ = std::fs::remove_file(&plot);
         if ended::asked() && result.is_ok() {
-            result = Err(ended::error("not all parts are there"));
+            result = Err(ended::error(&format!("{} parts are missing", missing.len())));
         }
         Ok(Taken { first_call, verify, bench, plot: drawn, missing, result })
     }

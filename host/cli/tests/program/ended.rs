@@ -88,7 +88,7 @@ fn a_fuzz_run_that_was_ended_says_so() {
 /// machine, the signal may come before the first one.
 #[test]
 fn a_soak_ends_after_its_round() {
-    let soak = ["soak", "--launches", "200", "--config", "merge_f16", "--device", "sim"];
+    let soak = ["soak", "--launches", "400", "--config", "merge_f16", "--device", "sim"];
     let report = end_after(Duration::from_secs(1), &soak);
     let rounds = report["kernels"][0]["rounds"].as_u64();
     assert!(rounds.is_some_and(|rounds| rounds < 16), "{report}");

@@ -143,29 +143,43 @@ fn an_ended_call_leaves_its_report_and_begins_nothing_more() {
     assert_eq!(soak, "{\"ended\": true}\n");
 }
 
+const DUE: &str = "    touch due\n";
+const WAITS: &str = "    while [ -z \"$ended\" ]; do sleep 0.1; done\n";
+
+/// Ends the calls of a script in which `line` is changed. An earlier call left soak.json.
+fn end_with(test: &str, line: &str, changed: &str) -> Folder {
+    let (folder, whole) = (slow(test), script("evidence.sh"));
+    assert_eq!(whole.matches(line).count(), 1, "{line}");
+    folder.write("evidence.sh", &whole.replace(line, changed));
+    fs::create_dir(folder.path("out")).expect("a new folder");
+    folder.write("out/soak.json", "earlier\n");
+    end(&folder, || folder.0.join("due").exists());
+    folder
+}
+
 /// The script learns the number of a process after it has started the process. These lines make the script
-/// wait for the signal before that, or start a process that has yet to become `timeout`.
+/// wait for the signal before that, or start a process that takes a second to become `timeout`.
 #[test]
 fn a_signal_that_comes_too_early_ends_the_calls() {
     const PROGRAM: &str = "    timeout -k 25 \"$limit\" \"$@\" &\n";
     const CALLS: &str = "        - \"$cores\" NAME \"$out\" &\n";
-    const NUMBER: &str = "    running=$!\n";
-    // In dash, a process that has yet to become `timeout` ignores SIGTERM. This process always does.
-    const IGNORES: &str = "    (trap '' TERM; exec sleep 600) &\n";
-    const DUE: &str = "    touch due\n";
-    const WAITS: &str = "    while [ -z \"$ended\" ]; do sleep 0.1; done\n";
-    for (start, changed) in [
-        (PROGRAM, [PROGRAM, DUE, WAITS, NUMBER].concat()),
-        (CALLS, [CALLS, DUE, WAITS, NUMBER].concat()),
-        (PROGRAM, [IGNORES, DUE, WAITS, NUMBER].concat()),
-        (PROGRAM, [IGNORES, NUMBER, DUE].concat()),
+    const LATE: &str = "    (sleep 1; exec timeout -k 25 \"$limit\" \"$@\") &\n";
+    for (line, changed) in [
+        (PROGRAM, [PROGRAM, DUE, WAITS].concat()),
+        (CALLS, [CALLS, DUE, WAITS].concat()),
+        (PROGRAM, [LATE, DUE, WAITS].concat()),
+        (PROGRAM, [LATE, "    running=$!\n", DUE].concat()),
     ] {
-        let folder = slow("evidence-early");
-        let (whole, lines) = (script("evidence.sh"), [start, NUMBER].concat());
-        assert_eq!(whole.matches(&lines).count(), 1, "{lines}");
-        folder.write("evidence.sh", &whole.replace(&lines, &changed));
-        end(&folder, || folder.0.join("due").exists());
+        end_with("evidence-early", line, &changed);
     }
+}
+
+#[test]
+fn a_program_that_did_not_begin_leaves_its_earlier_output() {
+    const CHECK: &str = "    [ -z \"$ended\" ] && timed \"$@\"";
+    let folder = end_with("evidence-not-begun", CHECK, &[DUE, WAITS, CHECK].concat());
+    let soak = fs::read_to_string(folder.0.join("out/soak.json"));
+    assert_eq!(soak.expect("it stays"), "earlier\n");
 }
 
 #[test]
