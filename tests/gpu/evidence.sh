@@ -58,8 +58,15 @@ whole() {
     [ -z "$1" ] || realpath -e "$1" 2> /dev/null || die "$1 is not there"
 }
 
-# The trap of a call: asks the program that runs to end after its report. `made` repeats its signal until the call has
-# ended, so this function succeeds when `timeout` has started. A second SIGTERM would end the program without its report.
+# Repeats a signal (0: none) until a process group has ended. After the given seconds, ends the group by SIGKILL.
+until_ended() {
+    left=$((5 * $3))
+    while kill -s "$2" -- "-$1" 2> /dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.2; done
+    kill -s KILL -- "-$1" 2> /dev/null
+}
+
+# The trap of a call: asks the program that runs to end after its report. `timeout` may have yet to make the program's
+# group; `made` repeats its signal until the call has ended. A second SIGTERM would end the program without its report.
 ended() {
     ended=yes
     [ -z "$running" ] || [ "$asked" = "$running" ] || ! kill -s TERM -- "-$running" 2> /dev/null || asked=$running
@@ -78,11 +85,7 @@ timed() {
         status=$?
     done
     # A program may leave others behind, such as the steps of a shell script. They have 25 s more to report.
-    if [ -n "$ended" ] && kill -s TERM -- "-$running" 2> /dev/null; then
-        left=125
-        while kill -s 0 -- "-$running" 2> /dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.2; done
-        kill -s KILL -- "-$running" 2> /dev/null
-    fi
+    [ -n "$ended" ] && kill -s TERM -- "-$running" 2> /dev/null && until_ended "$running" 0 25
     running=
     return "$status"
 }
@@ -182,11 +185,10 @@ one() {
     exit $((failed > 0))
 }
 
-# Ends xargs, which begins no more calls, and asks the calls to end. Their helpers, such as sed, ignore SIGURG.
+# Ends xargs, which begins no more calls. `made` then ends the calls.
 end_calls() {
     ended=yes
     [ -z "$running" ] || kill -s TERM "$running" 2> /dev/null
-    [ -z "$running" ] || kill -s URG -- "-$running" 2> /dev/null
 }
 
 # Makes the calls: each GPU takes a call when it has made its last one, and uses its share of the cores.
@@ -234,9 +236,8 @@ made() {
     wait "$running"
     # A signal ends the first `wait`. It also ends xargs, whose calls have yet to report; each takes 50 s at most.
     wait "$running" 2> /dev/null
-    left=300
-    while kill -s URG -- "-$running" 2> /dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.2; done
-    kill -s KILL -- "-$running" 2> /dev/null
+    # The helpers of a call, such as sed, ignore SIGURG.
+    until_ended "$running" URG 60
     failed=$(grep -c "(FAILED)$" "$COMMANDS")
     for name; do
         grep -q "^$name: " "$COMMANDS" && continue

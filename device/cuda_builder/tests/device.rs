@@ -183,6 +183,7 @@ fn crates_of_one_name_have_their_own_files() {
         builder.entries([roomy(), indexed()]).build().unwrap().modules.remove(0)
     };
     let [one, other] = [("one-name-here", "+ 1.0;"), ("one-name-there", "+ 2.0;")].map(build);
+    assert!(one.path != other.path, "{}", one.path.display());
     assert!(one.text != other.text, "{}", one.text);
     for module in [one, other] {
         assert_eq!(fs::read_to_string(module.path).unwrap(), module.text);
