@@ -185,6 +185,8 @@ call() {
         candle-check)
             candle tests callers check || return
             for name in tests callers check; do
+                # An ended call has no text of its further steps.
+                [ -f "$folder/$name.txt" ] || continue
                 passed=$(grep -q "^$name: exit 0," "$folder/steps.txt" && echo true || echo false)
                 said "candle-$name" "$passed" "$folder/$name.txt"
             done

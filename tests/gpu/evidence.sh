@@ -6,7 +6,9 @@
 #   ./evidence.sh part NAME            print the kernels of a part, such as `cache`
 #   ./evidence.sh pack OUT FILE        pack OUT as .tar.gz; unpack it in docs/evidence/DEVICE
 # On a machine of several GPUs, each GPU makes one call at a time, on its share of the cores. Several machines
-# may fill one OUT. The exit code is the number of failed commands, including calls that lack what they need.
+# may fill one OUT. The exit code is the number of failed commands, including calls that lack what they need or did not
+# begin; after an error in the arguments, it is 2. SIGINT or SIGTERM to this script ends the calls with the results that
+# they have, within a minute.
 #
 #   GPUS=N                             the number of GPUs [default: all]
 #   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
@@ -85,7 +87,10 @@ timed() {
         status=$?
     done
     # A program may leave others behind, such as the steps of a shell script. They have 25 s more to report.
-    [ -n "$ended" ] && kill -s TERM -- "-$running" 2> /dev/null && until_ended "$running" 0 25
+    # `timeout` returns 124 or more at the time limit.
+    if [ -n "$ended" ] || [ "$status" -ge 124 ]; then
+        kill -s TERM -- "-$running" 2> /dev/null && until_ended "$running" 0 25
+    fi
     running=
     return "$status"
 }
@@ -179,7 +184,8 @@ one() {
     : "${limit:=570}"
     [ "${SECONDS_OF_CALL:-999}" -gt "$limit" ] || limit=$SECONDS_OF_CALL
     failed=0 ended='' running='' asked='' peers="fa2 cudnn fa4"
-    trap ended URG
+    # Whoever ends all processes of a job sends SIGTERM to this one too.
+    trap ended URG TERM INT HUP
     has
     call
     exit $((failed > 0))
@@ -300,7 +306,7 @@ case ${1:-} in
     pack)
         [ $# -eq 3 ] || die "usage: $0 pack OUT FILE"
         [ -f "$2/run.json" ] || die "$2 has no run.json: name the OUT of a run"
-        tar -czf "$3" --exclude=.lock -C "$2" .
+        tar -czf "$3" --exclude=.lock --exclude='*.part' -C "$2" .
         ;;
-    *) die "usage: $0 list | run NAME .. OUT | dry OUT | pack OUT FILE" ;;
+    *) die "usage: $0 list | run NAME .. OUT | dry OUT | part NAME | pack OUT FILE" ;;
 esac

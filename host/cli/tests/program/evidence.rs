@@ -114,8 +114,9 @@ fn slow(test: &str) -> Folder {
 }
 
 /// Starts the calls `soak` and `programs`, and ends them by two signals as soon as `due` returns true. The
-/// second signal must change nothing. Returns run.json.
-fn end(folder: &Folder, due: impl Fn() -> bool) -> String {
+/// second signal must change nothing. `receivers` returns the processes that receive the signals, if not only
+/// the script does. Returns run.json.
+fn end(folder: &Folder, due: impl Fn() -> bool, receivers: Option<&dyn Fn() -> Vec<String>>) -> String {
     let script = [&folder.path("evidence.sh"), "run", "soak", "programs", &folder.path("out")];
     let mut ran = Command::new("sh").args(script).env("GPUS", "1").spawn().expect("sh starts");
     while !due() {
@@ -123,8 +124,10 @@ fn end(folder: &Folder, due: impl Fn() -> bool) -> String {
         thread::sleep(Duration::from_millis(20));
     }
     for _ in 0..2 {
-        let killed = Command::new("kill").args(["-s", "TERM", &ran.id().to_string()]).status();
-        assert!(killed.expect("kill starts").success());
+        let receivers = receivers.map_or_else(|| vec![ran.id().to_string()], |receivers| receivers());
+        let killed = Command::new("kill").args(["-s", "TERM"]).args(&receivers).status();
+        // Some of several processes may have ended by themselves.
+        assert!(killed.expect("kill starts").success() || receivers.len() > 1);
         thread::sleep(Duration::from_millis(300));
     }
     let code = ran.wait().expect("a child").code();
@@ -138,7 +141,24 @@ fn end(folder: &Folder, due: impl Fn() -> bool) -> String {
 #[test]
 fn an_ended_call_leaves_its_report_and_begins_nothing_more() {
     let folder = slow("evidence-ended");
-    end(&folder, || folder.0.join("begun").exists());
+    end(&folder, || folder.0.join("begun").exists(), None);
+    let soak = fs::read_to_string(folder.0.join("out/soak.json")).expect("written");
+    assert_eq!(soak, "{\"ended\": true}\n");
+}
+
+/// Programs that end a job send their signal to all of its processes.
+#[test]
+fn a_signal_to_every_process_leaves_the_report() {
+    let folder = slow("evidence-job");
+    let is_there = |pid: &String| {
+        fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder.0)
+            && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.starts_with(b"sleep"))
+    };
+    let job = || {
+        let processes = fs::read_dir("/proc").expect("the processes").filter_map(Result::ok);
+        processes.filter_map(|one| one.file_name().into_string().ok()).filter(is_there).collect::<Vec<_>>()
+    };
+    end(&folder, || folder.0.join("begun").exists(), Some(&job));
     let soak = fs::read_to_string(folder.0.join("out/soak.json")).expect("written");
     assert_eq!(soak, "{\"ended\": true}\n");
 }
@@ -153,7 +173,7 @@ fn end_with(test: &str, line: &str, changed: &str) -> Folder {
     folder.write("evidence.sh", &whole.replace(line, changed));
     fs::create_dir(folder.path("out")).expect("a new folder");
     folder.write("out/soak.json", "earlier\n");
-    end(&folder, || folder.0.join("due").exists());
+    end(&folder, || folder.0.join("due").exists(), None);
     folder
 }
 
