@@ -265,7 +265,8 @@ pub fn explain(
 ) -> Result<(&'static Contract, &'static str), Error> {
     on.check()?;
     validate::problem(problem)?;
-    let query = select::Query { problem, tensors: None, on, tuning: &Tuning::new(), scratch };
+    let query =
+        select::Query { problem, tensors: None, on, tuning: &Tuning::new(), scratch, merges_states: false };
     let Chosen { kernel, reason, .. } = attention::choose(&query, None)?;
     let contract = &kernel.kernel.contract;
     if scratch != Scratch::Fastest {

@@ -12,7 +12,7 @@ pub(crate) use tiles::Tiles;
 
 use crate::place::Place;
 use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::{Keys, MERGES, MIXED_FEW, ManySequences, MergeInfo};
+use spec::{Keys, MERGES, ManySequences, MergeInfo};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,15 +39,6 @@ pub struct Few {
     pub most: u32,
     /// The query blocks of the other sequences.
     pub many: ManySequences,
-}
-
-/// Returns the decode kernel that accompanies a prefill kernel of mixed batches. Returns `None` if there is
-/// none, if it does not take the columns, or if a thread block of it cannot hold one query with all its
-/// heads.
-pub(crate) fn few_of(p: &Problem, kernel: &AttnInfo) -> Option<&'static AttnInfo> {
-    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim);
-    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(kernel) && p.has_columns_for(e))?;
-    (most(p, few) > 0).then_some(few)
 }
 
 /// Returns the maximum number of queries of a sequence that the decode kernel of a mixed batch takes: one

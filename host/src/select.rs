@@ -15,6 +15,7 @@ mod varlen;
 pub(crate) use append::append;
 pub(crate) use cache::needs_no_splits;
 pub(crate) use merge::merge;
+pub(crate) use mixed::{few, many};
 
 use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::Split;
@@ -32,6 +33,8 @@ pub(crate) struct Query<'a> {
     pub tuning: &'a Tuning,
     /// Scratch memory that launches may use.
     pub scratch: Scratch,
+    /// Whether the kernel must merge states over other keys into its results.
+    pub merges_states: bool,
 }
 
 impl Query<'_> {
@@ -115,8 +118,6 @@ const GENERAL: &str = "k and v of these different numbers of columns: the kernel
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub kernel: &'static AttnInfo,
-    /// In a mixed batch, the decode kernel that takes the sequences of few queries.
-    pub few: Option<&'static AttnInfo>,
     pub reason: &'static str,
     /// The fallback for tensors that `kernel` does not accept.
     pub fallback: Option<&'static AttnInfo>,
@@ -125,7 +126,7 @@ pub(crate) struct Choice {
 impl Choice {
     /// Returns a kernel without fallback: it accepts all tensors, or the caller named it.
     const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
-        Choice { kernel, few: None, reason, fallback: None }
+        Choice { kernel, reason, fallback: None }
     }
 }
 
@@ -135,7 +136,7 @@ pub(crate) const ASKED: &str = "the request names this kernel";
 pub(crate) const UNSPLIT: &str = "without a workspace, no sequence is split by its keys: SMs may idle";
 const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this size on this device";
 
-/// Selects the kernel for attention: the named one, or the planner's choice.
+/// Selects the kernel that solves a whole problem: the named one, or the planner's choice.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or [`Error::Invalid`] if

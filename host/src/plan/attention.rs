@@ -17,7 +17,16 @@ use crate::{Capabilities, Error, Launch, Tuning, validate};
 /// Returns the errors of [`select::attention`] and of [`Scheduled::new`].
 pub(super) fn choose(query: &Query<'_>, config: Option<&str>) -> Result<Chosen<Scheduled>, Error> {
     let Query { problem, on, scratch, .. } = *query;
-    let Choice { kernel, few, reason, fallback } = select::attention(query, config)?;
+    let (few, Choice { kernel, reason, fallback }) = match select::many(query, config)? {
+        None => (None, select::attention(query, config)?),
+        Some(many) => {
+            // If TMA does not accept the tensors of a batch without a named kernel, one kernel takes all
+            // sequences.
+            let all = config.is_none().then(|| select::attention(query, None)).transpose()?;
+            let fallback = all.map(|all| all.fallback.unwrap_or(all.kernel));
+            (select::few(problem, many.kernel), Choice { fallback, ..many })
+        }
+    };
     let kernel = Scheduled::new(problem, kernel, few, on, |bytes| scratch.allows(bytes))?;
     // The fallback has smaller tiles. If there are too many tiles, the plan has no fallback.
     let fallback = fallback.and_then(|kernel| Scheduled::new(problem, kernel, None, on, |_| false).ok());
@@ -55,7 +64,7 @@ impl Subject for AttentionRequest<'static> {
         tuning: &Tuning,
     ) -> Result<Chosen<Passes>, Error> {
         let (problem, scratch) = (&self.problem(), self.scratch);
-        let query = Query { problem, tensors: Some(self), on, tuning, scratch };
+        let query = Query { problem, tensors: Some(self), on, tuning, scratch, merges_states: false };
         let whole = |reason: Option<&'static str>| {
             let Chosen { kernel, reason: own, fallback } = choose(&query, config)?;
             let fallback = fallback.map(Passes::whole);

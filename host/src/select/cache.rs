@@ -30,9 +30,6 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     if p.latent().is_some() {
         return mla::choose(q, config);
     }
-    if let Some(few) = config.filter(|_| p.variant.is_none()).and_then(kernels::mixed) {
-        return mixed::named(q, few);
-    }
     let paged = |name: &str| match p.variant {
         Some(variant) => variant::by_name(variant, p, name).ok(),
         None => kernels::paged().find(|entry| entry.contract.symbol == name),
@@ -102,9 +99,8 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         Error::unsupported(feature, reason)
     })?;
     on.runs(&portable.contract)?;
-    let reason = match p.varlen.map(|rows| mixed::choose(q, rows)) {
-        Some(Ok(choice)) => return Ok(Choice { fallback: Some(portable), ..choice }),
-        Some(Err(reason)) => reason,
+    let reason = match mixed::obstacle(q) {
+        Some(reason) => reason,
         None if p.alibi => SLOPES,
         None if p.rows() <= MAX_ROWS => APART,
         None => MANY,

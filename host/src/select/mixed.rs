@@ -2,9 +2,9 @@
 //! many.
 use super::{ASKED, Choice, Query, needs_no_splits, reads_cache, variant};
 use crate::request::Splits;
-use crate::schedule::{few_of, most};
-use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem};
-use spec::{HOPPERS_PAGED, Isa, MAX_SEQUENCES, MIXED_MANY};
+use crate::schedule::most;
+use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, kernels};
+use spec::{HOPPERS_PAGED, Isa, MAX_SEQUENCES, MIXED_FEW, MIXED_MANY};
 
 const MIXED: &str = "a decode kernel takes the sequences of few queries, and work tiles take the other \
                      sequences, in one launch";
@@ -42,14 +42,51 @@ const MOSTLY_FEW: usize = 32;
 /// | 64, 12/12 | 152 sequences of 7 to 512 queries and keys | 79 (portable kernel alone) | 125 |
 const LEAST_KEYS: usize = 1024;
 
-/// Returns the kernels of a mixed batch with the rows `[q, k]`, and the reason for them, if the batch may
-/// have sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads
-/// of a key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
-/// (`Splits::Chunk`) leave all sequences to prefill kernels.
+/// Selects the prefill kernel for a mixed batch's sequences of many queries. [`few`] selects the decode
+/// kernel beside it. The caller may have named this decode kernel. Returns `None` if one kernel should take
+/// all sequences.
+///
+/// # Errors
+/// Returns [`Error::Invalid`] or [`Error::Unsupported`] if the named kernel does not solve the problem.
+pub(crate) fn many(q: &Query<'_>, config: Option<&str>) -> Result<Option<Choice>, Error> {
+    let p = q.problem;
+    if p.cache.is_none() || p.latent().is_some() || p.variant.is_some() {
+        return Ok(None);
+    }
+    variant::goes_together(p)?;
+    match config {
+        None if variant::is_needed(p) => Ok(None),
+        None => Ok(choose(q).and_then(Result::ok)),
+        Some(name) => kernels::mixed(name).map(|few| named(q, few)).transpose(),
+    }
+}
+
+/// Selects the decode kernel for the sequences of few queries beside a prefill kernel. Returns `None` if
+/// there is none, if it does not take the columns, or if a thread block of it cannot hold one query with all
+/// its heads.
+pub(crate) fn few(p: &Problem, many: &AttnInfo) -> Option<&'static AttnInfo> {
+    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim);
+    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(many) && p.has_columns_for(e))?;
+    (most(p, few) > 0).then_some(few)
+}
+
+/// Returns the reason why prefill kernels take all sequences of a varlen batch.
+pub(super) fn obstacle(q: &Query<'_>) -> Option<&'static str> {
+    choose(q)?.err()
+}
+
+/// Returns the prefill kernel of a mixed batch, and the reason for it, if the batch may have sequences of few
+/// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
+/// batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`) leave
+/// all sequences to prefill kernels. Returns `None` for equal query counts.
 ///
 /// # Errors
 /// Returns the reason why prefill kernels take all sequences.
-pub(super) fn choose(q: &Query<'_>, [rows, _]: [usize; 2]) -> Result<Choice, &'static str> {
+fn choose(q: &Query<'_>) -> Option<Result<Choice, &'static str>> {
+    q.problem.varlen.map(|[rows, _]| of_rows(q, rows))
+}
+
+fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice, &'static str> {
     let (p, on) = (q.problem, q.on);
     match p.splits {
         Splits::Auto => {}
@@ -75,18 +112,18 @@ pub(super) fn choose(q: &Query<'_>, [rows, _]: [usize; 2]) -> Result<Choice, &'s
         has_few && is_faster
     };
     match pairs.find(|(kernel, few)| pays(kernel, few)) {
-        Some((kernel, few)) => Ok(Choice { few: Some(few), ..Choice::new(kernel, MIXED) }),
+        Some((kernel, _)) => Ok(Choice::new(kernel, MIXED)),
         None => Err(reason),
     }
 }
 
-/// Returns the two kernels of a mixed batch. The caller named the decode kernel `few`. Batch-invariant splits
-/// stay batch-invariant, because a sequence's own number of queries decides which kernel takes it.
+/// Returns the prefill kernel of a mixed batch. The caller named the decode kernel `few`. Batch-invariant
+/// splits stay batch-invariant, because a sequence's own number of queries decides which kernel takes it.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] if the kernels do not solve the problem, or [`Error::Unsupported`] if the
 /// device cannot run them, or if the request fixes the number of splits: the prefill kernel makes none.
-pub(super) fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
+fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     reads_cache(few, p)?;
     needs_no_splits(p)?;
@@ -114,7 +151,7 @@ pub(super) fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
     })?;
     on.runs(&few.contract)?;
     on.runs(&kernel.contract)?;
-    Ok(Choice { few: Some(few), ..Choice::new(kernel, ASKED) })
+    Ok(Choice::new(kernel, ASKED))
 }
 
 /// Returns whether the scores and the number of sequences suit the kernels of mixed batches.
@@ -140,5 +177,5 @@ fn kernels<'a>(q: &'a Query<'_>) -> impl Iterator<Item = (&'static AttnInfo, &'s
     let hopper = HOPPERS_PAGED.iter().filter(move |e| e.mask == MaskKind::Causal && on.tensor_maps);
     let hopper = hopper.filter(solves).min_by_key(|e| e.columns()).filter(|e| q.takes(e).is_ok());
     let portable = MIXED_MANY.iter().filter(solves);
-    hopper.into_iter().chain(portable).filter_map(move |kernel| Some((kernel, few_of(p, kernel)?)))
+    hopper.into_iter().chain(portable).filter_map(move |kernel| Some((kernel, few(p, kernel)?)))
 }

@@ -19,6 +19,8 @@ const HOPPER: &str = "a latent cache, read once for keys and values: warpgroups 
 const CHUNKED: &str = "a latent cache; batch-invariant splits (`Splits::Chunk`): one kernel for pages of all \
                        sizes";
 
+const STATES: &str = "a latent cache, and states over other keys, which no Hopper kernel merges";
+
 /// Returns whether the entry solves the problem.
 fn solves(e: &AttnInfo, p: &Problem) -> bool {
     e.dtype == p.dtype && e.takes_columns(p.columns())
@@ -52,11 +54,12 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
     let Some(entry) = HOPPER_MLAS.iter().find(replaces) else { return Ok(portable) };
     let takes = match p.splits {
         Splits::Chunk(_) => Err(CHUNKED),
+        _ if q.merges_states => Err(STATES),
         _ if !on.tensor_maps => Err(NO_MAPS),
         _ => q.takes(entry),
     };
     Ok(match takes {
-        Ok(()) => Choice { kernel: entry, reason: HOPPER, fallback: Some(portable.kernel), ..portable },
+        Ok(()) => Choice { kernel: entry, reason: HOPPER, fallback: Some(portable.kernel) },
         Err(reason) => Choice { reason, ..portable },
     })
 }

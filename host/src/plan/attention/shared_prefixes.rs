@@ -5,7 +5,7 @@ use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
 use crate::schedule::{Passes, PrefixPass, Room, Schedule, Scheduled};
 use crate::select::shared_prefixes::{NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT, mixes_scales, obstacle, pays};
 use crate::select::{self, Query};
-use crate::{Capabilities, Error, validate};
+use crate::{Error, validate};
 
 /// Returns the two passes of a valid request, or the reason for a single pass over whole sequences.
 ///
@@ -53,18 +53,17 @@ fn passes(
 ) -> Result<Option<Chosen<Passes>>, Error> {
     let (p, room) = (query.problem, Room::default());
     let unsupported = |reason| Error::unsupported("shared_prefixes", reason);
-    let planned = |pass: &AttentionRequest<'_>, on: &Capabilities| {
+    let planned = |pass: &AttentionRequest<'_>, merges_states: bool| {
         let problem = &pass.problem();
         validate::problem(problem)?;
-        choose(&Query { problem, tensors: Some(pass), on, scratch: Scratch::Fastest, ..*query }, None)
+        let scratch = Scratch::Fastest;
+        choose(&Query { problem, tensors: Some(pass), scratch, merges_states, ..*query }, None)
     };
-    // A launch has the tensor maps of one kernel. The prefix has more products per byte than the rest.
-    let without_maps = Capabilities { tensor_maps: false, ..query.on.clone() };
-    let rest = planned(&lower::rest(r, prefixes, &room).map_err(unsupported)?, &without_maps)?.kernel;
+    let rest = planned(&lower::rest(r, prefixes, &room).map_err(unsupported)?, true)?.kernel;
     if !matches!(rest.schedule, Schedule::Decode(_)) {
         return Ok(None);
     }
-    let prefix = |parts| planned(&lower::prefix(r, prefixes, parts, &room).map_err(unsupported)?, query.on);
+    let prefix = |parts| planned(&lower::prefix(r, prefixes, parts, &room).map_err(unsupported)?, false);
     let (mut pass, mut parts) = (prefix(1)?, 1);
     // The kernel for the parts may differ from the kernel for whole prefixes. Then the second turn computes
     // the number of parts that fills the device with blocks of the new kernel.
