@@ -36,6 +36,10 @@ pub(crate) mod sealed {
         /// Validates the request.
         fn validate(&self) -> Result<(), Error>;
 
+        /// Returns an address in each buffer that the launch writes.
+        #[cfg(feature = "cudarc")]
+        fn written(&self) -> Vec<u64>;
+
         /// Returns the kernel that the caller names, if any.
         fn config(&self) -> Option<&str> {
             None

@@ -183,7 +183,7 @@ impl<'a> PagedKv<'a> {
             None => None,
         };
         if let Some([k, v]) = &of_rows {
-            pages = pages.scales(Scale::Tokens(k), Scale::Tokens(v));
+            pages = pages.token_scales(k, v);
         }
         let (table, lengths) = (Read::of("block_table", self.block_table), Read::of("lengths", self.lengths));
         let table_columns = table.shape().dims2()?.1;

@@ -31,7 +31,7 @@ impl FlashAttention {
         let append = at_tokens(&mut guards, k, v, pages, slots)?;
         let plan = self.attention.plan(&append)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
-        unsafe { self.launch(&plan, &append, stream) }
+        unsafe { guards.launch(&plan, &append) }
     }
 
     /// Writes `rows`, `[1, tokens, 1, head_dim]`, to a latent cache ([`PagesMut::latent`]), like
@@ -51,7 +51,7 @@ impl FlashAttention {
         let append = latent(&mut guards, rows, pages, slots)?;
         let plan = self.attention.plan(&append)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
-        unsafe { self.launch(&plan, &append, stream) }
+        unsafe { guards.launch(&plan, &append) }
     }
 }
 

@@ -334,7 +334,7 @@ impl FlashAttention {
         let plan = self.planned(&request)?;
         // SAFETY: `guards` holds every buffer of the request for this stream; the counters are zero, because
         // each launch leaves zeros.
-        unsafe { self.launch(&plan, &request, stream) }
+        unsafe { guards.launch(&plan, &request) }
     }
 
     /// Computes what [`FlashAttention::attend`] computes, for functions with candle-flash-attn's arguments.
@@ -359,7 +359,7 @@ impl FlashAttention {
         }
         let plan = self.planned(&request)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
-        unsafe { self.launch(&plan, &request, stream) }?;
+        unsafe { guards.launch(&plan, &request) }?;
         drop(guards);
         Ok(o)
     }

@@ -3,7 +3,7 @@ use super::memory::{Integers, Memory, MemoryMut, Number, PerHead, StreamGuards};
 use crate::request::{KvCache, KvPages, KvScale, TensorView, TokenScales};
 use crate::{DType, Error};
 
-/// The scale of an e4m3 cache, or the scales of an int8 cache: a stored number times the scale is the value.
+/// The scale of an e4m3 cache: a stored number times the scale is the value. Launches only read it.
 #[derive(Clone, Copy, Default)]
 pub enum Scale<'a> {
     /// 1.
@@ -13,8 +13,39 @@ pub enum Scale<'a> {
     Value(f32),
     /// One scale per key head, or per sequence and key head, in device memory.
     Heads(PerHead<'a>),
-    /// One scale per row and key head of an int8 cache, in device memory: contiguous, `[pages, page, heads]`.
-    Tokens(&'a dyn Memory<f32>),
+}
+
+/// The scales of keys and of values. `M` is the memory of an int8 cache's scales, which an append writes.
+#[derive(Clone, Copy)]
+enum Scales<'a, M> {
+    Of([Scale<'a>; 2]),
+    /// One scale per row and key head, contiguous `[pages, page, heads]`.
+    Tokens([M; 2]),
+}
+
+const NAMES: [&str; 2] = ["cache.k_scale", "cache.v_scale"];
+
+impl<'a, M> Scales<'a, M> {
+    const ONE: Self = Scales::Of([Scale::One; 2]);
+
+    /// Returns the scales of `heads` key heads. `take` holds the memory of an int8 cache's scales.
+    fn on<'t, const MOST: usize>(
+        self,
+        guards: &mut StreamGuards<'t, MOST>,
+        heads: usize,
+        take: impl Fn(&mut StreamGuards<'t, MOST>, &'static str, M) -> Result<(u64, u64), Error>,
+    ) -> Result<[KvScale; 2], Error>
+    where
+        'a: 't,
+    {
+        Ok(match self {
+            Scales::Of([k, v]) => [k.on(guards, NAMES[0])?, v.on(guards, NAMES[1])?],
+            Scales::Tokens([k, v]) => {
+                let memory = [take(guards, NAMES[0], k)?, take(guards, NAMES[1], v)?];
+                memory.map(|(at, elements)| KvScale::Tokens(TokenScales::contiguous(at, elements, heads)))
+            }
+        })
+    }
 }
 
 impl<'a> Scale<'a> {
@@ -22,7 +53,6 @@ impl<'a> Scale<'a> {
         self,
         guards: &mut StreamGuards<'a, MOST>,
         name: &'static str,
-        heads: usize,
     ) -> Result<KvScale, Error> {
         Ok(match self {
             Scale::One => KvScale::One,
@@ -30,10 +60,6 @@ impl<'a> Scale<'a> {
             Scale::Heads(PerHead { data, strides }) => {
                 let (address, elements) = guards.read(name, data)?;
                 KvScale::Device { address, elements, strides }
-            }
-            Scale::Tokens(data) => {
-                let (address, elements) = guards.read(name, data)?;
-                KvScale::Tokens(TokenScales::contiguous(address, elements, heads))
             }
         })
     }
@@ -119,15 +145,15 @@ macro_rules! layouts {
             Self { layout: Layout { of_values: Some((head_dim_v, strides)), ..self.layout }, ..self }
         }
 
-        /// Sets the scales of the keys and of the values of an e4m3 or int8 cache.
+        /// Sets the scales of the keys and of the values of an e4m3 cache.
         pub fn scales(self, keys: Scale<'a>, values: Scale<'a>) -> Self {
-            Self { scales: [keys, values], ..self }
+            Self { scales: Scales::Of([keys, values]), ..self }
         }
     };
 }
 
 /// All pages of a KV cache, for reading. Elements have the queries' dtype, or are `u8` (e4m3) or `i8`
-/// ([`Scale::Tokens`]).
+/// ([`Pages::token_scales`]).
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Pages<'a, C> {
@@ -135,7 +161,7 @@ pub struct Pages<'a, C> {
     /// `None` if the values are in the buffer of keys.
     values: Option<&'a dyn Memory<C>>,
     layout: Layout,
-    scales: [Scale<'a>; 2],
+    scales: Scales<'a, &'a dyn Memory<f32>>,
 }
 
 impl<'a, C: Number> Pages<'a, C> {
@@ -143,7 +169,7 @@ impl<'a, C: Number> Pages<'a, C> {
     /// values. A dense KV cache has one page per sequence.
     pub fn new(keys: &'a impl Memory<C>, values: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         let layout = Layout::new(shape, Values::Apart);
-        Pages { keys, values: Some(values), layout, scales: [Scale::One; 2] }
+        Pages { keys, values: Some(values), layout, scales: Scales::ONE }
     }
 
     /// Creates pages with keys and values in one contiguous buffer, `[pages][2][page][heads][head_dim]`. With
@@ -151,14 +177,20 @@ impl<'a, C: Number> Pages<'a, C> {
     /// heads, head_dim]`.
     pub fn interleaved(both: &'a impl Memory<C>, shape: [usize; 4]) -> Self {
         let layout = Layout::new(shape, Values::Interleaved);
-        Pages { keys: both, values: None, layout, scales: [Scale::One; 2] }
+        Pages { keys: both, values: None, layout, scales: Scales::ONE }
     }
 
     /// Creates the pages of a latent cache (MLA), contiguous `[pages, page, 1, head_dim]`. The first
     /// `head_dim_v` columns of a key are its value. See [`KvPages::latent`].
     pub fn latent(rows: &'a impl Memory<C>, shape: [usize; 4], head_dim_v: usize) -> Self {
         let layout = Layout::new(shape, Values::Latent(head_dim_v));
-        Pages { keys: rows, values: None, layout, scales: [Scale::One; 2] }
+        Pages { keys: rows, values: None, layout, scales: Scales::ONE }
+    }
+
+    /// Sets the scales of an int8 cache, which the kernel reads: contiguous, `[pages, page, heads]` of keys
+    /// and of values.
+    pub fn token_scales(self, keys: &'a impl Memory<f32>, values: &'a impl Memory<f32>) -> Self {
+        Pages { scales: Scales::Tokens([keys, values]), ..self }
     }
 
     layouts!();
@@ -166,9 +198,7 @@ impl<'a, C: Number> Pages<'a, C> {
     fn on<const MOST: usize>(&self, guards: &mut StreamGuards<'a, MOST>) -> Result<KvPages, Error> {
         let keys = guards.read("cache.keys", self.keys)?;
         let values = self.values.map(|values| guards.read("cache.values", values)).transpose()?;
-        let [k, v] = self.scales;
-        let heads = self.layout.shape[2];
-        let [k, v] = [k.on(guards, "cache.k_scale", heads)?, v.on(guards, "cache.v_scale", heads)?];
+        let [k, v] = self.scales.on(guards, self.layout.shape[2], StreamGuards::read)?;
         Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }
@@ -180,9 +210,7 @@ pub struct PagesMut<'a, C> {
     /// `None` if the values are in the buffer of keys.
     values: Option<&'a mut dyn MemoryMut<C>>,
     layout: Layout,
-    scales: [Scale<'a>; 2],
-    /// The scales of an int8 cache, of keys and of values.
-    tokens: Option<[&'a mut dyn MemoryMut<f32>; 2]>,
+    scales: Scales<'a, &'a mut dyn MemoryMut<f32>>,
 }
 
 impl<'a, C: Number> PagesMut<'a, C> {
@@ -193,29 +221,37 @@ impl<'a, C: Number> PagesMut<'a, C> {
         shape: [usize; 4],
     ) -> Self {
         let layout = Layout::new(shape, Values::Apart);
-        PagesMut { keys, values: Some(values), layout, scales: [Scale::One; 2], tokens: None }
+        PagesMut { keys, values: Some(values), layout, scales: Scales::ONE }
     }
 
     /// See [`Pages::interleaved`].
     pub fn interleaved(both: &'a mut impl MemoryMut<C>, shape: [usize; 4]) -> Self {
         let layout = Layout::new(shape, Values::Interleaved);
-        PagesMut { keys: both, values: None, layout, scales: [Scale::One; 2], tokens: None }
+        PagesMut { keys: both, values: None, layout, scales: Scales::ONE }
     }
 
     /// See [`Pages::latent`].
     pub fn latent(rows: &'a mut impl MemoryMut<C>, shape: [usize; 4], head_dim_v: usize) -> Self {
         let layout = Layout::new(shape, Values::Latent(head_dim_v));
-        PagesMut { keys: rows, values: None, layout, scales: [Scale::One; 2], tokens: None }
+        PagesMut { keys: rows, values: None, layout, scales: Scales::ONE }
     }
 
-    /// Sets the scales of an int8 cache, which the kernel writes: contiguous, `[pages, page, heads]` of
-    /// keys and of values.
+    /// Sets the scales of an int8 cache, which the kernel writes: contiguous, `[pages, page, heads]` of keys
+    /// and of values.
+    ///
+    /// ```compile_fail,E0308
+    /// # use cudarc::driver::CudaSlice;
+    /// # use ferroflash::cudarc::PagesMut;
+    /// fn shared(keys: &mut CudaSlice<i8>, values: &mut CudaSlice<i8>, scales: &CudaSlice<f32>) {
+    ///     PagesMut::new(keys, values, [2, 16, 2, 64]).token_scales(scales, scales);
+    /// }
+    /// ```
     pub fn token_scales(
         self,
         keys: &'a mut impl MemoryMut<f32>,
         values: &'a mut impl MemoryMut<f32>,
     ) -> Self {
-        PagesMut { tokens: Some([keys, values]), ..self }
+        PagesMut { scales: Scales::Tokens([keys, values]), ..self }
     }
 
     layouts!();
@@ -229,16 +265,10 @@ impl<'a, C: Number> PagesMut<'a, C> {
     {
         let keys = guards.write("cache.keys", self.keys)?;
         let values = self.values.map(|values| guards.write("cache.values", values)).transpose()?;
-        let [k, v] = self.scales;
-        let heads = self.layout.shape[2];
-        let [mut k, mut v] = [k.on(guards, "cache.k_scale", heads)?, v.on(guards, "cache.v_scale", heads)?];
-        if let Some([keys, values]) = self.tokens {
-            let mut scales = |name, data| {
-                let (address, elements) = guards.write(name, data)?;
-                Ok::<_, Error>(KvScale::Tokens(TokenScales::contiguous(address, elements, heads)))
-            };
-            (k, v) = (scales("cache.k_scale", keys)?, scales("cache.v_scale", values)?);
-        }
+        let write = |guards: &mut StreamGuards<'t, MOST>, name, data: &'a mut dyn MemoryMut<f32>| {
+            guards.write(name, data)
+        };
+        let [k, v] = self.scales.on(guards, self.layout.shape[2], write)?;
         Ok(self.layout.views::<C>(keys, values).scales(k, v))
     }
 }

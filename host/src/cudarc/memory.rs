@@ -1,12 +1,14 @@
 //! cudarc's memory in launches: element types, slices and views. Guards tell cudarc which stream used which
 //! slice.
 use super::front::FlashAttention;
+use crate::plan::{PlanOf, Request};
 use crate::request::Index;
 use crate::{DType, Error};
 use ::cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
     ValidAsZeroBits,
 };
+use std::ops::Range;
 
 mod sealed {
     pub trait Sealed {}
@@ -161,8 +163,15 @@ pub(super) struct StreamGuards<'a, const MOST: usize = 21> {
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.
     pub(super) capturing: bool,
-    guards: [Option<SyncOnDrop<'a>>; MOST],
+    guards: [Option<Held<'a>>; MOST],
     count: usize,
+}
+
+/// A slice that is held for a stream.
+struct Held<'a> {
+    _guard: SyncOnDrop<'a>,
+    /// The slice's bytes, if it is held for writing.
+    written: Option<Range<u64>>,
 }
 
 impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
@@ -177,7 +186,7 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
     pub fn read<T>(&mut self, name: &'static str, data: &'a dyn Memory<T>) -> Result<(u64, u64), Error> {
         self.attention.is_here(name, data.stream())?;
         let (address, guard) = data.device_ptr(self.stream);
-        self.keep(guard);
+        self.keep(guard, None);
         Ok((address, data.len() as u64))
     }
 
@@ -188,9 +197,9 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
         data: &'a mut dyn MemoryMut<T>,
     ) -> Result<(u64, u64), Error> {
         self.attention.is_here(name, data.stream())?;
-        let elements = data.len() as u64;
+        let (elements, bytes) = (data.len() as u64, data.num_bytes() as u64);
         let (address, guard) = data.device_ptr_mut(self.stream);
-        self.keep(guard);
+        self.keep(guard, Some(address..address + bytes));
         Ok((address, elements))
     }
 
@@ -203,8 +212,22 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
         Ok(Index::new(address, elements))
     }
 
-    fn keep(&mut self, guard: SyncOnDrop<'a>) {
-        self.guards[self.count] = Some(guard);
+    /// Enqueues a plan.
+    ///
+    /// # Safety
+    /// - These guards, or others for this stream that live until this function returns, hold every buffer
+    ///   that the request names. These guards hold each buffer that the launch writes, for writing.
+    /// - The request's counters are zeros.
+    pub unsafe fn launch<R: Request>(&self, plan: &PlanOf<R>, request: &R) -> Result<(), Error> {
+        let written = || self.guards.iter().flatten().filter_map(|held| held.written.as_ref());
+        let is_held = |address: &u64| written().any(|bytes| bytes.contains(address));
+        debug_assert!(request.written().iter().all(is_held), "an output is not held for writing");
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { self.attention.launch(plan, request, self.stream) }
+    }
+
+    fn keep(&mut self, guard: SyncOnDrop<'a>, written: Option<Range<u64>>) {
+        self.guards[self.count] = Some(Held { _guard: guard, written });
         self.count += 1;
     }
 }

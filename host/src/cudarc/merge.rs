@@ -109,6 +109,6 @@ impl FlashAttention {
         }
         let plan = self.attention.plan(&merge)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
-        unsafe { self.launch(&plan, &merge, stream) }
+        unsafe { guards.launch(&plan, &merge) }
     }
 }

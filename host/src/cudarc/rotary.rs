@@ -121,7 +121,7 @@ impl FlashAttention {
         let append = at_tokens(&mut guards, k, v, pages, slots)?.rotary(rotary.on(&mut guards)?);
         let plan = self.attention.plan(&append)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
-        unsafe { self.launch(&plan, &append, stream) }
+        unsafe { guards.launch(&plan, &append) }
     }
 
     /// Rotates `rows` and writes them to a latent cache, like [`FlashAttention::append_latent`]: set the
@@ -142,6 +142,6 @@ impl FlashAttention {
         let append = latent(&mut guards, rows, pages, slots)?.rotary(rotary.on(&mut guards)?);
         let plan = self.attention.plan(&append)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
-        unsafe { self.launch(&plan, &append, stream) }
+        unsafe { guards.launch(&plan, &append) }
     }
 }

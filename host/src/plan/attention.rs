@@ -49,6 +49,17 @@ impl Request for AttentionRequest<'_> {
         validate::attention(self).map(|_| ())
     }
 
+    #[cfg(feature = "cudarc")]
+    fn written(&self) -> Vec<u64> {
+        let mut written = vec![self.o.address];
+        written.extend(self.lse.map(|lse| lse.address));
+        if let Scratch::Memory { workspace, counters } = self.scratch {
+            written.push(workspace.address);
+            written.extend(counters.map(|counters| counters.address));
+        }
+        written
+    }
+
     fn config(&self) -> Option<&str> {
         self.config
     }

@@ -4,6 +4,8 @@ use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Merged, Refusal};
 use crate::place::Place;
 use crate::request::{Append, Merge};
+#[cfg(feature = "cudarc")]
+use crate::request::{KvPages, KvScale};
 use crate::{Capabilities, Error, Launch, Tuning, select, validate};
 
 impl Kernels for Place {
@@ -25,6 +27,19 @@ impl Request for Append {
 
     fn validate(&self) -> Result<(), Error> {
         validate::append(self)
+    }
+
+    #[cfg(feature = "cudarc")]
+    fn written(&self) -> Vec<u64> {
+        let KvPages { keys, values, scales } = self.pages;
+        let mut written = vec![keys.address, values.address];
+        written.extend(scales.iter().filter_map(|scale| match scale {
+            KvScale::Tokens(scales) => Some(scales.address),
+            _ => None,
+        }));
+        let queries = self.rotary.and_then(|rotary| rotary.queries);
+        written.extend(queries.map(|queries| queries.rotated.address));
+        written
     }
 }
 
@@ -63,6 +78,11 @@ impl Request for Merge<'_> {
 
     fn validate(&self) -> Result<(), Error> {
         validate::merge(self)
+    }
+
+    #[cfg(feature = "cudarc")]
+    fn written(&self) -> Vec<u64> {
+        [Some(self.o.address), self.lse.map(|lse| lse.address)].into_iter().flatten().collect()
     }
 }
 

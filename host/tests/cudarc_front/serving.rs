@@ -184,7 +184,7 @@ fn int8_caches() {
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let q = zeros(&stream, 4 * 8 * 64);
         let q = Tensor::new(&q, [4, 1, 8, 64]);
-        let pages = |v| Pages::new(&keys, &values, shape).scales(Scale::Tokens(&k_scale), Scale::Tokens(v));
+        let pages = |v| Pages::new(&keys, &values, shape).token_scales(&k_scale, v);
         let cached = |v| Inputs::cached(q, Cache::paged(pages(v), &table, 20, &lengths));
         let mut scratch = ScratchMemory::new();
         front.attend(&stream, &cached(&v_scale), &mut scratch).expect("valid");
