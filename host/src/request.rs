@@ -1,6 +1,7 @@
 //! Requests describe the caller's memory: [`AttentionRequest`] asks for attention, [`Append`] for an append
 //! to a KV cache, and [`Merge`] for a merge of partial states. A request checks nothing; planning validates
 //! the request once.
+mod anywhere;
 mod append;
 mod cache;
 mod mask;

@@ -31,9 +31,7 @@
 //! # }
 //! ```
 use crate::{AttnInfo, Error};
-#[cfg(feature = "cudarc")]
-use spec::Integers;
-use spec::{AttnKernel, BlockMask, Contract, MaskKind, MaskMarker, Plain, Queries, ScoreKinds};
+use spec::{AttnKernel, BlockMask, Contract, Integers, MaskKind, MaskMarker, Plain, Queries, ScoreKinds};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -268,7 +266,6 @@ impl WithVariant {
 
     /// Returns the variant without its parameters, except for the tile of a block mask: the choice of a plan
     /// does not depend on the rest.
-    #[cfg(feature = "cudarc")]
     pub(crate) fn without_params(self) -> Self {
         let none = Integers { base: 0, count: 0, reserved: 0 };
         let block_mask = self.block_mask.map(|BlockMask { tile, .. }| BlockMask {

@@ -74,16 +74,17 @@ impl Subject for AttentionRequest<'static> {
         on: &Capabilities,
         tuning: &Tuning,
     ) -> Result<Chosen<Passes>, Error> {
-        let (problem, scratch) = (&self.problem(), self.scratch);
-        let query = Query { problem, tensors: Some(self), on, tuning, scratch, merges_states: false };
+        let r = &self.anywhere();
+        let (problem, scratch) = (&r.problem(), r.scratch);
+        let query = Query { problem, tensors: Some(r), on, tuning, scratch, merges_states: false };
         let whole = |reason: Option<&'static str>| {
             let Chosen { kernel, reason: own, fallback } = choose(&query, config)?;
             let fallback = fallback.map(Passes::whole);
             Ok(Chosen { kernel: Passes::whole(kernel), reason: reason.unwrap_or(own), fallback })
         };
-        match &self.shared_prefixes {
+        match &r.shared_prefixes {
             None => whole(None),
-            Some(prefixes) => match shared_prefixes::choose_passes(self, prefixes, config, &query)? {
+            Some(prefixes) => match shared_prefixes::choose_passes(r, prefixes, config, &query)? {
                 Ok(passes) => Ok(passes),
                 Err(reason) => whole(Some(reason)),
             },

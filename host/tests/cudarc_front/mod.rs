@@ -236,6 +236,29 @@ fn what_comes_again() {
     });
 }
 
+/// A latent cache, then separate keys and values of equal shapes and strides: each has its own plan.
+#[test]
+fn the_place_of_values_belongs_to_a_plan() {
+    in_fake_cuda("cudarc_front::the_place_of_values_belongs_to_a_plan", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (q, keys, values) = (zeros(&stream, 384), zeros(&stream, 12288), zeros(&stream, 12288));
+        let table = stream.alloc_zeros::<i32>(4).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(2).expect("room");
+        let shape = [4, 16, 1, 192];
+        let apart = Pages::new(&keys, &values, shape).values(128, [16 * 192, 192, 192, 1]);
+        cuda.calls();
+        for pages in [Pages::latent(&keys, shape, 128), apart, Pages::latent(&keys, shape, 128)] {
+            let cache = Cache::paged(pages, &table, 2, &lengths);
+            let inputs = Inputs::cached(Tensor::new(&q, [2, 1, 1, 192]), cache).scale(0.1);
+            front.attend(&stream, &inputs, &mut ScratchMemory::new()).expect("valid");
+        }
+        assert_eq!(launched(cuda), ["mla", "paged", "mla"]);
+        cuda.faults();
+    });
+}
+
 fn zeros(stream: &Arc<CudaStream>, len: usize) -> CudaSlice<f16> {
     stream.alloc_zeros(len).expect("room")
 }
