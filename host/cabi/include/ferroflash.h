@@ -185,7 +185,7 @@ typedef struct ferroflash_attention {
     int64_t pages; /* number of pages; a dense KV cache has one page per sequence */
     int64_t page;  /* keys per page */
     int64_t columns; /* page indices per sequence in block_table */
-    int64_t table_stride; /* integers from one row of block_table to the next */
+    int64_t table_stride; /* integers from one row of block_table to the next: columns or more if batch > 1 */
     int32_t splits; /* number of KV splits; 2 or more need a workspace; 0: the library chooses */
     /* Keys per KV split, a multiple of 128, instead of `splits`. The result of a sequence then does not
      * depend on the batch. A chunk needs a workspace. 0: off. */

@@ -199,7 +199,7 @@ pub enum Paged {
         entries: Index,
         /// Entries per row.
         columns: usize,
-        /// Number of entries from one row to the next row.
+        /// Number of entries from one row to the next row: `columns` or more, unless there is one sequence.
         stride: usize,
     },
 }
@@ -242,7 +242,7 @@ impl KvCache {
         KvCache { pages, paged, lengths, max_k, total_k: None }
     }
 
-    /// Sets the distance of the block table's rows, in entries.
+    /// Sets the distance of the block table's rows, in entries: `columns` or more.
     #[must_use]
     pub const fn table_stride(mut self, numbers: usize) -> Self {
         if let Paged::Table { stride, .. } = &mut self.paged {

@@ -71,7 +71,7 @@ pub struct Level {
     pub entries: Index,
     /// Entries per row: one row per group, or per sequence.
     pub columns: usize,
-    /// Number of entries from one row to the next row.
+    /// Number of entries from one row to the next row: `columns` or more, unless there is one row.
     pub stride: usize,
     /// Keys of each row. The kernel clamps them to `columns` pages.
     pub lengths: Index,

@@ -110,15 +110,7 @@ pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
     let (capacity, of) = match cache.paged {
         Paged::Dense { .. } => (page, "a page"),
         Paged::Table { columns, stride, .. } => {
-            let numbers = u32::try_from(columns).ok().zip(u32::try_from(stride).ok());
-            let Some((1.., _)) = numbers else {
-                let value = format_args!("{columns} columns, rows {stride} entries apart");
-                return Err(Error::invalid(
-                    "cache.table",
-                    value,
-                    "there must be 1 column or more, and both below 2^32",
-                ));
-            };
+            table_entries(TABLE.name, [columns, stride], 1)?;
             (columns.saturating_mul(page), "a row of the table")
         }
     };
@@ -132,6 +124,30 @@ pub(super) fn reach(cache: &KvCache) -> Result<(), Error> {
         return Err(Error::unsupported(feature, reason));
     }
     total_k(cache.total_k)
+}
+
+/// Checks a block table's columns and the distance of its rows, one per sequence. Returns the number of
+/// entries that the table needs.
+pub(super) fn table_entries(
+    name: &'static str,
+    [columns, stride]: [usize; 2],
+    rows: usize,
+) -> Result<u64, Error> {
+    let refused = |expected: &dyn std::fmt::Display| {
+        let value = format_args!("{columns} columns, rows {stride} entries apart");
+        Err(Error::invalid(name, value, expected))
+    };
+    if columns == 0 || [columns, stride].iter().any(|n| u32::try_from(*n).is_err()) {
+        return refused(&"there must be 1 column or more, and both below 2^32");
+    }
+    if rows > 1 && stride < columns {
+        let expected = "a sequence's row must not overlap the next sequence's: a contiguous table has rows";
+        return refused(&format_args!(
+            "{expected} {columns} apart; set the table's stride, or copy the table"
+        ));
+    }
+    let last = (rows as u64).saturating_sub(1).saturating_mul(stride as u64);
+    Ok(last.saturating_add(columns as u64))
 }
 
 /// Checks the maximum number of keys of all sequences together.
@@ -250,8 +266,7 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
             (&ROWS, Some(index(&ROWS, rows, sequences as u64, "one per sequence")?))
         }
         Paged::Table { entries, columns, stride } => {
-            let needed = (sequences as u64 - 1).checked_mul(*stride as u64);
-            let needed = needed.and_then(|last| last.checked_add(*columns as u64)).unwrap_or(u64::MAX);
+            let needed = table_entries(TABLE.name, [*columns, *stride], sequences)?;
             (&TABLE, Some(index(&TABLE, entries, needed, "one row of page indices per sequence")?))
         }
     };

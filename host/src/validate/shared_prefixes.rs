@@ -1,5 +1,5 @@
 //! Checks of shared prefixes.
-use super::cache::index;
+use super::cache::{self, index};
 use super::{Part, disjoint, names};
 use crate::request::{Groups, KeysValues, Level, MAX_SEQLEN, Paged, SharedPrefixes};
 use crate::{Error, Problem};
@@ -84,16 +84,11 @@ fn without_table() -> Error {
 
 /// Returns the number of entries that the block table of a level with this number of rows needs.
 fn table_entries(name: &'static str, level: &Level, page: usize, rows: usize) -> Result<u64, Error> {
-    let Level { columns, stride, .. } = *level;
-    if columns == 0 || [columns, stride].iter().any(|n| u32::try_from(*n).is_err()) {
-        let value = format_args!("{columns} columns, rows {stride} entries apart");
-        return Err(Error::invalid(name, value, "there must be 1 column or more, and both below 2^32"));
-    }
-    if columns.saturating_mul(page) > MAX_SEQLEN {
-        let feature = format_args!("{name} with {columns} columns");
+    let entries = cache::table_entries(name, [level.columns, level.stride], rows)?;
+    if level.columns.saturating_mul(page) > MAX_SEQLEN {
+        let feature = format_args!("{name} with {} columns", level.columns);
         let reason = format_args!("sequences have at most {MAX_SEQLEN} positions");
         return Err(Error::unsupported(feature, reason));
     }
-    let last = (rows as u64 - 1).checked_mul(stride as u64);
-    Ok(last.and_then(|last| last.checked_add(columns as u64)).unwrap_or(u64::MAX))
+    Ok(entries)
 }
