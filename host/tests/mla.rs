@@ -261,12 +261,17 @@ fn appends_write_rows_once() {
     assert_eq!(planned.contract().symbol, "append_copy");
     // There are 90 rows of two halves, each of 36 parts of 8 columns, and 7 rows per block of 256 threads.
     assert_eq!(planned.grid(), [13, 1, 1]);
+    // The rows of a page may be followed by a gap of any number of chunks.
+    let mut apart = append(576);
+    let spread = |view: &mut TensorView| (view.strides[0], view.elements) = (16 * 576 + 16, 1 << 20);
+    [&mut apart.pages.keys, &mut apart.pages.values].into_iter().for_each(spread);
+    assert_eq!(plan(&apart, card("a100")).expect("valid").contract().symbol, "append_copy");
     for (spoil, begins) in [
         ((|a| *a = append(88)) as fn(&mut Append), "head_dim 88 of an append to a latent cache"),
         (|a| a.v.shape[3] = 576, "v: [1, 100, 1, 5"),
         (|a| a.v.address += 16, "v: [1, 100, 1, 5"),
         (|a| a.k.shape[3] = 560, "cache.keys.shape"),
-        (|a| a.pages.keys.dtype = DType::E4m3, "cache.values.dtype"),
+        (|a| a.pages.keys.dtype = DType::E4m3, "f16 rows and an e4m3 latent cache"),
         (|a| a.slots.elements = 101, "slots.elements"),
         (|a| a.pages.keys.elements = 9, "cache.keys.elements"),
         (|a| (a.k.address, a.v.address) = (3 * FAR, 3 * FAR), "cache.keys.address"),

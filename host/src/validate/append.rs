@@ -8,40 +8,28 @@ use spec::{APPEND_COLUMNS, WARP_PARTS};
 
 /// Checks everything except whether one launch can take all tokens.
 pub(crate) fn append(a: &Append) -> Result<(), Error> {
-    let [k, v, slots, k_scale, v_scale, keys, values] = if a.pages.latent_columns().is_some() {
-        cache::pages(&a.pages, 1, Use::Read)?;
-        latent::append(a)?;
-        tensors(&a.halves())?
-    } else {
-        tensors(a)?
-    };
+    let [k, v, slots, k_scale, v_scale, keys, values] = tensors(a)?;
     let rotary::Parts { read: [cos, sin, positions, q], written } = rotary::rotary(a)?;
     // The kernel writes the scales of an int8 cache.
     let read = if a.pages.keys.dtype == DType::Int8 { 7 } else { 9 };
     disjoint(&[k, v, slots, cos, sin, positions, q, k_scale, v_scale, keys, values, written], read)
 }
 
-/// Checks everything except the rotation, the overlaps, and whether one launch can take all tokens.
+/// Checks everything except the rotation, the overlaps, and whether one launch can take all tokens. In a
+/// latent cache, `k` and the cache's keys are whole rows, and there are no other values.
 fn tensors(a: &Append) -> Result<[Part; 7], Error> {
     let [batch, rows, heads, head_dim] = a.k.shape;
     if a.k.shape.contains(&0) || batch != 1 {
         let expected = "it must be [1, tokens, heads, head_dim], each 1 or more; flatten batches into tokens";
         return Err(Error::invalid(K.shape, format!("{:?}", a.k.shape), expected));
     }
-    let [values_batch, values_rows, ..] = a.v.shape;
-    if values_batch != 1 || a.v.shape[2..] != a.k.shape[2..] {
-        let remedy = match a.v.shape[2] == heads && a.v.shape[3] != head_dim {
-            true => format!("; for values of another width, {}", cache::apart(&a.pages.keys)),
-            false => String::new(),
-        };
-        let expected = format_args!("it must be [1, tokens, {heads}, {head_dim}], the shape of k{remedy}");
-        return Err(Error::invalid(V.shape, format!("{:?}", a.v.shape), expected));
-    }
-    if a.v.dtype != a.k.dtype {
-        let expected = format_args!("it must be the dtype of k, {}", a.k.dtype.name());
-        return Err(Error::invalid(V.dtype, a.v.dtype.name(), expected));
-    }
+    let is_latent = a.pages.latent_columns().is_some();
     let keys = &a.pages.keys;
+    if is_latent {
+        latent::append(a)?;
+    } else {
+        values(a)?;
+    }
     let takes = [a.k.dtype, DType::E4m3, DType::Int8].contains(&keys.dtype);
     if !takes || matches!(a.k.dtype, DType::E4m3 | DType::Int8) {
         let feature = format_args!("{} tokens and an {} cache", a.k.dtype.name(), keys.dtype.name());
@@ -62,7 +50,7 @@ fn tensors(a: &Append) -> Result<[Part; 7], Error> {
         ));
     }
     let values = &a.pages.values;
-    if values.shape[3] != head_dim {
+    if !is_latent && values.shape[3] != head_dim {
         let feature =
             format_args!("{} {:?} beside {:?} of keys", cache::VALUES.shape, values.shape, keys.shape);
         let reason = "an append writes equal numbers of columns of k and v";
@@ -80,14 +68,35 @@ fn tensors(a: &Append) -> Result<[Part; 7], Error> {
         }
     }
     let slots = per_token(&SLOTS, a.slots.address, a.slots.elements, a.slots.wide)?;
-    let least = rows.min(values_rows);
+    let least = rows.min(a.v.shape[1]);
     if a.slots.elements > least as u64 {
         let expected = format_args!("it must be at most {least}, the smaller row count of k and v");
         return Err(Error::invalid(SLOTS.elements, a.slots.elements, expected));
     }
-    let [keys, values, k_scale, v_scale] = cache::pages(&a.pages, 1, Use::Written)?;
-    let [k, v] = [(&K, Some(input(&K, &a.k)?)), (&V, Some(input(&V, &a.v)?))];
+    let [keys, mut values, k_scale, v_scale] = cache::pages(&a.pages, 1, Use::Written)?;
+    let [k, mut v] = [(&K, Some(input(&K, &a.k)?)), (&V, Some(input(&V, &a.v)?))];
+    if is_latent {
+        (v.1, values.1) = (None, None);
+    }
     Ok([k, v, slots, k_scale, v_scale, keys, values])
+}
+
+/// Checks shape and dtype of `v`, which are those of `k`.
+fn values(a: &Append) -> Result<(), Error> {
+    let [.., heads, head_dim] = a.k.shape;
+    if a.v.shape[0] != 1 || a.v.shape[2..] != a.k.shape[2..] {
+        let remedy = match a.v.shape[2] == heads && a.v.shape[3] != head_dim {
+            true => format!("; for values of another width, {}", cache::apart(&a.pages.keys)),
+            false => String::new(),
+        };
+        let expected = format_args!("it must be [1, tokens, {heads}, {head_dim}], the shape of k{remedy}");
+        return Err(Error::invalid(V.shape, format!("{:?}", a.v.shape), expected));
+    }
+    if a.v.dtype != a.k.dtype {
+        let expected = format_args!("it must be the dtype of k, {}", a.k.dtype.name());
+        return Err(Error::invalid(V.dtype, a.v.dtype.name(), expected));
+    }
+    Ok(())
 }
 
 /// Checks `count` integers from `base` on, one per token. Does not check whether an output overlaps them.

@@ -1,5 +1,4 @@
 //! Checks of latent caches (MLA).
-use super::cache::KEYS;
 use crate::request::{Append, KvPages, Mask};
 use crate::{Error, Problem};
 
@@ -48,7 +47,7 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
 
 /// Performs the checks that only appends to latent caches need, in addition to the checks of all appends.
 pub(super) fn append(a: &Append) -> Result<(), Error> {
-    let [_, _, heads, head_dim] = a.k.shape;
+    let head_dim = a.k.shape[3];
     let KvPages { keys, values, .. } = &a.pages;
     if !head_dim.is_multiple_of(16) {
         let feature = format_args!("head_dim {head_dim} of an append to a latent cache");
@@ -56,11 +55,6 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
             feature,
             "kernels copy rows in two halves, each a multiple of 8 columns",
         ));
-    }
-    if keys.shape[2..] != [heads, head_dim] {
-        let expected =
-            format_args!("it must be [pages, page, {heads}, {head_dim}], with the rows' heads and columns");
-        return Err(Error::invalid(KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     if keys.dtype != a.k.dtype {
         let feature = format_args!("{} rows and an {} latent cache", a.k.dtype.name(), keys.dtype.name());
