@@ -13,11 +13,10 @@ mod variant;
 mod varlen;
 
 pub(crate) use append::append;
-pub(crate) use cache::needs_no_splits;
 pub(crate) use merge::merge;
 pub(crate) use mixed::{few, many};
 
-use crate::request::{AttentionRequest, Scratch};
+use crate::request::{AttentionRequest, Scratch, Splits};
 use crate::schedule::Split;
 use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning, kernels, lower};
 use hopper::Answer;
@@ -108,6 +107,28 @@ fn reads_cache(e: &AttnInfo, p: &Problem) -> Result<(), Error> {
         cache.dtype.name()
     );
     Err(Error::invalid("config", e.contract.symbol, expected))
+}
+
+/// Returns the number of a kernel's work tiles: at least one per sequence and head.
+fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
+    match (p.varlen, p.cache) {
+        (None, None) => p.tiles(e.tile_m),
+        _ => {
+            let m_blocks = p.totals()[0].div_ceil(e.tile_m as usize).max(p.batch);
+            (m_blocks as u64).saturating_mul(p.heads_q as u64)
+        }
+    }
+}
+
+/// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel
+/// on KV caches accepts chunks: without split-KV, the result of a sequence depends on that sequence alone.
+pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
+    const REASON: &str = "only decode kernels support splits: at most 64 rows (queries x query heads per key \
+                          head), equal query counts per sequence, bottom-right, without ALiBi slopes";
+    match p.splits {
+        Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
+        _ => Ok(()),
+    }
 }
 
 /// The reason if a kernel's mask is more general than the problem's.

@@ -56,6 +56,18 @@ fn bytes_from(name: &Names, base: u64, bytes: u64) -> Result<Footprint, Error> {
     Ok(Footprint { base, unit: bytes, dims: [(1, 0); 4] })
 }
 
+/// Checks `count` integers from `base` on, one per token. Does not check whether an output overlaps them.
+fn per_token(name: &'static Names, base: u64, count: u64, wide: bool) -> Result<Part, Error> {
+    let unit = if wide { 8 } else { 4 };
+    address(name, base, unit)?;
+    let footprint = Footprint { base, unit, dims: [(count, unit), (1, 0), (1, 0), (1, 0)] };
+    if count == 0 || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
+        let expected = "it must be 1 or more, and they must end within 64 bits";
+        return Err(Error::invalid(name.elements, count, expected));
+    }
+    Ok((name, Some(footprint)))
+}
+
 /// Names of a tensor's parts in errors.
 pub(crate) struct Names {
     name: &'static str,

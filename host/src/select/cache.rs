@@ -3,10 +3,10 @@
 //! their rows. Otherwise a kernel runs that divides the queries of each query head into work tiles.
 use super::hopper::Answer;
 use super::varlen::{self, Least};
-use super::{ASKED, Choice, Query, apart, decode, mixed, mla, reads_cache, variant};
+use super::{ASKED, Choice, Query, apart, decode, mixed, mla, needs_no_splits, reads_cache, variant};
 use crate::problem::MAX_ROWS;
 use crate::request::Splits;
-use crate::{AttnInfo, DType, Error, MaskKind, Problem, kernels};
+use crate::{AttnInfo, DType, Error, MaskKind, kernels};
 use spec::{HOPPERS_PAGED, PAGED, ScoreKinds};
 
 const HOPPER: &str = "warpgroups and TMA on pages; sequences are long enough and fill the device";
@@ -110,17 +110,6 @@ pub(super) fn choose(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Erro
         Answer::Refused(reason) | Answer::Slower(reason) => Choice::new(portable, reason),
         Answer::Portable => Choice::new(portable, reason),
     })
-}
-
-/// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel
-/// on KV caches accepts chunks: without split-KV, the result of a sequence depends on that sequence alone.
-pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
-    const REASON: &str = "only decode kernels support splits: at most 64 rows (queries x query heads per key \
-                          head), equal query counts per sequence, bottom-right, without ALiBi slopes";
-    match p.splits {
-        Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
-        _ => Ok(()),
-    }
 }
 
 /// Returns the mean queries and keys from which Hopper's paged kernel is faster. The host often knows only

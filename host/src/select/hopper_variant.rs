@@ -1,6 +1,5 @@
 //! Conditions under which one of Hopper's kernels solves a problem whose mask or scores have parameters.
-use super::Query;
-use super::variant::tiles;
+use super::{Query, tiles};
 use crate::{AttnInfo, MaskKind, Problem};
 use spec::{HOPPER_VARIANTS, PLANNED, ScoreKinds};
 

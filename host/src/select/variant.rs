@@ -2,7 +2,7 @@
 //! of a caller's variant. Each combination of mask and scores has few kernels, so one rule serves all
 //! combinations.
 use super::hopper::NO_MAPS;
-use super::{Choice, Query, attention, hopper_variant, portable};
+use super::{Choice, Query, attention, hopper_variant, portable, tiles};
 use crate::request::Scratch;
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Contract, Error, MaskKind, Problem};
@@ -214,17 +214,6 @@ const fn only(p: &Problem) -> &'static str {
 fn is_tile_of_table(e: &&'static AttnInfo) -> bool {
     let tile = |e: &AttnInfo| (e.columns(), [e.tile_m, e.tile_n, e.stages], e.schedule, e.splits);
     spec::PLANNED.iter().any(|of_table| tile(of_table) == tile(e))
-}
-
-/// Returns the number of a kernel's work tiles: at least one per sequence and head.
-pub(super) fn tiles(p: &Problem, e: &AttnInfo) -> u64 {
-    match (p.varlen, p.cache) {
-        (None, None) => p.tiles(e.tile_m),
-        _ => {
-            let m_blocks = p.totals()[0].div_ceil(e.tile_m as usize).max(p.batch);
-            (m_blocks as u64).saturating_mul(p.heads_q as u64)
-        }
-    }
 }
 
 /// Returns a kernel without sinks, for a launch whose merge kernel adds the sinks.

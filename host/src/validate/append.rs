@@ -1,7 +1,6 @@
 //! Checks of an append.
 use super::cache::{self, SLOTS};
-use super::footprint::Footprint;
-use super::{K, Names, Part, Use, V, address, disjoint, input, latent, rotary};
+use super::{K, Part, Use, V, disjoint, input, latent, per_token, rotary};
 use crate::request::{Append, KvScale};
 use crate::{DType, Error};
 use spec::{APPEND_COLUMNS, WARP_PARTS};
@@ -97,16 +96,4 @@ fn values(a: &Append) -> Result<(), Error> {
         return Err(Error::invalid(V.dtype, a.v.dtype.name(), expected));
     }
     Ok(())
-}
-
-/// Checks `count` integers from `base` on, one per token. Does not check whether an output overlaps them.
-pub(super) fn per_token(name: &'static Names, base: u64, count: u64, wide: bool) -> Result<Part, Error> {
-    let unit = if wide { 8 } else { 4 };
-    address(name, base, unit)?;
-    let footprint = Footprint { base, unit, dims: [(count, unit), (1, 0), (1, 0), (1, 0)] };
-    if count == 0 || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
-        let expected = "it must be 1 or more, and they must end within 64 bits";
-        return Err(Error::invalid(name.elements, count, expected));
-    }
-    Ok((name, Some(footprint)))
 }

@@ -1,6 +1,5 @@
 //! Checks of rotary embedding in an append.
-use super::append::per_token;
-use super::{Names, Part, Q, input, names, output};
+use super::{Names, Part, Q, input, names, output, per_token};
 use crate::request::{Append, Rotary, RotaryQueries};
 use crate::{DType, Error};
 
