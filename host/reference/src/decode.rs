@@ -22,13 +22,12 @@ mod told;
 
 use cache::{Rows, Table};
 
-pub use case::{DecodeCase, Pages};
+pub use case::{DecodeCase, Pages, Shared};
 pub use edges::{
     decode_edges, decode_long, mixed_astray, mixed_edges, mixed_long, paged_astray, paged_edges, paged_long,
 };
 pub use latent::{latent_edges, latent_long};
 pub use loaded::{DecodeOutcome, LoadedDecode};
-pub use shared::Shared;
 
 /// Number of pages that belong to no sequence.
 const FOREIGN: usize = 3;

@@ -14,6 +14,7 @@ use ferroflash::request::{Alignment, AttentionRequest, Mask, Scratch};
 use ferroflash::{Attention, Capabilities, DType, Error};
 use std::f32::consts::LOG2_E;
 
+mod drawn;
 mod latent;
 mod others;
 mod parts;

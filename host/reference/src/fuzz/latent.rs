@@ -1,5 +1,5 @@
 //! Random problems on latent caches.
-use super::others::{dtype, lengths, most_queries, told};
+use super::drawn::{dtype, lengths, most_queries, told};
 use super::{Limits, below, one_in, pick};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
 use crate::inputs::Random;

@@ -1,4 +1,5 @@
 //! Random problems of the families other than `forward`.
+use super::drawn::{dtype, lengths, most_queries, told};
 use super::{Findings, Limits, below, latent, one_in, pick, shared};
 use crate::append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales};
 use crate::decode::{DecodeCase, DecodeMemory, Pages};
@@ -6,7 +7,6 @@ use crate::inputs::Random;
 use crate::memory::{Layout, Memory};
 use crate::merge::{Lie, MergeCase, MergeMemory};
 use crate::sequences::Sequences;
-use crate::told::Told;
 use crate::tolerance::{ENOUGH_ELEMENTS, Rule};
 use crate::work::{OnDevice, Work};
 use ferroflash::driver::Harness;
@@ -83,10 +83,6 @@ impl std::fmt::Display for Other {
     }
 }
 
-pub(super) fn dtype(random: &mut Random) -> DType {
-    pick(random, &[DType::F16, DType::Bf16])
-}
-
 /// Returns a random multiple of 8. Small and large multiples are equally frequent.
 fn head_dim(random: &mut Random) -> usize {
     let most = pick(random, &[8, 16, 32]);
@@ -100,32 +96,6 @@ fn mask(random: &mut Random, limits: Limits) -> Mask {
         1 | 2 => Mask::Causal,
         _ => Mask::Window { left: side(random), right: side(random) },
     }
-}
-
-/// Returns random lengths: short and long lengths, and some lengths of 0.
-pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
-    let length = |random: &mut Random| match below(random, 4) {
-        0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
-        1 => below(random, 10),
-        _ => below(random, most + 1),
-    };
-    (0..count).map(|_| length(random)).collect()
-}
-
-/// Returns the largest number of queries per sequence that `limits` permit on these keys.
-pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
-    (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
-}
-
-/// Returns the integers of one plan's launches. Overlapping sequences occur only if `limits` permit them,
-/// because the simulator reports them as races.
-pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
-    let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
-    if packed && limits.overlaps {
-        told.push(Told::Lost(random.bits()));
-    }
-    told.push(Told::Filled);
-    told
 }
 
 fn packed(random: &mut Random, limits: Limits) -> (Box<dyn Work + Send>, String) {

@@ -1,5 +1,5 @@
 //! Random groups of sequences that share their first pages.
-use super::others::{dtype, told};
+use super::drawn::{dtype, told};
 use super::{Limits, below, one_in, pick};
 use crate::decode::{DecodeCase, DecodeMemory, Pages, Shared};
 use crate::inputs::Random;

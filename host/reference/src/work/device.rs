@@ -1,5 +1,5 @@
 //! A problem on a device. Tests and the program `ferroflash` use every driver only through this file.
-use super::{Asked, Buffer, Input, LaunchOptions, Plans, Ready, Work, Written};
+use super::{Asked, Buffer, Input, LaunchOptions, Plans, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::ScratchBytes;
@@ -13,7 +13,7 @@ const FREE: u64 = 1 << 58;
 
 /// A problem whose inputs are in device memory.
 pub struct OnDevice<'a, D: Harness> {
-    attention: &'a Attention<D>,
+    pub(super) attention: &'a Attention<D>,
     work: &'a dyn Work,
     config: Option<&'a str>,
     wants_lse: bool,
@@ -166,7 +166,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Returns the request and its plan.
-    fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
+    pub(super) fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
         let driver = self.attention.driver();
         let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
         let asked = self.asked(&addresses, self.scratch());
@@ -176,17 +176,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         };
         self.plan.set(Some(plan));
         Ok((asked, plan))
-    }
-
-    /// Prepares measured launches: loads the kernels, and allocates outputs that all launches share.
-    ///
-    /// # Errors
-    /// Returns the errors of planning and loading.
-    pub fn ready(self) -> Result<Ready<'a, D>, Error> {
-        let outputs = self.outputs()?;
-        let (asked, plan) = self.planned(&outputs)?;
-        plan.load(self.attention)?;
-        Ok(Ready { attention: self.attention, asked, plan, device: self, _outputs: outputs })
     }
 
     /// Returns the stream of the launches.

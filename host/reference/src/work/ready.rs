@@ -8,12 +8,25 @@ use ferroflash::{Attention, Error};
 /// A planned problem with loaded kernels. All launches write the same outputs. A launch calls
 /// [`Attention::launch`] and nothing else.
 pub struct Ready<'a, D: Harness> {
-    pub(super) attention: &'a Attention<D>,
-    pub(super) asked: Asked<'a>,
-    pub(super) plan: Plans,
+    attention: &'a Attention<D>,
+    asked: Asked<'a>,
+    plan: Plans,
     /// The owner of the memory that `asked` points to.
-    pub(super) device: OnDevice<'a, D>,
-    pub(super) _outputs: Outputs<D>,
+    device: OnDevice<'a, D>,
+    _outputs: Outputs<D>,
+}
+
+impl<'a, D: Harness> OnDevice<'a, D> {
+    /// Prepares measured launches: loads the kernels, and allocates outputs that all launches share.
+    ///
+    /// # Errors
+    /// Returns the errors of planning and loading.
+    pub fn ready(self) -> Result<Ready<'a, D>, Error> {
+        let outputs = self.outputs()?;
+        let (asked, plan) = self.planned(&outputs)?;
+        plan.load(self.attention)?;
+        Ok(Ready { attention: self.attention, asked, plan, device: self, _outputs: outputs })
+    }
 }
 
 impl<D: Harness> Ready<'_, D> {
