@@ -2,6 +2,7 @@
 //! how fast they are.
 
 mod chart;
+mod elements;
 mod front;
 mod page;
 mod parts;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::page::escape;
+use super::elements::escape;
 
 /// The points of one line.
 pub struct Line {

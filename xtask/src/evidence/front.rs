@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::chart::{Line, lines};
-use super::page::{escape, text};
+use super::elements::{escape, text};
 use super::{Pack, Piece, folder};
 
 /// The peers: their names in files, and their names on the page.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::page::generic;
+use super::elements::generic;
 use super::show::{
     agree, base, bench, compare, fuzz, lineage, program, ptx_stats, report, sanitize, shim, soak, sweep,
     verify,

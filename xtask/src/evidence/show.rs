@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::page::{Table, bars, escape, number, text};
+use super::elements::{Table, bars, escape, number, text};
 
 fn rows<'v>(data: &'v Value, key: &str) -> &'v [Value] {
     data[key].as_array().map_or(&[], Vec::as_slice)
