@@ -7,7 +7,6 @@
 //!   split-KV. [`dequant`]: the first of these schedules, on keys and values of eight bits.
 //! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`shared_softmax`]: its softmax.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
-//!   [`staged`]: numbers that scores read from shared memory.
 //!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches for a maximum only
 //!   if it must.
 //!
@@ -23,7 +22,6 @@ pub mod scheduler;
 pub mod shared_softmax;
 pub mod softmax;
 pub mod split;
-pub mod staged;
 pub mod varlen;
 pub mod wide;
 

@@ -17,6 +17,7 @@
 //!   ([`mask::MaskMod`]). [`score`]: sinks and biases ([`score::ScoreMod`]). [`capped`], [`softcap`],
 //!   [`alibi`]: scale, softcap and slopes. [`rows`]: a work tile's rows, and the sequence of these rows.
 //!   [`blocks`]: key blocks, with or without a mask. [`block_bias`]: blocks of scores that change alike.
+//!   [`staged`]: numbers that scores read from shared memory.
 //! - [`softmax`]: online softmax with a lazy maximum.
 //! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of the tile's results.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
@@ -88,6 +89,8 @@ pub mod softmax;
 pub mod specialised;
 #[forbid(unsafe_code)]
 pub mod split;
+#[forbid(unsafe_code)]
+pub mod staged;
 #[forbid(unsafe_code)]
 pub mod tensors;
 #[forbid(unsafe_code)]

@@ -4,7 +4,7 @@ use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, StagedBy, Tensors, View, convert, copy};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::hopper::staged::Staged;
+use crate::staged::Staged;
 use crate::variant::MaskFn;
 use spec::{FwdHopper, Kernel, Told};
 use tile::epilogue::StoreBuffer;

@@ -4,8 +4,8 @@ use crate::entries::RunAs;
 use crate::hopper::HopperKernel;
 use crate::hopper::mainloop::Tensors;
 use crate::hopper::scheduler::{MapTile, StaticScheduler};
-use crate::hopper::staged::Staged;
 use crate::hopper::wide::one_by_one;
+use crate::staged::Staged;
 use crate::variant::MaskFn;
 use crate::work::KvSplit;
 use spec::{

@@ -6,7 +6,7 @@ use crate::hopper::mainloop::{
 };
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::hopper::staged::Staged;
+use crate::staged::Staged;
 use crate::variant::MaskFn;
 use spec::{FwdHopperWide, Kernel, Told};
 use tile::group::Warpgroup;
