@@ -74,6 +74,12 @@ const RULES: &[Rule] = &[
         why: "device/* contains no word of attention",
     },
     Rule {
+        applies: &["kernels-gpu/src"],
+        except: &["kernels-gpu/src/hopper", "kernels-gpu/src/hopper.rs"],
+        words: &["hopper::"],
+        why: "only Hopper's kernels name Hopper's modules: what all kernels share knows no architecture",
+    },
+    Rule {
         applies: &["device", "kernels-gpu"],
         except: &[],
         words: &["PageBoxes::new"],

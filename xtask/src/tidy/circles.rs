@@ -1,5 +1,5 @@
 //! Checks that no two files of a crate need each other. A reader can therefore read the files of a crate in
-//! the order of their dependencies.
+//! the order of their dependencies. A file and its own submodules may need each other: they are one unit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,21 +22,30 @@ pub fn broken(files: &[(&str, String)]) -> Vec<String> {
     }
     let mut broken = Vec::new();
     for (folder, files) in &crates {
-        for circle in circles(&files.edges()) {
+        for circle in circles(&between_units(files.edges())) {
             let file = |module: &String| match module.as_str() {
                 "crate" => format!("{folder}/src"),
                 module => format!("{folder}/src/{}", module.replace("::", "/")),
             };
             let is_of = |unit: &str| circle.iter().all(|module| file(module).starts_with(unit));
-            // A file and its own submodules are one unit, too.
-            let is_part = |of: &String| circle.iter().all(|m| m == of || m.starts_with(&format!("{of}::")));
-            if !UNITS.iter().any(|(unit, _)| is_of(unit)) && !circle.iter().any(is_part) {
+            if !UNITS.iter().any(|(unit, _)| is_of(unit)) {
                 let named = circle.iter().cloned().collect::<Vec<_>>().join(", ");
                 broken.push(format!("{folder}: these files need each other: {named}"));
             }
         }
     }
     broken
+}
+
+/// Without the dependencies of a module on its ancestors, because a module is a part of them. If these
+/// dependencies counted, every `use super::X` would close a circle through the parent, and a circle among
+/// siblings would be a part of it.
+fn between_units(mut edges: BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    for (module, others) in &mut edges {
+        others
+            .retain(|other| !module.strip_prefix(other.as_str()).is_some_and(|rest| rest.starts_with("::")));
+    }
+    edges
 }
 
 /// Sets of modules in which each module needs every other module, directly or indirectly.
@@ -94,5 +103,16 @@ mod tests {
         let tests =
             ("x/src/b.rs", "//! B.\npub struct B;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n");
         assert_eq!(of(&[root, a, tests, c]), [""; 0]);
+    }
+
+    #[test]
+    fn a_parent_excuses_no_circle_among_its_children() {
+        let root = ("x/src/lib.rs", "//! X.\nmod p;\n");
+        let parent = ("x/src/p.rs", "//! P.\nmod a;\nmod b;\nuse a::A;\npub struct P(A);\n");
+        let a = ("x/src/p/a.rs", "//! A.\nuse super::P;\nuse super::b::B;\npub struct A(Box<P>, B);\n");
+        let free = ("x/src/p/b.rs", "//! B.\nuse super::P;\npub struct B(Box<P>);\n");
+        assert_eq!(of(&[root, parent, a, free]), [""; 0]);
+        let back = ("x/src/p/b.rs", "//! B.\nuse super::{P, a};\npub struct B(Box<P>, Box<a::A>);\n");
+        assert_eq!(of(&[root, parent, a, back]), ["x: these files need each other: p::a, p::b"]);
     }
 }
