@@ -10,60 +10,30 @@ replay them one after another.
 """
 import ctypes
 import math
+import importlib.util
 import os
 import threading
 import weakref
 
 import torch
 
-ABI_VERSION = 1
-UNSUPPORTED = 2
-FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = 0, 1, 3, 4, 5, 6
-DTYPES = {torch.float16: 0, torch.bfloat16: 1}
-BIAS_DTYPES = {**DTYPES, torch.float32: 3}
+
+def _bindings():
+    """Loads `_bindings.py`, which is beside this file in gpu-pack. Two commits in one process have one each."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    paths = os.path.join(here, "_bindings.py"), os.path.join(here, "..", "python", "ferroflash", "_bindings.py")
+    spec = importlib.util.spec_from_file_location("_bindings", next(filter(os.path.exists, paths)))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-class Attention(ctypes.Structure):
-    """ferroflash_attention_t"""
-
-    _fields_ = (
-        [("size", ctypes.c_uint64)]
-        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse")]
-        + [(name, ctypes.c_int64) for name in ("batch", "seqlen_q", "seqlen_k", "heads_q", "heads_k", "head_dim")]
-        + [(name, ctypes.c_int64 * 4) for name in ("q_strides", "k_strides", "v_strides", "o_strides")]
-        + [("lse_strides", ctypes.c_int64 * 2)]
-        + [(name, ctypes.c_int32) for name in ("dtype", "mask", "window_left", "window_right", "alignment", "cache_dtype")]
-        + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("config", ctypes.c_char_p)]
-        + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_uint64)]
-        + [("counters", ctypes.c_void_p), ("counters_bytes", ctypes.c_uint64)]
-        + [(name, ctypes.c_void_p) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")]
-        + [(name, ctypes.c_int64) for name in ("total_q", "total_k")]
-        + [(name, ctypes.c_void_p) for name in ("block_table", "cache_batch_idx")]
-        + [(name, ctypes.c_int64) for name in ("pages", "page", "columns", "table_stride")]
-        + [("splits", ctypes.c_int32), ("chunk", ctypes.c_int32), ("k_scale", ctypes.c_float), ("v_scale", ctypes.c_float)]
-        + [("k_scales", ctypes.c_void_p), ("v_scales", ctypes.c_void_p), ("scales_strides", ctypes.c_int64 * 2)]
-        + [("sinks", ctypes.c_void_p), ("alibi_slopes", ctypes.c_void_p), ("alibi_strides", ctypes.c_int64 * 2)]
-        + [("bias", ctypes.c_void_p), ("bias_strides", ctypes.c_int64 * 3)]
-        + [("prefix_lengths", ctypes.c_void_p), ("mask_bits", ctypes.c_void_p), ("mask_bits_strides", ctypes.c_int64 * 3)]
-        + [("mask_bits_keys", ctypes.c_int64), ("bias_dtype", ctypes.c_int32), ("mask_length", ctypes.c_int32)]
-        + [("head_dim_v", ctypes.c_int64)]
-        + [("rest_lengths", ctypes.c_void_p), ("prefix_groups", ctypes.c_int64), ("prefix_pages", ctypes.c_int64)]
-    )
-
-
-class PlanInfo(ctypes.Structure):
-    """ferroflash_plan_info_t"""
-
-    _fields_ = [
-        ("size", ctypes.c_uint64),
-        ("entry", ctypes.c_char_p),
-        ("reason", ctypes.c_char_p),
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("smem_bytes", ctypes.c_uint64),
-        ("workspace_bytes", ctypes.c_uint64),
-        ("counters_bytes", ctypes.c_uint64),
-    ]
+c = _bindings()
+UNSUPPORTED = c.UNSUPPORTED
+FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = (
+    c.MASK_FULL, c.MASK_CAUSAL, c.MASK_WINDOW, c.MASK_PREFIX, c.MASK_CHUNKED, c.MASK_BITS)
+DTYPES = {torch.float16: c.F16, torch.bfloat16: c.BF16}
+BIAS_DTYPES = {**DTYPES, torch.float32: c.F32}
 
 
 class Error(RuntimeError):
@@ -88,24 +58,14 @@ def _find():
 
 def _open():
     lib = ctypes.CDLL(_find())
-    for name in ("ferroflash_version", "ferroflash_last_error", "ferroflash_entry_name"):
-        getattr(lib, name).restype = ctypes.c_char_p
-    for name in ("ferroflash_attention_size", "ferroflash_plan_info_size", "ferroflash_entry_count"):
-        getattr(lib, name).restype = ctypes.c_size_t
-    pointer = ctypes.c_void_p
-    lib.ferroflash_scratch_size.argtypes = [pointer, pointer, pointer, pointer]
-    lib.ferroflash_entry_name.argtypes = [ctypes.c_size_t]
-    lib.ferroflash_context_create.argtypes = [pointer]
-    lib.ferroflash_plan_create.argtypes = [pointer, pointer, pointer]
-    lib.ferroflash_plan_describe.argtypes = [pointer, pointer]
-    lib.ferroflash_plan_destroy.argtypes, lib.ferroflash_plan_destroy.restype = [pointer], None
-    lib.ferroflash_load.argtypes = [pointer, pointer]
-    lib.ferroflash_launch.argtypes = [pointer, pointer, pointer, pointer]
-    lib.ferroflash_attention.argtypes = [pointer, pointer, pointer]
-    ours = (ABI_VERSION, ctypes.sizeof(Attention), ctypes.sizeof(PlanInfo))
-    theirs = (lib.ferroflash_abi_version(), lib.ferroflash_attention_size(), lib.ferroflash_plan_info_size())
-    if ours != theirs:
-        raise Error(f"the library's version and struct sizes are {theirs}, this file knows {ours}")
+    for name, (result, arguments) in c.FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    structs = {"attention": c.Attention, "plan_info": c.PlanInfo, "append": c.Append, "merge": c.Merge}
+    known = (c.ABI_VERSION, *(ctypes.sizeof(struct) for struct in structs.values()))
+    found = (lib.ferroflash_abi_version(), *(getattr(lib, f"ferroflash_{name}_size")() for name in structs))
+    if known != found:
+        raise Error(f"the library's version and struct sizes are {found}, this file knows {known}")
     return lib
 
 
@@ -155,7 +115,7 @@ class Planned:
 
     def __init__(self, q, mask, window, scale, softcap, config):
         self.context, self.stream = _context(q.device.index), torch._C._cuda_getCurrentRawStream(q.device.index)
-        args = self.args = Attention(size=ctypes.sizeof(Attention))
+        args = self.args = c.Attention(size=ctypes.sizeof(c.Attention))
         self.where, self.device = ctypes.addressof(args), q.device
         args.dtype, args.mask, (args.window_left, args.window_right) = DTYPES[q.dtype], mask, window
         args.scale, args.softcap = scaled(scale), softcap
@@ -227,7 +187,7 @@ class Planned:
 
     def describe(self):
         """Returns the planner's choice: entry, reason, grid, threads, shared memory."""
-        info = PlanInfo(size=ctypes.sizeof(PlanInfo))
+        info = c.PlanInfo(size=ctypes.sizeof(c.PlanInfo))
         _check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))
         return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
                 "threads": info.block[0], "smem_bytes": info.smem_bytes}

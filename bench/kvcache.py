@@ -9,34 +9,10 @@ import ctypes
 
 import torch
 
-from ferroflash import (CAUSAL, DTYPES, FULL, LIB, Error, Planned, Unsupported, _check, _context, like_flash_attn, masked, sloped)
+from ferroflash import (CAUSAL, DTYPES, FULL, LIB, Error, Planned, Unsupported, _check, _context, c, like_flash_attn, masked, sloped)
 
 # A cache may have an eight-bit type.
-CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: 2, torch.int8: 4}
-
-
-class Append(ctypes.Structure):
-    """ferroflash_append_t"""
-
-    _fields_ = (
-        [("size", ctypes.c_uint64)]
-        + [(name, ctypes.c_void_p) for name in ("k", "v", "k_cache", "v_cache", "slots")]
-        + [(name, ctypes.c_int64) for name in ("tokens", "heads", "head_dim", "pages", "page")]
-        + [("k_strides", ctypes.c_int64 * 2), ("v_strides", ctypes.c_int64 * 2), ("cache_strides", ctypes.c_int64 * 3)]
-        + [(name, ctypes.c_int32) for name in ("dtype", "cache_dtype", "wide_slots")]
-        + [(name, ctypes.c_float) for name in ("k_scale", "v_scale")]
-        + [(name, ctypes.c_void_p) for name in ("k_scales", "v_scales")]
-        + [("head_dim_v", ctypes.c_int64)]
-        + [(name, ctypes.c_void_p) for name in ("rotary_cos", "rotary_sin", "positions", "q", "rotated_q")]
-        + [(name, ctypes.c_int64) for name in ("rotary_rows", "rotary_dims", "rotary_stride", "rotary_first", "heads_q")]
-        + [("q_strides", ctypes.c_int64 * 2), ("rotated_q_strides", ctypes.c_int64 * 2)]
-        + [(name, ctypes.c_int32) for name in ("rotary_dtype", "rotary_style", "wide_positions", "reserved")]
-    )
-
-
-LIB.ferroflash_append_size.restype, LIB.ferroflash_append.argtypes = ctypes.c_size_t, [ctypes.c_void_p] * 3
-if LIB.ferroflash_append_size() != ctypes.sizeof(Append):
-    raise Error(f"ferroflash_append_t has {LIB.ferroflash_append_size()} bytes in the library, {ctypes.sizeof(Append)} here")
+CACHE_DTYPES = {**DTYPES, torch.float8_e4m3fn: c.E4M3, torch.int8: c.INT8}
 
 
 def _token_scales(k_cache, scales):
@@ -136,7 +112,7 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head
     and v_cache, k are rows of a latent cache (MLA), whose values are the first head_dim_v columns; the other columns rotate.
     """
     context, stream = _context(k.device.index), torch._C._cuda_getCurrentRawStream(k.device.index)
-    args = Append(size=ctypes.sizeof(Append))
+    args = c.Append(size=ctypes.sizeof(c.Append))
     args.k, args.k_cache, args.slots = k.data_ptr(), k_cache.data_ptr(), slots.data_ptr()
     args.v, args.v_cache = (None if t is None else t.data_ptr() for t in (v, v_cache))
     args.head_dim_v = args.rotary_first = head_dim_v

@@ -7,36 +7,10 @@ import ctypes
 
 import torch
 
-from ferroflash import DTYPES, LIB, Error, _check, _context
+from ferroflash import DTYPES, LIB, _check, _context, c
 
-STATE_DTYPES = {**DTYPES, torch.float32: 3}
-NATURAL, BASE_TWO = 0, 1
-
-
-class State(ctypes.Structure):
-    """ferroflash_state_t"""
-
-    _fields_ = [("o", ctypes.c_void_p), ("lse", ctypes.c_void_p), ("o_strides", ctypes.c_int64 * 4),
-                ("lse_strides", ctypes.c_int64 * 3)]
-
-
-class Merge(ctypes.Structure):
-    """ferroflash_merge_t"""
-
-    _fields_ = (
-        [("size", ctypes.c_uint64), ("states", ctypes.POINTER(State)), ("count", ctypes.c_uint64)]
-        + [(name, ctypes.c_void_p) for name in ("o", "lse", "sinks")]
-        + [(name, ctypes.c_int64) for name in ("batch", "seqlen", "heads", "head_dim")]
-        + [("o_strides", ctypes.c_int64 * 4), ("lse_strides", ctypes.c_int64 * 3)]
-        + [(name, ctypes.c_int32) for name in ("states_dtype", "dtype", "states_lse_unit", "lse_unit")]
-        + [("state_size", ctypes.c_uint64)]
-    )
-
-
-LIB.ferroflash_merge_size.restype = ctypes.c_size_t
-LIB.ferroflash_merge.argtypes = [ctypes.c_void_p] * 3
-if LIB.ferroflash_merge_size() != ctypes.sizeof(Merge):
-    raise Error(f"ferroflash_merge_t has {LIB.ferroflash_merge_size()} bytes in the library, {ctypes.sizeof(Merge)} here")
+STATE_DTYPES = {**DTYPES, torch.float32: c.F32}
+NATURAL, BASE_TWO = c.LSE_NATURAL, c.LSE_BASE_TWO
 
 
 def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
@@ -48,9 +22,9 @@ def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
     context, stream = _context(output.device.index), torch._C._cuda_getCurrentRawStream(output.device.index)
     o_strides = lambda t: (ctypes.c_int64 * 4)(0, *t.stride())
     lse_strides = lambda t: (ctypes.c_int64 * 3)(0, *t.stride())
-    array = (State * len(states))(*(State(o.data_ptr(), lse.data_ptr(), o_strides(o), lse_strides(lse))
+    array = (c.State * len(states))(*(c.State(o.data_ptr(), lse.data_ptr(), o_strides(o), lse_strides(lse))
                                     for o, lse in states))
-    args = Merge(size=ctypes.sizeof(Merge), state_size=ctypes.sizeof(State), states=array, count=len(states), batch=1)
+    args = c.Merge(size=ctypes.sizeof(c.Merge), state_size=ctypes.sizeof(c.State), states=ctypes.addressof(array), count=len(states), batch=1)
     args.seqlen, args.heads, args.head_dim = output.shape
     args.o, args.o_strides = output.data_ptr(), o_strides(output)
     if output_lse is not None:

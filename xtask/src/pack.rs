@@ -53,6 +53,7 @@ pub fn run(root: &Path, own: bool) -> Result {
         fs::copy(entry.path(), pack.join(entry.file_name()))?;
     }
     fs::copy(root.join("host/cli/src/bench/suites.json"), pack.join("suites.json"))?;
+    fs::copy(root.join("python/ferroflash/_bindings.py"), pack.join("_bindings.py"))?;
 
     let commit = stdout(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?;
     fs::write(pack.join("about.txt"), format!("commit {commit}"))?;

@@ -16,7 +16,7 @@
  * header.
  *
  * Each function that can fail returns a ferroflash_status_t. ferroflash_last_error() returns the reason in
- * words, for the calling thread.
+ * words, for the calling thread. A function that creates a handle and fails sets the handle to NULL.
  */
 #ifndef FERROFLASH_H
 #define FERROFLASH_H
@@ -141,7 +141,7 @@ typedef struct ferroflash_attention {
     int64_t heads_q; /* a multiple of heads_k */
     int64_t heads_k;
     int64_t head_dim; /* a multiple of 8 (e4m3 or int8 KV cache: 16), at most 512 (latent cache: 576) */
-    /* Strides count elements from one batch, row, head or column to the next. Element [b, s, h, d] of q is
+    /* Strides count elements from one batch, row, head or column to the next. Element [b, s, h, d]:
      *   q[b * q_strides[0] + s * q_strides[1] + h * q_strides[2] + d * q_strides[3]]
      *
      * | layout | strides |
@@ -149,29 +149,29 @@ typedef struct ferroflash_attention {
      * | [batch, seqlen, heads, head_dim] | {seqlen * heads * head_dim, heads * head_dim, head_dim, 1} |
      * | [batch, heads, seqlen, head_dim] | {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1} |
      *
-     * In a KV cache, pages are batches and keys are rows. Decode and append need equal strides of k and v.
-     * The last stride is 1; the others are multiples of 16 bytes. The stride of a dimension of extent 1 is
-     * ignored. An input may have a stride of 0. The rows of an output must not overlap. */
+     * In a KV cache, pages are batches and keys are rows. Decode and append need equal strides of k and
+     * v. The last stride is 1; the others are multiples of 16 bytes. The stride of a dimension of extent
+     * 1 is ignored. An input may have a stride of 0. The rows of an output must not overlap. */
     int64_t q_strides[4];
     int64_t k_strides[4];
     int64_t v_strides[4];
     int64_t o_strides[4];
     int64_t lse_strides[2]; /* elements from one batch and from one head to the next */
-    int32_t dtype;          /* type of q and o; also of k and v, unless these are a KV cache */
+    int32_t dtype; /* type of q and o; also of k and v, unless these are a KV cache */
     int32_t mask;
-    int32_t window_left;  /* FERROFLASH_MASK_WINDOW: keys before the position; -1: unbounded */
+    int32_t window_left; /* FERROFLASH_MASK_WINDOW: keys before the position; -1: unbounded */
     int32_t window_right; /* FERROFLASH_MASK_WINDOW: keys after the position; -1: unbounded */
-    int32_t alignment;    /* must be FERROFLASH_BOTTOM_RIGHT on a KV cache */
-    int32_t cache_dtype;  /* type of a KV cache: dtype, _E4M3 or _INT8; otherwise ignored */
-    float scale;          /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
-    float softcap;        /* a score becomes softcap * tanh(score / softcap); 0: off */
-    const char *config;   /* name of the kernel to run; NULL: the planner chooses */
-    void *workspace;      /* device address, a multiple of 16; NULL: no split-KV kernel runs */
+    int32_t alignment; /* must be FERROFLASH_BOTTOM_RIGHT on a KV cache */
+    int32_t cache_dtype; /* type of a KV cache: dtype, _E4M3 or _INT8; otherwise ignored */
+    float scale; /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
+    float softcap; /* a score becomes softcap * tanh(score / softcap); 0: off */
+    const char *config; /* name of the kernel to run; NULL: the planner chooses */
+    void *workspace; /* device address, a multiple of 16; NULL: no split-KV kernel runs */
     uint64_t workspace_bytes;
     /* Device address, a multiple of 4. The caller sets the counters to zero before the first launch, and
-     * again after a launch that failed. A launch that succeeds leaves zeros. One stream at a time may use the
-     * counters. NULL: a second kernel combines the splits. It also does if ferroflash_scratch_size asks for
-     * 0 bytes. */
+     * again after a launch that failed. A launch that succeeds leaves zeros. One stream at a time may
+     * use the counters. NULL: a second kernel combines the splits. It also does if
+     * ferroflash_scratch_size asks for 0 bytes. */
     void *counters;
     uint64_t counters_bytes;
     /* An older struct may end here. All following fields are optional: 0 or NULL turns a field off. */
@@ -180,100 +180,101 @@ typedef struct ferroflash_attention {
     const int32_t *seqused_k;
     int64_t total_q; /* number of rows of q and o, if cu_seqlens_q is set */
     int64_t total_k;
-    const int32_t *block_table;     /* [batch, columns]: the pages of each sequence; NULL: a dense KV cache */
+    const int32_t *block_table; /* [batch, columns]: the pages of each sequence; NULL: a dense KV cache */
     const int32_t *cache_batch_idx; /* [batch]: the page of each sequence in a dense cache; NULL: page b */
     int64_t pages; /* number of pages; a dense KV cache has one page per sequence */
-    int64_t page;  /* keys per page */
+    int64_t page; /* keys per page */
     int64_t columns; /* page indices per sequence in block_table */
-    int64_t table_stride; /* integers from one row of block_table to the next: columns or more if batch > 1 */
+    /* integers from one row of block_table to the next: columns or more if batch > 1 */
+    int64_t table_stride;
     int32_t splits; /* number of KV splits; 2 or more need a workspace; 0: the library chooses */
     /* Keys per KV split, a multiple of 128, instead of `splits`. The result of a sequence then does not
      * depend on the batch. A chunk needs a workspace. 0: off. */
     int32_t chunk;
-    float k_scale;         /* e4m3 KV cache: a key is the stored number times k_scale; 0 means 1 */
-    float v_scale;         /* e4m3 KV cache: a value is the stored number times v_scale; 0 means 1 */
+    float k_scale; /* e4m3 KV cache: a key is the stored number times k_scale; 0 means 1 */
+    float v_scale; /* e4m3 KV cache: a value is the stored number times v_scale; 0 means 1 */
     const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
     const float *v_scales; /* [batch, heads_k] in device memory, instead of v_scale; or NULL */
-    /* int8 KV cache: k_scales and v_scales are [pages, page, heads_k], and k_scale and v_scale are 0. */
-    /* In elements. e4m3 KV cache: from one sequence and from one head to the next; 0: shared. int8 KV cache:
-     * from one slot (row of a page) and from one head to the next; {0, 0}: contiguous. */
+    /* Elements, on an e4m3 KV cache from one sequence and from one head to the next; 0: shared. int8 KV
+     * cache: k_scales and v_scales are [pages, page, heads_k], k_scale and v_scale are 0, and strides
+     * are elements from one slot (row of a page) and from one head to the next; {0, 0}: contiguous. */
     int64_t scales_strides[2];
     const float *sinks; /* [heads_q]: attention sinks, one logit per query head; or NULL */
     /* ALiBi slopes of the query heads, in device memory. The kernel subtracts slope * |i + seqlen_k -
-     * seqlen_q - j| (FERROFLASH_TOP_LEFT: slope * |i - j|) from the score of query i and key j, before the
-     * mask. NULL: off. */
+     * seqlen_q - j| (FERROFLASH_TOP_LEFT: slope * |i - j|) from the score of query i and key j, before
+     * the mask. NULL: off. */
     const float *alibi_slopes;
     int64_t alibi_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
     /* Device address of a bias, a multiple of 4. The kernel adds element [b, h, i, j] to the scaled and
-     * capped score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence. A row
-     * has seqlen_k elements, or on a KV cache the maximum number of keys per sequence. If a row has an odd
-     * number of 16-bit elements, memory has one more element per row. NULL: off. */
+     * capped score of query i and key j of sequence b; query 0 and key 0 are the first of the sequence.
+     * A row has seqlen_k elements, or on a KV cache the maximum number of keys per sequence. If a row
+     * has an odd number of 16-bit elements, memory has one more element per row. NULL: off. */
     const void *bias;
     /* Elements from one sequence, head and query to the next; each is a multiple of 4 bytes. 0: shared. */
     int64_t bias_strides[3];
-    /* For FERROFLASH_MASK_PREFIX, in device memory: [batch], the number of keys of each prefix. NULL: every
-     * prefix has mask_length keys. */
+    /* For FERROFLASH_MASK_PREFIX, in device memory: [batch], the number of keys of each prefix. NULL:
+     * every prefix has mask_length keys. */
     const int32_t *prefix_lengths;
-    /* For FERROFLASH_MASK_BITS, in device memory. Bit j of row [b, h, i] is 1 if query i of sequence b sees
-     * key j of the sequence's last mask_bits_keys keys. The least significant bit comes first. The query sees
-     * all earlier keys. */
+    /* For FERROFLASH_MASK_BITS, in device memory. Bit j of row [b, h, i] is 1 if query i of sequence b
+     * sees key j of the sequence's last mask_bits_keys keys. The least significant bit comes first. The
+     * query sees all earlier keys. */
     const uint8_t *mask_bits;
     int64_t mask_bits_strides[3]; /* bytes from one sequence, head and query to the next; 0: shared */
-    int64_t mask_bits_keys;       /* number of bits per query; 0: seqlen_k */
-    int32_t bias_dtype;           /* FERROFLASH_F16, _BF16 or _F32 */
+    int64_t mask_bits_keys; /* number of bits per query; 0: seqlen_k */
+    int32_t bias_dtype; /* FERROFLASH_F16, _BF16 or _F32 */
     int32_t mask_length; /* _MASK_PREFIX: keys of every prefix; _MASK_CHUNKED: positions per chunk */
-    /* Columns of v and o: a multiple of 8, at most 512. 0 means head_dim columns. On a KV cache without v
-     * (NULL), a head_dim_v above 0 means a latent cache (MLA): its values are the first head_dim_v columns of
-     * its keys, and scale must not be 0. */
+    /* Columns of v and o: a multiple of 8, at most 512. 0 means head_dim columns. On a KV cache without
+     * v (NULL), a head_dim_v above 0 means a latent cache (MLA): its values are the first head_dim_v
+     * columns of its keys, and scale must not be 0. */
     int64_t head_dim_v;
-    /* Groups of consecutive sequences share their first pages in block_table (cascade attention). If that
-     * pays, a launch reads these pages once for all queries of a group. [batch] in device memory: the keys of
-     * each sequence behind its shared pages. Every sequence's seqused_k must have at least the keys of these
-     * pages, also if the sequence only pads the batch of a captured graph. NULL: off; prefix_groups and
-     * prefix_pages must be 0. */
+    /* Groups of consecutive sequences share their first pages in block_table (cascade attention). If
+     * that pays, a launch reads these pages once for all queries of a group. [batch] in device memory:
+     * the keys of each sequence behind its shared pages. Every sequence's seqused_k must have at least
+     * the keys of these pages, also if the sequence only pads the batch of a captured graph. NULL: off;
+     * prefix_groups and prefix_pages must be 0. */
     const int32_t *rest_lengths;
     int64_t prefix_groups; /* number of groups of equal numbers of sequences; 0 means 1 */
-    int64_t prefix_pages;  /* number of pages that the sequences of a group share */
+    int64_t prefix_pages; /* number of pages that the sequences of a group share */
 } ferroflash_attention_t;
 
 /* Describes the launches of a plan. */
 typedef struct ferroflash_plan_info {
-    uint64_t size;      /* sizeof(ferroflash_plan_info_t); FERROFLASH_PLAN_INFO_INIT sets it */
-    const char *entry;  /* name of the attention kernel; valid as long as the library is loaded */
+    uint64_t size; /* sizeof(ferroflash_plan_info_t); FERROFLASH_PLAN_INFO_INIT sets it */
+    const char *entry; /* name of the attention kernel; valid as long as the library is loaded */
     const char *reason; /* why the planner chose it; valid as long as the plan lives */
-    uint32_t grid[3];   /* thread blocks */
-    uint32_t block[3];  /* threads per block */
-    uint64_t smem_bytes;      /* dynamic shared memory per block */
+    uint32_t grid[3]; /* thread blocks */
+    uint32_t block[3]; /* threads per block */
+    uint64_t smem_bytes; /* dynamic shared memory per block */
     uint64_t workspace_bytes; /* bytes of workspace that each launch uses; 0: none */
-    uint64_t counters_bytes;  /* bytes of counters that a launch uses if it gets counters; 0: none */
+    uint64_t counters_bytes; /* bytes of counters that a launch uses if it gets counters; 0: none */
 } ferroflash_plan_info_t;
 
 /* These macros name every field, so no C or C++ compiler warns of a missing field. */
 #define FERROFLASH_ATTENTION_INIT { \
-    sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, \
-    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, \
-    NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, \
-    NULL, NULL, {0, 0}, NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0 }
+    sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, \
+    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, \
+    NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, NULL, NULL, {0, 0}, \
+    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \
-    sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
-    {0, 0}, {0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, NULL, 0, \
-    NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, 0, 0, 0, 0 }
+    sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0, 0}, \
+    0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, 0, 0, 0, \
+    0 }
 #define FERROFLASH_MERGE_INIT { \
-    sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, \
-    {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, sizeof(ferroflash_state_t) }
+    sizeof(ferroflash_merge_t), NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0}, 0, 0, 0, \
+    0, sizeof(ferroflash_state_t) }
 
 /* Writes the keys and values of new tokens to a KV cache (reshape_and_cache). Token t goes to row
  * slots[t] % page of page slots[t] / page. The kernel skips a token whose slot is negative or behind
  * the end of the cache. */
 typedef struct ferroflash_append {
     uint64_t size; /* sizeof(ferroflash_append_t); FERROFLASH_APPEND_INIT sets it */
-    /* Device addresses, multiples of 16. */
-    const void *k;     /* [tokens, heads, head_dim] */
-    const void *v;     /* [tokens, heads, head_dim] */
-    void *k_cache;     /* [pages, page, heads, head_dim]; a dense cache has one page per sequence */
-    void *v_cache;     /* the layout of k_cache */
+    /* Device addresses, multiples of 16: [tokens, heads, head_dim]. */
+    const void *k;
+    const void *v;
+    void *k_cache; /* [pages, page, heads, head_dim]; a dense cache has one page per sequence */
+    void *v_cache; /* the layout of k_cache */
     const void *slots; /* [tokens]: int32_t, or int64_t if wide_slots is 1 */
     int64_t tokens;
     int64_t heads;
@@ -282,36 +283,37 @@ typedef struct ferroflash_append {
     int64_t page; /* keys per page */
     int64_t k_strides[2]; /* elements from one token and from one head to the next */
     int64_t v_strides[2];
-    /* Elements from one page, key and head to the next, in k_cache and in v_cache. {page * heads * head_dim,
-     * heads * head_dim, head_dim} is a contiguous [pages, page, heads, head_dim]. */
+    /* Elements from one page, key and head to the next, in k_cache and in v_cache. {page * heads *
+     * head_dim, heads * head_dim, head_dim} is a contiguous [pages, page, heads, head_dim]. */
     int64_t cache_strides[3];
-    int32_t dtype;       /* type of k and v */
+    int32_t dtype; /* type of k and v */
     int32_t cache_dtype; /* dtype, _E4M3: x / scale, rounded to nearest even; or _INT8 */
     int32_t wide_slots;
-    float k_scale;         /* scale of keys in an e4m3 cache; 0 means 1 */
-    float v_scale;         /* scale of values in an e4m3 cache; 0 means 1 */
-    const float *k_scales; /* [heads] in device memory, instead of k_scale; or NULL */
-    const float *v_scales; /* [heads] in device memory, instead of v_scale; or NULL */
-    /* int8 cache: the kernel writes a scale for each row of a head to k_scales and v_scales, [pages, page,
-     * heads]: the row's largest magnitude / 127. A row of zeros has the scale 0. A row with an infinity or a
-     * NaN has the scale NaN. */
-    /* Columns of values in a latent cache (MLA), whose values are the first head_dim_v columns of its keys. v
-     * and v_cache must be NULL, and head_dim must be a multiple of 16. 0: k_cache is not a latent cache. */
+    float k_scale; /* scale of keys in an e4m3 cache; 0 means 1 */
+    float v_scale; /* scale of values in an e4m3 cache; 0 means 1 */
+    /* [heads] in device memory, instead of k_scale and v_scale; or NULL. int8 cache: [pages, page,
+     * heads]; the kernel writes a scale for each row of a head: the row's largest magnitude / 127. A row
+     * of zeros has the scale 0. A row with an infinity or a NaN has the scale NaN. */
+    const float *k_scales;
+    const float *v_scales;
+    /* Columns of values in a latent cache (MLA), whose values are the first head_dim_v columns of its
+     * keys. v and v_cache must be NULL, and head_dim must be a multiple of 16. 0: no latent cache. */
     int64_t head_dim_v;
-    /* Rotary embedding of k, and of q in the same launch: columns rotary_first to rotary_first + rotary_dims
-     * of each head rotate by the angles in row positions[token] of the table. The kernel clamps positions to
-     * the table. It computes in f32 and rounds each result to dtype, before it divides by the scale of an
-     * e4m3 cache. */
-    const void *rotary_cos; /* [rotary_rows, rotary_dims / 2], a multiple of 16; NULL: nothing rotates */
-    const void *rotary_sin; /* the layout of rotary_cos; in a table [rows][cosines, sines], rotary_cos
-                             * + rotary_dims / 2 elements */
-    const void *positions;  /* [tokens]: int32_t, or int64_t if wide_positions is 1 */
-    const void *q;          /* [tokens, heads_q, head_dim]; NULL: no queries rotate */
-    void *rotated_q;        /* [tokens, heads_q, head_dim]; q: in place */
-    int64_t rotary_rows;    /* positions of the table */
-    int64_t rotary_dims;    /* columns that rotate, a multiple of 16 */
-    int64_t rotary_stride;  /* elements from one position to the next */
-    int64_t rotary_first;   /* first column that rotates, a multiple of 8 */
+    /* Rotary embedding of k, and of q in the same launch: columns rotary_first to rotary_first +
+     * rotary_dims of each head rotate by the angles in row positions[token] of the table. The kernel
+     * clamps positions to the table. It computes in f32 and rounds each result to dtype, before it
+     * divides by the scale of an e4m3 cache. Cosines: [rotary_rows, rotary_dims / 2], a multiple of 16.
+     * NULL: nothing rotates. */
+    const void *rotary_cos;
+    /* The layout of rotary_cos. A table [rows][cosines, sines]: rotary_cos + rotary_dims / 2 elements. */
+    const void *rotary_sin;
+    const void *positions; /* [tokens]: int32_t, or int64_t if wide_positions is 1 */
+    const void *q; /* [tokens, heads_q, head_dim]; NULL: no queries rotate */
+    void *rotated_q; /* [tokens, heads_q, head_dim]; q: in place */
+    int64_t rotary_rows; /* positions of the table */
+    int64_t rotary_dims; /* columns that rotate, a multiple of 16 */
+    int64_t rotary_stride; /* elements from one position to the next */
+    int64_t rotary_first; /* first column that rotates, a multiple of 8 */
     int64_t heads_q;
     int64_t q_strides[2]; /* elements from one token and from one head to the next */
     int64_t rotated_q_strides[2];
@@ -324,7 +326,7 @@ typedef struct ferroflash_append {
 /* A partial state: the result of attention over some of the keys. A row that saw no key has an infinite lse;
  * its o is ignored. */
 typedef struct ferroflash_state {
-    const void *o;    /* [batch, seqlen, heads, head_dim], normalised */
+    const void *o; /* [batch, seqlen, heads, head_dim], normalised */
     const float *lse; /* [batch, heads, seqlen] */
     int64_t o_strides[4];
     int64_t lse_strides[3]; /* elements from one batch, head and row to the next */
@@ -335,9 +337,9 @@ typedef struct ferroflash_state {
 typedef struct ferroflash_merge {
     uint64_t size; /* sizeof(ferroflash_merge_t); FERROFLASH_MERGE_INIT sets it */
     const ferroflash_state_t *states; /* [count] in host memory; tensors at equal distances from state 1 on */
-    uint64_t count;                   /* 1 or more */
-    void *o;            /* may be the o of a state */
-    float *lse;         /* may be the lse of a state; NULL: not written */
+    uint64_t count; /* 1 or more */
+    void *o; /* may be the o of a state */
+    float *lse; /* may be the lse of a state; NULL: not written */
     const float *sinks; /* [heads] in device memory: attention sinks, one logit per head; or NULL */
     int64_t batch;
     int64_t seqlen;
@@ -348,7 +350,7 @@ typedef struct ferroflash_merge {
     int32_t states_dtype; /* type of the states' o */
     int32_t dtype; /* type of o: states_dtype; or F16 or BF16 if states_dtype is F32 */
     int32_t states_lse_unit; /* FERROFLASH_LSE_NATURAL or _BASE_TWO: the states' lse */
-    int32_t lse_unit;        /* FERROFLASH_LSE_NATURAL or _BASE_TWO: the output lse */
+    int32_t lse_unit; /* FERROFLASH_LSE_NATURAL or _BASE_TWO: the output lse */
     uint64_t state_size; /* bytes from one state to the next; FERROFLASH_MERGE_INIT sets it */
 } ferroflash_merge_t;
 
@@ -387,6 +389,10 @@ const char *ferroflash_entry_name(size_t index);
  */
 ferroflash_status_t ferroflash_context_create(ferroflash_context_t **context);
 void ferroflash_context_destroy(ferroflash_context_t *context);
+
+/* Creates a context that plans for a common card, without a GPU: "h100", "h200", "a100", "l4" and others.
+ * Functions that load or launch return FERROFLASH_INVALID. Reads the tuning file, too. */
+ferroflash_status_t ferroflash_context_create_profile(const char *profile, ferroflash_context_t **context);
 
 /* Validates a request and chooses its kernel. Does not call the driver. */
 ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context,

@@ -1,9 +1,9 @@
 //! `ferroflash_append`: writes new keys and values into a KV cache.
-use crate::append_args::{AppendArgs, at_tokens};
-use crate::args::{dtype, extent, reach, read, scale, token_scales};
+use crate::args::{at_tokens, dtype, extent, reach, read, scale, token_scales};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use crate::rotary::Rotation;
+use crate::structs::AppendArgs;
 use ferroflash::request::{Append, KvPages, Slots, TensorView};
 use ferroflash::{DType, Error};
 use std::ffi::c_void;
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn ferroflash_append(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::append_args::example::args;
+    use crate::rotary::example::args;
     use ferroflash::request::KvScale;
     use ferroflash::request::TokenScales;
     use ferroflash::{Capabilities, plan};

@@ -1,51 +1,31 @@
 //! Reads structs from callers of any version, and converts their fields.
 use crate::call::invalid;
-use ferroflash::request::{KvScale, Mask, Splits, TokenScales};
+use crate::layout::Field;
+use ferroflash::request::{KvScale, Mask, Splits, TensorView, TokenScales};
 use ferroflash::{DType, Error};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 
-/// A struct of `ferroflash.h` that describes a request. New versions append fields; they never change others.
+/// A struct of `ferroflash.h`. New versions append fields; they never change others.
 ///
 /// # Safety
-/// - The struct is `repr(C)`, begins with its size as a u64, and zero bytes are a valid value of every field.
-pub(crate) unsafe trait Args: Copy {
-    /// The name of the function's argument that has this struct.
+/// - The struct is `repr(C)`, and zero bytes are a valid value of every field.
+pub unsafe trait Args: Copy {
+    /// Its name in C, between `ferroflash_` and `_t`.
     const NAME: &str;
     /// The name of the size field.
     const SIZE: &str;
-    /// The macro that sets the size.
-    const INIT: &str;
     /// The smallest valid size of the struct in bytes. A caller may omit the fields that begin after these
     /// bytes.
     const LEAST: usize;
+    /// All fields, in order.
+    const FIELDS: &[Field];
 }
-
-/// Declares the names of an [`Args`], and its smallest size.
-macro_rules! args {
-    ($type:ty, $name:literal, $init:literal, $least:literal) => {
-        impl $type {
-            /// The smallest valid size of the struct in bytes. A caller may omit the fields that begin after
-            /// these bytes.
-            pub const LEAST: usize = $least;
-        }
-
-        // SAFETY: `c_struct` declares the struct. All fields are numbers and pointers, and the first field is
-        // the size.
-        unsafe impl $crate::args::Args for $type {
-            const NAME: &str = $name;
-            const SIZE: &str = concat!($name, ".size");
-            const INIT: &str = $init;
-            const LEAST: usize = <$type>::LEAST;
-        }
-    };
-}
-pub(crate) use args;
 
 /// Copies the fields that the caller's struct has. All other fields are 0.
 ///
 /// # Safety
-/// - `pointer` is null, or points to a struct whose first eight bytes are its size.
+/// - `pointer` is null, or points to a struct that begins with its size, a u64.
 pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     if pointer.is_null() {
         return Err(invalid(A::NAME, "NULL", "it must not be null"));
@@ -55,8 +35,9 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
     let ours = size_of::<A>();
     let is_whole = size.is_multiple_of(align_of::<A>() as u64);
     if size < A::LEAST as u64 || size > 1 << 16 || !is_whole {
+        let (name, macros) = (A::NAME, A::NAME.to_uppercase());
         let expected =
-            format_args!("it must be sizeof(ferroflash_{}_t), here {ours}; use {}", A::NAME, A::INIT);
+            format_args!("it must be sizeof(ferroflash_{name}_t), here {ours}; use FERROFLASH_{macros}_INIT");
         return Err(invalid(A::SIZE, size, expected));
     }
     // SAFETY: the caller promises this number of bytes, and zero bytes are a valid value of every field.
@@ -191,4 +172,15 @@ pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))
     })
+}
+
+/// Returns a view of `[tokens, heads, head_dim]`, with the strides of a token and of a head.
+pub(crate) fn at_tokens(
+    address: *const c_void,
+    dtype: DType,
+    [tokens, heads, head_dim]: [usize; 3],
+    [token, head]: [i64; 2],
+) -> TensorView {
+    let (shape, strides) = ([1, tokens, heads, head_dim], [0, token, head, 1]);
+    TensorView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
 }

@@ -1,60 +1,19 @@
 //! Converts `ferroflash_attention_t` to an [`AttentionRequest`].
-use crate::args::{args, chunk_or_splits, dtype, extent, name, present, reach, scale, token_scales};
+use crate::args::{chunk_or_splits, dtype, extent, name, present, reach, scale, token_scales};
 use crate::call::invalid;
-use crate::layout::c_struct;
+use crate::structs::AttentionArgs;
 use ferroflash::request::{
     AlibiSlopes, Alignment, AttentionRequest, Counters, Index, KeysValues, KvCache, KvPages, LseView,
     Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
 };
 use ferroflash::{DType, Error};
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 
 #[cfg(test)]
 mod eight;
 #[cfg(test)]
 mod examples;
 mod extras;
-
-c_struct! {
-    /// `ferroflash_attention_t`.
-    AttentionArgs {
-        size: u64;
-        q, k, v: *const c_void;
-        o: *mut c_void;
-        lse: *mut f32;
-        batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim: i64;
-        q_strides, k_strides, v_strides, o_strides: [i64; 4];
-        lse_strides: [i64; 2];
-        dtype, mask, window_left, window_right, alignment, cache_dtype: i32;
-        scale, softcap: f32;
-        config: *const c_char;
-        workspace: *mut c_void;
-        workspace_bytes: u64;
-        counters: *mut c_void;
-        counters_bytes: u64;
-        cu_seqlens_q, cu_seqlens_k, seqused_k: *const i32;
-        total_q, total_k: i64;
-        block_table, cache_batch_idx: *const i32;
-        pages, page, columns, table_stride: i64;
-        splits, chunk: i32;
-        k_scale, v_scale: f32;
-        k_scales, v_scales: *const f32;
-        scales_strides: [i64; 2];
-        sinks, alibi_slopes: *const f32;
-        alibi_strides: [i64; 2];
-        bias: *const c_void;
-        bias_strides: [i64; 3];
-        prefix_lengths: *const i32;
-        mask_bits: *const u8;
-        mask_bits_strides: [i64; 3];
-        mask_bits_keys: i64;
-        bias_dtype, mask_length: i32;
-        head_dim_v: i64;
-        rest_lengths: *const i32;
-        prefix_groups, prefix_pages: i64;
-    }
-}
-args!(AttentionArgs, "attention", "FERROFLASH_ATTENTION_INIT", 312);
 
 impl AttentionArgs {
     /// Converts the struct to a request. Checks only the rules that the request's types cannot express.

@@ -70,16 +70,22 @@ pub(crate) unsafe fn borrow<'a, T>(what: &'static str, pointer: *const T) -> Res
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid(what, "NULL", "it must not be null"))
 }
 
-/// Stores a new handle through a pointer argument.
+/// Makes a value and stores its handle through a pointer argument. Stores null if `made` fails.
 ///
 /// # Safety
 /// `pointer` is null, or may be written.
-pub(crate) unsafe fn store<T>(what: &'static str, pointer: *mut *mut T, value: T) -> Result<(), Error> {
-    if pointer.is_null() {
-        return Err(invalid(what, "NULL", "it must not be null"));
-    }
-    // SAFETY: the caller promises that the pointer is null or writable.
-    unsafe { write(what, pointer, Box::into_raw(Box::new(value))) }
+pub(crate) unsafe fn create<T>(
+    what: &'static str,
+    pointer: *mut *mut T,
+    made: impl FnOnce() -> Result<T, Error>,
+) -> Status {
+    call(|| {
+        // SAFETY: the caller promises that the pointer is null or writable.
+        unsafe { write(what, pointer, std::ptr::null_mut())? };
+        let handle = Box::into_raw(Box::new(made()?));
+        // SAFETY: the pointer is not null, because the first write succeeded.
+        unsafe { write(what, pointer, handle) }
+    })
 }
 
 /// Writes a value through a pointer argument.

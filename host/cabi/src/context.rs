@@ -1,18 +1,40 @@
 //! Contexts behind handles.
-use crate::call::{Status, call, invalid, store};
+use crate::args::name;
+use crate::call::{Status, call, create, invalid};
 use ferroflash::driver::{RawDriver, RawStream};
-use ferroflash::plan::Request;
+use ferroflash::plan::{PlanOf, Request, plan_with};
 use ferroflash::tuning::Tuning;
-use ferroflash::{Attention, Error};
-use std::ffi::c_void;
+use ferroflash::{Attention, Capabilities, Error};
+use std::ffi::{c_char, c_void};
 
 /// `ferroflash_context_t`.
-pub struct Context(Attention<RawDriver>);
+pub struct Context(On);
+
+enum On {
+    /// A device, with its loaded kernels.
+    Device(Box<Attention<RawDriver>>),
+    /// The limits of a common card, to plan without a device.
+    Profile(&'static Capabilities, Tuning),
+}
 
 impl Context {
-    /// Returns the object that plans and launches.
-    pub(crate) fn attention(&self) -> &Attention<RawDriver> {
-        &self.0
+    /// Validates a request and chooses its kernel.
+    pub(crate) fn plan<R: Request>(&self, request: &R) -> Result<PlanOf<R>, Error> {
+        match &self.0 {
+            On::Device(attention) => attention.plan(request),
+            On::Profile(card, tuning) => plan_with(request, card, tuning),
+        }
+    }
+
+    /// Returns the object that launches.
+    pub(crate) fn on_device(&self) -> Result<&Attention<RawDriver>, Error> {
+        match &self.0 {
+            On::Device(attention) => Ok(attention),
+            On::Profile(..) => {
+                let expected = "a profile has no GPU and only plans; use ferroflash_context_create";
+                Err(invalid("context", "of a profile", expected))
+            }
+        }
     }
 }
 
@@ -24,18 +46,38 @@ impl Context {
 /// `context` may be written. The CUDA context outlives the new context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_context_create(context: *mut *mut Context) -> Status {
-    call(|| {
-        if context.is_null() {
-            return Err(invalid("context", "NULL", "it must not be null"));
-        }
+    let made = || {
         // The tuning file is read before the driver is opened, so that an unreadable file is an error on
         // every machine.
         let tuning = Tuning::from_environment()?;
         // SAFETY: the caller promises that the CUDA context outlives the new context.
         let attention = Attention::with_tuning(unsafe { RawDriver::current()? }, tuning);
-        // SAFETY: the caller promises that `context` may be written.
-        unsafe { store("context", context, Context(attention)) }
-    })
+        Ok(Context(On::Device(Box::new(attention))))
+    };
+    // SAFETY: the caller promises that `context` may be written.
+    unsafe { create("context", context, made) }
+}
+
+/// Creates a context that plans for a common card, on a machine without a GPU.
+///
+/// # Safety
+/// `profile` is null or a string. `context` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_context_create_profile(
+    profile: *const c_char,
+    context: *mut *mut Context,
+) -> Status {
+    let made = || {
+        // SAFETY: the caller promises a string or null.
+        let profile = unsafe { name("profile", profile)? }.unwrap_or("NULL");
+        let card = Capabilities::profile(profile).ok_or_else(|| {
+            let known: Vec<_> = Capabilities::PROFILES.iter().map(|(name, _)| *name).collect();
+            invalid("profile", profile, format_args!("it must be one of {}", known.join(", ")))
+        })?;
+        Ok(Context(On::Profile(card, Tuning::from_environment()?)))
+    };
+    // SAFETY: the caller promises that `context` may be written.
+    unsafe { create("context", context, made) }
 }
 
 /// Destroys a context and unloads its kernels. Does nothing for null.
@@ -60,20 +102,20 @@ pub(crate) unsafe fn enqueue<R: Request>(
     request: &R,
     stream: *mut c_void,
 ) -> Result<(), Error> {
-    let plan = context.0.plan(request)?;
+    let plan = context.plan(request)?;
     // SAFETY: the caller promises valid memory and a valid stream.
-    unsafe { context.0.launch(&plan, request, &RawStream::from_raw(stream)) }
+    unsafe { context.on_device()?.launch(&plan, request, &RawStream::from_raw(stream)) }
 }
 
 /// Drops a handle.
 ///
 /// # Safety
-/// The handle is null, or came from [`store`] and is not used again.
+/// The handle is null, or came from [`create`] and is not used again.
 pub(crate) unsafe fn destroy<T>(handle: *mut T) {
     if !handle.is_null() {
         // A failed destruction is not reported, but no panic may leave the function.
         call(|| {
-            // SAFETY: the pointer is not null, and the caller promises that it came from `store`.
+            // SAFETY: the pointer is not null, and the caller promises that it came from `create`.
             drop(unsafe { Box::from_raw(handle) });
             Ok(())
         });

@@ -7,7 +7,6 @@
 //! prefers these measurements to its own table.
 
 mod append;
-mod append_args;
 mod args;
 mod attention;
 mod call;
@@ -17,15 +16,16 @@ mod layout;
 mod merge;
 mod plan;
 mod rotary;
+mod structs;
 mod version;
 
 pub use append::ferroflash_append;
-pub use append_args::AppendArgs;
-pub use attention::AttentionArgs;
+pub use args::Args;
 pub use call::{Status, ferroflash_last_error};
 pub use context::*;
 pub use entries::{ferroflash_entry_count, ferroflash_entry_name};
 pub use layout::Field;
-pub use merge::{MergeArgs, StateArgs, ferroflash_merge};
+pub use merge::ferroflash_merge;
 pub use plan::*;
+pub use structs::*;
 pub use version::*;

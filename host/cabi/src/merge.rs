@@ -1,45 +1,17 @@
 //! `ferroflash_merge`: merges partial states of disjoint keys.
-use crate::args::{args, copy, dtype, extent, reach, read};
+use crate::args::{Args, copy, dtype, extent, reach, read};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
-use crate::layout::c_struct;
+use crate::structs::{MergeArgs, StateArgs};
 use ferroflash::Error;
 use ferroflash::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
 use std::ffi::c_void;
 
-c_struct! {
-    /// `ferroflash_state_t`.
-    StateArgs {
-        o: *const c_void;
-        lse: *const f32;
-        o_strides: [i64; 4];
-        lse_strides: [i64; 3];
-    }
-}
-
-c_struct! {
-    /// `ferroflash_merge_t`.
-    MergeArgs {
-        size: u64;
-        states: *const StateArgs;
-        count: u64;
-        o: *mut c_void;
-        lse: *mut f32;
-        sinks: *const f32;
-        batch, seqlen, heads, head_dim: i64;
-        o_strides: [i64; 4];
-        lse_strides: [i64; 3];
-        states_dtype, dtype, states_lse_unit, lse_unit: i32;
-        state_size: u64;
-    }
-}
-args!(MergeArgs, "merge", "FERROFLASH_MERGE_INIT", 152);
-
 /// Maximum number of states per call. The library treats a larger number as a mistake of the caller.
 const MOST: u64 = 1 << 16;
 
-/// The smallest valid size of `ferroflash_state_t`. Fields behind it are optional.
-const STATE_LEAST: usize = 72;
+/// The smallest valid size of a state.
+const STATE_LEAST: usize = StateArgs::LEAST;
 
 impl MergeArgs {
     /// Converts the struct to a request of the Rust library, and calls `f` with it. Checks only the rules

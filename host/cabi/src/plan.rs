@@ -1,35 +1,20 @@
 //! Plans behind handles: the library validates a request once and launches it many times.
-use crate::args::read;
-use crate::attention::AttentionArgs;
-use crate::call::{Status, borrow, call, invalid, store, write};
+use crate::args::{Args, read};
+use crate::call::{Status, borrow, call, create, invalid, write};
 use crate::context::{Context, destroy, enqueue};
 use crate::entries::entry_name;
-use crate::layout::{c_struct, is_plain};
+use crate::layout::is_plain;
+use crate::structs::{AttentionArgs, PlanInfo};
 use ferroflash::Plan;
 use ferroflash::driver::RawStream;
 use ferroflash::plan::ScratchBytes;
 use ferroflash::request::Scratch;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CString, c_void};
 
 /// `ferroflash_plan_t`.
 pub struct PlanHandle {
     plan: Plan,
     reason: CString,
-}
-
-c_struct! {
-    /// `ferroflash_plan_info_t`.
-    PlanInfo {
-        size: u64;
-        entry, reason: *const c_char;
-        grid, block: [u32; 3];
-        smem_bytes, workspace_bytes, counters_bytes: u64;
-    }
-}
-
-impl PlanInfo {
-    /// The smallest valid size of a caller's struct.
-    pub const LEAST: usize = 56;
 }
 
 /// Validates a request and chooses its kernel.
@@ -45,15 +30,16 @@ pub unsafe extern "C" fn ferroflash_plan_create(
     attention: *const AttentionArgs,
     plan: *mut *mut PlanHandle,
 ) -> Status {
-    call(|| {
+    let made = || {
         // SAFETY: the caller promises that both are null or valid.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
         // SAFETY: the caller promises that `config` is null or a string. Only this call uses the name.
-        let made = context.attention().plan(&unsafe { args.request()? })?;
+        let made = context.plan(&unsafe { args.request()? })?;
         let reason = CString::new(made.reason()).unwrap_or_default();
-        // SAFETY: the caller promises that `plan` may be written.
-        unsafe { store("plan", plan, PlanHandle { plan: made, reason }) }
-    })
+        Ok(PlanHandle { plan: made, reason })
+    };
+    // SAFETY: the caller promises that `plan` may be written.
+    unsafe { create("plan", plan, made) }
 }
 
 /// Frees a plan. Does nothing for null.
@@ -124,7 +110,7 @@ pub unsafe extern "C" fn ferroflash_scratch_size(
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
         // SAFETY: the caller promises that `config` is null or a string. Only this call uses the name.
         let request = unsafe { args.request()? }.scratch(Scratch::Fastest);
-        let ScratchBytes { workspace, counters } = context.attention().plan(&request)?.scratch_bytes();
+        let ScratchBytes { workspace, counters } = context.plan(&request)?.scratch_bytes();
         // SAFETY: the caller promises that both are null or may be written.
         unsafe {
             write("workspace_bytes", workspace_bytes, workspace)?;
@@ -142,7 +128,7 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
     call(|| {
         // SAFETY: the caller promises that both are null or live.
         let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
-        context.attention().load(&handle.plan)
+        context.on_device()?.load(&handle.plan)
     })
 }
 
@@ -168,7 +154,7 @@ pub unsafe extern "C" fn ferroflash_launch(
         // SAFETY: the caller promises valid memory and a valid stream. Only this call uses the name.
         unsafe {
             let request = read(attention)?.request()?;
-            context.attention().launch(&handle.plan, &request, &RawStream::from_raw(stream))
+            context.on_device()?.launch(&handle.plan, &request, &RawStream::from_raw(stream))
         }
     })
 }

@@ -1,7 +1,7 @@
 //! The rotation in a `ferroflash_append_t`.
-use crate::append_args::{AppendArgs, at_tokens};
-use crate::args::{dtype, extent, reach};
+use crate::args::{at_tokens, dtype, extent, reach};
 use crate::call::invalid;
+use crate::structs::AppendArgs;
 use ferroflash::Error;
 use ferroflash::request::{Positions, Rotary, RotaryStyle, TensorView};
 use std::ffi::c_void;
@@ -81,9 +81,38 @@ fn without_queries(rotated_q: *mut c_void, needed: &str) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod example {
     use super::*;
-    use crate::append_args::example::args;
+
+    /// A valid append without a rotation.
+    pub(crate) fn args() -> AppendArgs {
+        // SAFETY: zero bytes are a valid value of every field.
+        let args: AppendArgs = unsafe { std::mem::zeroed() };
+        let place = |n: usize| (n << 30) as *mut c_void;
+        AppendArgs {
+            size: size_of::<AppendArgs>() as u64,
+            k: place(1),
+            v: place(2),
+            k_cache: place(3),
+            v_cache: place(4),
+            slots: place(5),
+            tokens: 10,
+            heads: 2,
+            head_dim: 64,
+            pages: 7,
+            page: 16,
+            k_strides: [128, 64],
+            v_strides: [128, 64],
+            cache_strides: [16 * 128, 128, 64],
+            ..args
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::example::args;
+    use super::*;
     use ferroflash::{Capabilities, DType, plan};
 
     #[test]

@@ -1,8 +1,5 @@
 //! The library's version, and the sizes of its structs.
-use crate::append_args::AppendArgs;
-use crate::attention::AttentionArgs;
-use crate::merge::MergeArgs;
-use crate::plan::PlanInfo;
+use crate::structs::{AppendArgs, AttentionArgs, MergeArgs, PlanInfo};
 use std::ffi::c_char;
 
 /// `FERROFLASH_ABI_VERSION`.
@@ -48,6 +45,7 @@ pub extern "C" fn ferroflash_merge_size() -> usize {
 mod tests {
     use super::*;
     use crate::args::{Args, read};
+    use crate::layout::Field;
     use ferroflash::Error;
 
     /// Reads a struct of `size` bytes from memory of 8-byte words. The first word is `size`, and every other
@@ -61,14 +59,14 @@ mod tests {
     }
 
     /// Checks that the library accepts structs of programs that were compiled with another header.
-    fn check<A: Args>(fields: &[crate::Field]) {
+    fn check<A: Args>() {
         let (ours, least) = (size_of::<A>(), A::LEAST);
-        let is_boundary = |(_, offset, bytes): &crate::Field| offset + bytes == least;
-        assert!(fields.iter().any(is_boundary) && least.is_multiple_of(8), "{}: {least}", A::NAME);
+        let is_boundary = |field: &Field| field.offset + field.bytes == least;
+        assert!(A::FIELDS.iter().any(is_boundary) && least.is_multiple_of(8), "{}: {least}", A::NAME);
         // This struct is older and smaller. The library reads nothing behind this struct, and sets the fields
         // that the struct lacks to 0.
         let older = of_size::<A>(least, least / 8, u64::from_ne_bytes([7; 8])).expect("an older struct");
-        for (name, offset, bytes) in fields.iter().skip(1) {
+        for Field { name, offset, bytes, .. } in A::FIELDS.iter().skip(1) {
             // SAFETY: the field contains numbers or pointers, so all of its bytes are initialised.
             let field: &[u8] =
                 unsafe { std::slice::from_raw_parts((&raw const older).byte_add(*offset).cast(), *bytes) };
@@ -90,9 +88,9 @@ mod tests {
 
     #[test]
     fn structs_of_other_headers_work() {
-        check::<AttentionArgs>(AttentionArgs::FIELDS);
-        check::<AppendArgs>(AppendArgs::FIELDS);
-        check::<MergeArgs>(MergeArgs::FIELDS);
+        check::<AttentionArgs>();
+        check::<AppendArgs>();
+        check::<MergeArgs>();
     }
 
     /// These are the struct sizes of older programs. These sizes must stay valid when the structs get new

@@ -53,6 +53,30 @@ static void without_a_device(void) {
     ferroflash_plan_destroy(NULL);
 }
 
+static ferroflash_attention_t tensors(void);
+
+/* A profile plans, and launches nothing. */
+static void on_a_profile(void) {
+    ferroflash_plan_t *plan = (ferroflash_plan_t *)&failures;
+    ferroflash_context_t *context = (ferroflash_context_t *)&failures;
+    ferroflash_attention_t attention = FERROFLASH_ATTENTION_INIT;
+    ferroflash_plan_info_t info = FERROFLASH_PLAN_INFO_INIT;
+    expect(ferroflash_context_create_profile("abacus", &context) == FERROFLASH_INVALID && context == NULL
+           && said("profile: abacus") && said("h200"), "no such card");
+    expect(ferroflash_context_create_profile("h200", &context) == FERROFLASH_OK, "a common card");
+    expect(ferroflash_plan_create(context, &attention, &plan) == FERROFLASH_INVALID && plan == NULL,
+           "a failed plan is NULL");
+    attention = tensors();
+    expect(ferroflash_plan_create(context, &attention, &plan) == FERROFLASH_OK
+           && ferroflash_plan_describe(plan, &info) == FERROFLASH_OK
+           && strlen(info.entry) > 8 && strlen(info.reason) > 8, "a plan for a card that is not here");
+    expect(ferroflash_load(context, plan) == FERROFLASH_INVALID && said("profile")
+           && ferroflash_launch(context, plan, &attention, NULL) == FERROFLASH_INVALID
+           && ferroflash_attention(context, &attention, NULL) == FERROFLASH_INVALID, "no GPU");
+    ferroflash_plan_destroy(plan);
+    ferroflash_context_destroy(context);
+}
+
 /* One sequence of 128 queries and keys. */
 static ferroflash_attention_t tensors(void) {
     ferroflash_attention_t attention = FERROFLASH_ATTENTION_INIT;
@@ -136,7 +160,7 @@ static void on_a_cache(const ferroflash_context_t *context) {
 
 int main(void) {
     without_a_device();
-    ferroflash_context_t *context = NULL;
+    ferroflash_context_t *context = (ferroflash_context_t *)&failures;
     ferroflash_status_t status = ferroflash_context_create(&context);
     printf("context: %d\n%s\n", status, ferroflash_last_error());
     if (status == FERROFLASH_OK) {
@@ -145,9 +169,11 @@ int main(void) {
         ferroflash_context_destroy(context);
     } else if (said("invalid tuning")) {
         expect(status == FERROFLASH_INVALID && context == NULL, "a clean error for a file that is no tuning");
+        return failures;
     } else {
         expect(status == FERROFLASH_DRIVER && context == NULL && said("CUDA"),
                "a clean error without a driver");
     }
+    on_a_profile();
     return failures;
 }

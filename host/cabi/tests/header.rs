@@ -4,7 +4,7 @@
 #[path = "../../tests/fake_cuda/library.rs"]
 mod library;
 
-use ferroflash_c::{AppendArgs, AttentionArgs, Field, MergeArgs, PlanInfo, StateArgs};
+use ferroflash_c::{AppendArgs, Args, AttentionArgs, Field, MergeArgs, PlanInfo, StateArgs};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -90,30 +90,30 @@ fn a_c_program_plans_on_a_device() {
     assert!(output.status.success() && text.starts_with("context: 0\n"), "{text}");
 }
 
-/// The library's structs: their C names, fields and sizes.
-const STRUCTS: [(&str, &[Field], usize); 5] = [
-    ("attention", AttentionArgs::FIELDS, size_of::<AttentionArgs>()),
-    ("plan_info", PlanInfo::FIELDS, size_of::<PlanInfo>()),
-    ("append", AppendArgs::FIELDS, size_of::<AppendArgs>()),
-    ("state", StateArgs::FIELDS, size_of::<StateArgs>()),
-    ("merge", MergeArgs::FIELDS, size_of::<MergeArgs>()),
-];
+/// A check of the C compiler that a struct has the library's size, and its fields the library's places.
+fn layout<A: Args>() -> String {
+    let c = format!("ferroflash_{}_t", A::NAME);
+    let mut text = format!("_Static_assert(sizeof({c}) == {}, \"{c}\");\n", size_of::<A>());
+    for Field { name, offset, bytes, .. } in A::FIELDS {
+        let is = format!("offsetof({c}, {name}) == {offset} && sizeof((({c} *)0)->{name}) == {bytes}");
+        text += &format!("_Static_assert({is}, \"{c}.{name}\");\n");
+    }
+    text
+}
 
 #[test]
-fn the_header_has_the_librarys_structs() {
+fn the_compiler_lays_structs_out_like_the_library() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut text =
-        "#include \"ferroflash.h\"\n_Static_assert(sizeof(ferroflash_status_t) == 4, \"\");\n".to_owned();
-    for (name, fields, size) in STRUCTS {
-        let c = format!("ferroflash_{name}_t");
-        text += &format!("_Static_assert(sizeof({c}) == {size}, \"{c}\");\n");
-        for (field, offset, bytes) in fields {
-            let is = format!("offsetof({c}, {field}) == {offset} && sizeof((({c} *)0)->{field}) == {bytes}");
-            text += &format!("_Static_assert({is}, \"{c}.{field}\");\n");
-        }
-    }
+    let text = [
+        "#include \"ferroflash.h\"\n_Static_assert(sizeof(ferroflash_status_t) == 4, \"\");\n".to_owned(),
+        layout::<AttentionArgs>(),
+        layout::<PlanInfo>(),
+        layout::<AppendArgs>(),
+        layout::<StateArgs>(),
+        layout::<MergeArgs>(),
+    ];
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout.c");
-    std::fs::write(&file, text).expect("written");
+    std::fs::write(&file, text.concat()).expect("written");
     let mut command = Command::new("cc");
     command.args(["-std=c11", "-fsyntax-only", "-I"]).arg(package.join("include")).arg(&file);
     let output = run(&mut command);

@@ -1,6 +1,6 @@
 //! Tests prefill on e4m3 KV caches through the C ABI: the request of a struct, its kernel, and refusals.
-use super::AttentionArgs;
 use super::examples::{at, cache, request, valid};
+use crate::structs::AttentionArgs;
 use ferroflash::request::{KeysValues, KvScale, Scratch, TensorView};
 use ferroflash::{Capabilities, DType, plan};
 

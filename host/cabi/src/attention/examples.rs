@@ -1,5 +1,5 @@
 //! Example structs of callers, for tests.
-use super::AttentionArgs;
+use crate::structs::AttentionArgs;
 use ferroflash::Error;
 use ferroflash::request::AttentionRequest;
 use std::ffi::c_void;

@@ -1,7 +1,7 @@
 //! The fields of `ferroflash_attention_t` for biases, and for masks with a length, prefixes or bits.
-use super::AttentionArgs;
 use crate::args::{dtype, extent, mask, present, reach};
 use crate::call::invalid;
+use crate::structs::AttentionArgs;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
 use ferroflash::{DType, Error};
