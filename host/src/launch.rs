@@ -1,4 +1,4 @@
-//! A launch for the driver: one or more kernels, each with its grid and the bytes of its parameters.
+//! A launch for the driver: a list of steps, each a kernel with its grid and the bytes of its parameters.
 use crate::place::Place;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
@@ -13,212 +13,161 @@ use spec::{
 /// request's tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Launch {
-    first: Kernel,
-    /// The kernels after the first kernel, in launch order.
-    others: [Option<Kernel>; OTHERS],
-    /// Descriptions of Q, K, V and O, or of K alone. The parameters of one kernel begin with their tensor
-    /// maps, which only a driver encodes.
-    maps: [Option<MapDescription>; MAPS],
-    /// The description of the bias that the first kernel reads through a tensor map, and the map's offset
-    /// among the kernel's parameters behind `maps`.
-    bias: Option<(MapDescription, u16)>,
-    /// The parameters of all kernels, without tensor maps.
-    params: Bytes,
+    /// The steps in launch order. Each step begins when the previous step has ended.
+    steps: [Option<Step>; STEPS],
+    /// The descriptions of all tensor maps, each with the place of its map among `params`.
+    maps: [Option<(u16, MapDescription)>; MAPS],
+    /// The parameters of all steps. Tensor maps are missing: only a driver encodes them.
+    params: Params,
+    /// The number of bytes of `params`.
+    end: u16,
     reason: &'static str,
 }
 
-/// A kernel, and the range of its bytes in [`Launch::params`].
+/// A kernel, its grid, and the range of its bytes in [`Launch::params`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Kernel {
+struct Step {
     place: Place,
     grid: [u32; 3],
     params: [u16; 2],
-    /// Whether the kernel's parameters begin with the tensor maps.
-    mapped: bool,
 }
 
-/// Maximum number of kernels after the first kernel. The most have shared prefixes: a combine kernel and the
-/// prefill kernel of a mixed batch, and decode of the rest with its combine kernel.
-const OTHERS: usize = 4;
-/// Maximum number of bytes of a launch's parameters: of the first kernel (without tensor maps), its mask, its
-/// scores, and the other kernels. A test adds them up.
-const MOST: usize = if SHARED > 808 + MAX_BYTES { SHARED } else { 808 + MAX_BYTES };
-/// Bytes of the parameters of shared prefixes: of a mixed batch, and of decode.
-const SHARED: usize = size_of::<FewParams>() + MANY + size_of::<DecodeParams>();
-/// Bytes of the parameters of a mixed batch's prefill kernel.
-const MANY: usize = {
-    let [portable, hopper] = [
-        size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(),
-        size_of::<HopperPagedParams<[PerHead; 2]>>() - MAP_BYTES,
-    ];
-    if portable > hopper { portable } else { hopper }
+/// Maximum number of steps. Shared prefixes have the most: a mixed batch is a decode kernel with its combine
+/// kernel and a prefill kernel, and the rest is a decode kernel with its combine kernel.
+const STEPS: usize = 6;
+/// Maximum number of tensor maps. One kernel has at most six of them: forward attention has Q, K, V, O and a
+/// bias.
+const MAPS: usize = 8;
+
+/// Maximum number of bytes of a launch's parameters.
+const MOST: usize = {
+    let masks = [size_of::<PrefixParams>(), size_of::<ChunkedParams>(), size_of::<BitsParams>()];
+    let scores = [size_of::<SinkParams>() + size_of::<BiasParams>(), size_of::<TmaBiasParams>()];
+    let variant = most(&[most(&masks) + most(&scores), MAX_BYTES]);
+    let paged = [size_of::<PagedParams<[PerHead; 2]>>(), size_of::<HopperPagedParams<[PerHead; 2]>>()];
+    let tensors = [size_of::<VarlenParams>(), size_of::<VarlenParams<HopperParams<RaggedMap>>>()];
+    let many = most(&[size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), most(&paged)]);
+    let [few, decode] = [size_of::<FewParams>(), size_of::<DecodeParams>()];
+    most(&[
+        most(&[most(&paged), most(&tensors)]) + variant + size_of::<MergeParams>(),
+        size_of::<SplitParams<HopperParams>>() + variant + size_of::<CombineParams>(),
+        size_of::<MlaHopperParams>() + decode,
+        2 * few + many + 2 * decode,
+        size_of::<RotaryAppendParams>(),
+    ])
 };
-/// Maximum number of tensor maps at the start of a kernel's parameters.
-const MAPS: usize = 4;
-/// Bytes of these tensor maps.
-const MAP_BYTES: usize = MAPS * size_of::<TensorMap>();
 
+const fn most(numbers: &[usize]) -> usize {
+    match numbers {
+        [] => 0,
+        [first, others @ ..] => {
+            let rest = most(others);
+            if *first > rest { *first } else { rest }
+        }
+    }
+}
+
+/// Parameters, aligned for tensor maps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(align(8))]
-struct Bytes([u8; MOST]);
-
 #[repr(align(64))]
-struct WithMaps([u8; MAP_BYTES + MOST]);
+struct Params([u8; MOST]);
 
-/// The parameter struct of a kernel.
-pub(crate) trait Params: Plain {
+/// A part of a kernel's parameters: the kernel's own struct, or the struct of its mask or scores.
+pub(crate) trait Part: Plain {
     /// Number of tensor maps at the start of the struct.
     const MAPS: usize = 0;
 }
-macro_rules! params {
+macro_rules! parts {
     ($($plain:ty),*; $(with $maps:literal maps: $($mapped:ty),*);*) => {
-        $(impl Params for $plain {})*
-        $($(impl Params for $mapped {
+        $(impl Part for $plain {})*
+        $($(impl Part for $mapped {
             const MAPS: usize = $maps;
         })*)*
     };
 }
-params! {
+parts! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
-    PerHead, BiasParams, TmaBiasParams;
+    PerHead, BiasParams;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
-    with 1 maps: MlaHopperParams
+    with 1 maps: MlaHopperParams, TmaBiasParams
 }
 
 impl Launch {
-    /// Creates a launch of one kernel, without tensor maps.
-    pub(crate) fn new<P: Params>(place: Place, grid: [u32; 3], params: &P) -> Self {
-        const { assert!(P::MAPS == 0) }
-        Self::from_params(place, grid, params, [None; MAPS])
+    /// Creates a launch without steps. `reason` says why its kernels were selected.
+    pub(crate) const fn new(reason: &'static str) -> Self {
+        let params = Params([0; MOST]);
+        Launch { steps: [None; STEPS], maps: [None; MAPS], params, end: 0, reason }
     }
 
-    /// Creates a launch of one kernel with tensor maps of Q, K, V and O, or of K alone. `params` contains
-    /// placeholders for them.
-    pub(crate) fn with_maps<P: Params, const N: usize>(
+    /// Adds a step. `maps` are the tensor maps for which `params` contains placeholders.
+    pub(crate) fn step<P: Part, const N: usize>(
+        &mut self,
         place: Place,
         grid: [u32; 3],
         params: &P,
         maps: [MapDescription; N],
-    ) -> Self {
+    ) {
+        let free = self.steps.iter_mut().find(|step| step.is_none());
+        debug_assert!(free.is_some(), "more than {STEPS} steps");
+        if let Some(free) = free {
+            *free = Some(Step { place, grid, params: [self.end; 2] });
+        }
+        self.add(params, maps);
+    }
+
+    /// Adds parameters of the last step's mask or scores behind the step's other parameters.
+    pub(crate) fn add<P: Part, const N: usize>(&mut self, params: &P, maps: [MapDescription; N]) {
         const { assert!(P::MAPS == N) }
-        Self::from_params(place, grid, params, std::array::from_fn(|i| maps.get(i).copied()))
-    }
-
-    fn from_params<P: Params>(
-        place: Place,
-        grid: [u32; 3],
-        params: &P,
-        maps: [Option<MapDescription>; MAPS],
-    ) -> Self {
-        let mut all = WithMaps([0; MAP_BYTES + MOST]);
-        params.write(&mut all.0[..size_of::<P>()]);
-        let (from, own) = (P::MAPS * size_of::<TensorMap>(), size_of::<P>());
-        let mut bytes = Bytes([0; MOST]);
-        bytes.0[..own - from].copy_from_slice(&all.0[from..own]);
-        let first = Kernel { place, grid, params: [0, (own - from) as u16], mapped: P::MAPS > 0 };
-        Launch { first, others: [None; OTHERS], maps, bias: None, params: bytes, reason: "" }
-    }
-
-    /// Adds a kernel with parameters `params`.
-    pub(crate) fn then<P: Params>(self, place: Place, grid: [u32; 3], params: &P) -> Self {
-        self.then_all(Launch::new(place, grid, params))
-    }
-
-    /// Adds all kernels of `next`. One of the two launches may have tensor maps, but no bias among them.
-    pub(crate) fn then_all(mut self, next: Launch) -> Self {
-        debug_assert!(self.maps[0].is_none() || next.maps[0].is_none(), "two launches with tensor maps");
-        if self.maps[0].is_none() {
-            self.maps = next.maps;
-        }
-        let own = next.end();
-        let start = self.append(own.into(), |to| to.copy_from_slice(&next.params.0[..own.into()])).0;
-        for kernel in std::iter::once(next.first).chain(next.others.into_iter().flatten()) {
-            self.add(Kernel { params: kernel.params.map(|at| start + at), ..kernel });
-        }
-        self
-    }
-
-    /// Adds a kernel whose parameters the launch has.
-    fn add(&mut self, kernel: Kernel) {
-        let place = self.others.iter_mut().find(|place| place.is_none());
-        debug_assert!(place.is_some(), "more than {OTHERS} kernels follow the first kernel");
-        if let Some(place) = place {
-            *place = Some(kernel);
+        let mut at = self.end;
+        self.append(size_of::<P>(), |to| params.write(to));
+        for (free, map) in self.maps.iter_mut().filter(|map| map.is_none()).zip(maps) {
+            *free = Some((at, map));
+            at += size_of::<TensorMap>() as u16;
         }
     }
 
-    /// Returns the number of bytes of the parameters of all kernels.
-    fn end(&self) -> u16 {
-        let others = self.others.iter().flatten().map(|kernel| kernel.params[1]);
-        others.fold(self.first.params[1], u16::max)
+    /// Adds the bytes of a variant's parameters, as [`Launch::add`] adds parameters.
+    pub(crate) fn add_bytes(&mut self, bytes: &[u8]) {
+        self.append(bytes.len(), |to| to.copy_from_slice(bytes));
     }
 
-    /// Adds parameters of the first kernel's mask or scores behind the kernel's own parameters. Call this
-    /// before you add a second kernel.
-    pub(crate) fn with<P: Params>(mut self, params: &P) -> Self {
-        const { assert!(P::MAPS == 0) }
-        self.first.params[1] = self.append(size_of::<P>(), |to| params.write(to)).1;
-        self
+    /// Writes parameters behind all parameters of the last step.
+    fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) {
+        let end = self.end + bytes as u16;
+        write(&mut self.params.0[self.end.into()..end.into()]);
+        self.end = end;
+        if let Some(step) = self.steps.iter_mut().rev().flatten().next() {
+            step.params[1] = end;
+        }
     }
 
-    /// Adds a bias that the first kernel reads through a tensor map, as [`Launch::with`].
-    pub(crate) fn with_bias(mut self, map: MapDescription) -> Self {
-        let [.., heads, batches] = map.extents;
-        self.bias = Some((map, self.first.params[1]));
-        self.with(&TmaBiasParams {
-            map: TensorMap { words: [0; 16] },
-            of_batches: u32::from(batches > 1),
-            of_heads: u32::from(heads > 1),
-            reserved: [0; 14],
-        })
-    }
-
-    /// Adds the bytes of a variant's parameters, as [`Launch::with`] adds parameters.
-    pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
-        self.first.params[1] = self.append(bytes.len(), |to| to.copy_from_slice(bytes)).1;
-        self
-    }
-
-    /// Writes parameters behind all parameters, and returns their range.
-    fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> (u16, u16) {
-        let start = self.end();
-        let end = start + bytes as u16;
-        write(&mut self.params.0[start.into()..end.into()]);
-        (start, end)
-    }
-
-    /// Adds a second kernel with the first kernel's grid and its parameters `P`. The second kernel gets no
-    /// parameters of mask and scores.
-    pub(crate) fn then_alike<P: Params>(mut self, place: Place) -> Self {
-        const { assert!(P::MAPS == 0) }
-        let params = [0, size_of::<P>() as u16];
-        self.add(Kernel { place, params, mapped: false, ..self.first });
-        self
-    }
-
-    /// Sets the reason why this kernel was selected.
-    pub(crate) const fn because(mut self, reason: &'static str) -> Self {
-        self.reason = reason;
-        self
+    /// Returns the main step: the first.
+    const fn main(&self) -> Step {
+        const NONE: Step = Step { place: Place::Table(0), grid: [0; 3], params: [0; 2] };
+        match self.steps[0] {
+            Some(step) => step,
+            // No launch leaves this crate without a step.
+            None => NONE,
+        }
     }
 
     /// Returns the contract of the main kernel: its symbol, threads and shared memory. In a launch of several
     /// kernels, the main kernel is the first.
     pub const fn contract(&self) -> &'static Contract {
-        self.first.place.contract()
+        self.place().contract()
     }
 
     /// Returns the main kernel's place.
     pub(crate) const fn place(&self) -> Place {
-        self.first.place
+        self.main().place
     }
 
     /// Returns the grid in thread blocks.
     pub const fn grid(&self) -> [u32; 3] {
-        self.first.grid
+        self.main().grid
     }
 
     /// Returns the reason why this kernel was selected.
@@ -226,30 +175,30 @@ impl Launch {
         self.reason
     }
 
-    /// Returns the bytes of the main kernel's parameters, without tensor maps. The kernel defines their
-    /// layout, which may change with every version.
+    /// Returns the bytes of the main kernel's parameters. Tensor maps are placeholders. The kernel defines
+    /// the layout, which may change with every version.
     #[doc(hidden)]
     pub fn params(&self) -> &[u8] {
-        self.bytes(&self.first)
+        self.bytes(&self.main())
     }
 
-    fn bytes(&self, kernel: &Kernel) -> &[u8] {
-        let [start, end] = kernel.params.map(usize::from);
+    fn bytes(&self, step: &Step) -> &[u8] {
+        let [start, end] = step.params.map(usize::from);
         &self.params.0[start..end]
     }
 
-    /// Returns places of the launch's kernels.
+    /// Returns the places of the steps' kernels.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
-        std::iter::once(self.first).chain(self.others.into_iter().flatten()).map(|kernel| kernel.place)
+        self.steps.into_iter().flatten().map(|step| step.place)
     }
 
-    /// Descriptions of the launch's tensor maps.
+    /// Returns the descriptions of all steps' tensor maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &MapDescription> {
-        self.maps.iter().flatten().chain(self.bias.iter().map(|(map, _)| map))
+        self.maps.iter().flatten().map(|(_, map)| map)
     }
 
-    /// Calls `launch` for each kernel in launch order, with its grid and the bytes of its parameters.
-    /// `encode` makes the tensor maps.
+    /// Calls `launch` for each step, with its kernel, its grid and the bytes of its parameters. `encode`
+    /// makes the tensor maps.
     ///
     /// # Errors
     /// Returns the errors of `encode` and `launch`.
@@ -258,55 +207,22 @@ impl Launch {
         mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,
         mut launch: impl FnMut(Place, [u32; 3], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        for kernel in std::iter::once(&self.first).chain(self.others.iter().flatten()) {
-            let (Kernel { place, grid, .. }, own) = (*kernel, self.bytes(kernel));
-            if !kernel.mapped {
-                launch(place, grid, own)?;
+        for step in self.steps.iter().flatten() {
+            let [start, end] = step.params;
+            let mut maps = self.maps.iter().flatten().filter(|(at, _)| (start..end).contains(at)).peekable();
+            if maps.peek().is_none() {
+                launch(step.place, step.grid, self.bytes(step))?;
                 continue;
             }
-            let mut all = WithMaps([0; MAP_BYTES + MOST]);
-            let maps = self.maps.iter().flatten();
-            let (places, rest) = all.0.split_at_mut(maps.clone().count() * size_of::<TensorMap>());
-            for (bytes, map) in places.chunks_exact_mut(size_of::<TensorMap>()).zip(maps) {
-                encode(map)?.write(bytes);
+            let mut params = Params([0; MOST]);
+            let params = &mut params.0[..usize::from(end - start)];
+            params.copy_from_slice(self.bytes(step));
+            for (at, map) in maps {
+                let at = usize::from(at - start);
+                encode(map)?.write(&mut params[at..][..size_of::<TensorMap>()]);
             }
-            rest[..own.len()].copy_from_slice(own);
-            if let Some((map, at)) = &self.bias {
-                encode(map)?.write(&mut rest[usize::from(*at)..][..size_of::<TensorMap>()]);
-            }
-            let end = places.len() + own.len();
-            launch(place, grid, &all.0[..end])?;
+            launch(step.place, step.grid, params)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_launch_has_room_for_its_parameters() {
-        let masks = [size_of::<PrefixParams>(), size_of::<ChunkedParams>(), size_of::<BitsParams>()];
-        let ours = masks.into_iter().max().unwrap_or(0) + size_of::<SinkParams>() + size_of::<BiasParams>();
-        let variant = ours.max(size_of::<TmaBiasParams>()).max(MAX_BYTES);
-        let maps = 4 * size_of::<TensorMap>();
-        let tiles = [
-            size_of::<FwdParams>(),
-            size_of::<VarlenParams>(),
-            size_of::<PagedParams<[PerHead; 2]>>(),
-            size_of::<HopperParams>() - maps,
-            size_of::<VarlenParams<HopperParams<RaggedMap>>>() - maps,
-            size_of::<HopperPagedParams<[PerHead; 2]>>() - maps,
-        ];
-        let merged = tiles.into_iter().max().unwrap_or(0) + variant + size_of::<MergeParams>();
-        let split = size_of::<SplitParams>() + variant + size_of::<CombineParams>();
-        let alone = (size_of::<MlaHopperParams>() - size_of::<TensorMap>()) + variant;
-        let many = size_of::<ManyParams<PagedParams<[PerHead; 2]>>>();
-        let mixed = size_of::<FewParams>() + many.max(size_of::<HopperPagedParams<[PerHead; 2]>>() - maps);
-        let shared = mixed + size_of::<DecodeParams>();
-        let append = size_of::<RotaryAppendParams>();
-        let most = [merged, split, alone, shared, append].into_iter().max().unwrap_or(0);
-        assert!((most..most + 16).contains(&MOST), "{most} bytes, but MOST is {MOST}");
     }
 }

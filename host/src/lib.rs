@@ -62,6 +62,7 @@ mod launch;
 pub mod lineage;
 mod lower;
 mod maps;
+mod passes;
 mod place;
 pub mod plan;
 mod prepared;

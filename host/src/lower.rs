@@ -1,18 +1,16 @@
-//! Lowers a request, a kernel and its schedule to a [`Launch`](crate::launch::Launch). Only this module
-//! writes kernel parameters.
+//! Lowers a request, a kernel and its schedule to steps of a [`Launch`](crate::launch::Launch). Only this
+//! module writes kernel parameters.
 mod append;
 mod attention;
 mod block_mask;
 mod merge;
 mod rotary;
-mod shared_prefixes;
 mod tensors;
 mod variant;
 
 pub(crate) use append::append;
-pub(crate) use attention::takes;
-pub(crate) use merge::{Merged, merge};
-pub(crate) use shared_prefixes::{passes, prefix, rest};
+pub(crate) use attention::{attention, takes};
+pub(crate) use merge::{Merged, merge, state};
 
 use crate::Error;
 

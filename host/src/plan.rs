@@ -10,7 +10,8 @@ pub use crate::launch::Launch;
 pub use crate::problem::{CacheShape, MAX_ROWS, Problem};
 
 use crate::request::{AttentionRequest, Scratch};
-use crate::{Capabilities, Contract, Error, Tuning, kernels, select, validate};
+use crate::select::{self, Choice};
+use crate::{Capabilities, Contract, Error, Tuning, kernels, passes, validate};
 
 /// A request for planning and launching: [`AttentionRequest`], [`Append`](crate::request::Append) or
 /// [`Merge`](crate::request::Merge).
@@ -22,7 +23,7 @@ pub type PlanOf<R> = Plan<<R as sealed::Request>::Subject>;
 
 /// Methods of requests that only this crate calls.
 pub(crate) mod sealed {
-    use super::{Capabilities, Chosen, Error, Launch, Scratch, Tuning};
+    use super::{Capabilities, Choice, Error, Launch, Scratch, Tuning};
     use crate::lower::Refusal;
     use crate::place::Place;
     use std::fmt::Debug;
@@ -58,13 +59,13 @@ pub(crate) mod sealed {
             config: Option<&str>,
             on: &Capabilities,
             tuning: &Tuning,
-        ) -> Result<Chosen<Self::Kernel>, Error>;
+        ) -> Result<Choice<Self::Kernel>, Error>;
 
         /// Checks that a kernel that was planned for another subject also solves this one.
         fn is_as_planned(&self, planned: &Self, kernel: &Self::Kernel) -> Result<(), Error>;
 
-        /// Returns the launch of a kernel, for valid tensors.
-        fn lower(&self, kernel: &Self::Kernel) -> Result<Launch, Refusal>;
+        /// Adds the steps of a kernel to a launch, for valid tensors.
+        fn lower(&self, kernel: &Self::Kernel, launch: &mut Launch) -> Result<(), Refusal>;
 
         /// Returns the scratch memory that the launch may use.
         fn scratch(&self) -> Scratch {
@@ -87,20 +88,12 @@ use crate::lower::Refusal;
 use crate::place::Place;
 use sealed::{Kernels, Subject};
 
-/// A selected kernel, the reason for it, and the fallback for tensors that the kernel does not accept.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Chosen<K> {
-    kernel: K,
-    reason: &'static str,
-    fallback: Option<K>,
-}
-
 /// A plan: how a request is launched, and why. A plan serves every request of the same problem, with any
 /// tensors. A plan can be compared and copied, not edited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan<S: Subject = AttentionRequest<'static>> {
     subject: S,
-    chosen: Chosen<S::Kernel>,
+    chosen: Choice<S::Kernel>,
     launch: Launch,
 }
 
@@ -131,24 +124,23 @@ pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) ->
     request.validate()?;
     let subject = request.subject()?;
     let chosen = subject.select(request.config(), on, tuning)?;
-    let launch = subject.lower(&chosen.kernel).map_err(|refusal| chosen.refused(refusal))?;
-    let plan = Plan { subject, chosen, launch: launch.because(chosen.reason) };
+    let mut launch = Launch::new(chosen.reason);
+    subject.lower(&chosen.kernel, &mut launch).map_err(|refusal| refused(&chosen, refusal))?;
+    let plan = Plan { subject, chosen, launch };
     if subject.scratch() != Scratch::Fastest {
         plan.suffices(&subject)?;
     }
     Ok(plan)
 }
 
-impl<K: Kernels> Chosen<K> {
-    /// Returns the error of a kernel that cannot be launched and has no fallback.
-    fn refused(&self, refusal: Refusal) -> Error {
-        match refusal {
-            Refusal::Tensors(reason) => {
-                let symbols = self.kernel.places().map(|place| place.contract().symbol);
-                Error::unsupported(symbols.take(1).collect::<String>(), reason)
-            }
-            Refusal::Request(error) => error,
+/// Returns the error of a kernel that cannot be launched and has no fallback.
+fn refused<K: Kernels>(chosen: &Choice<K>, refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Tensors(reason) => {
+            let symbols = chosen.kernel.places().map(|place| place.contract().symbol);
+            Error::unsupported(symbols.take(1).collect::<String>(), reason)
         }
+        Refusal::Request(error) => error,
     }
 }
 
@@ -177,7 +169,7 @@ impl<S: Subject> Plan<S> {
 
     /// Returns all kernels that launches may use; fallbacks come last.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
-        let Chosen { kernel, fallback, .. } = &self.chosen;
+        let Choice { kernel, fallback, .. } = &self.chosen;
         let all = self.launch.kernels().chain(kernel.places());
         all.chain(fallback.iter().flat_map(Kernels::places))
     }
@@ -208,18 +200,21 @@ impl<S: Subject> Plan<S> {
             return Ok(self.launch);
         }
         request.validate()?;
-        let Chosen { kernel, reason, fallback } = &self.chosen;
+        let Choice { kernel, reason, fallback } = &self.chosen;
         subject.is_as_planned(&self.subject, kernel)?;
         self.suffices(&subject)?;
-        match (subject.lower(kernel), fallback.filter(|_| named.is_none())) {
-            (Ok(launch), _) => Ok(launch.because(reason)),
+        let mut launch = Launch::new(reason);
+        let refused = |refusal| refused(&self.chosen, refusal);
+        match (subject.lower(kernel, &mut launch), fallback.as_ref().filter(|_| named.is_none())) {
+            (Ok(()), _) => {}
             (Err(Refusal::Tensors(reason)), Some(fallback)) => {
-                subject.is_as_planned(&self.subject, &fallback)?;
-                let launch = subject.lower(&fallback).map_err(|refusal| self.chosen.refused(refusal))?;
-                Ok(launch.because(reason))
+                subject.is_as_planned(&self.subject, fallback)?;
+                launch = Launch::new(reason);
+                subject.lower(fallback, &mut launch).map_err(refused)?;
             }
-            (Err(refusal), _) => Err(self.chosen.refused(refusal)),
+            (Err(refusal), _) => return Err(refused(refusal)),
         }
+        Ok(launch)
     }
 
     fn suffices(&self, subject: &S) -> Result<(), Error> {
@@ -271,8 +266,8 @@ pub fn explain(
     validate::problem(problem)?;
     let query =
         select::Query { problem, tensors: None, on, tuning: &Tuning::new(), scratch, merges_states: false };
-    let Chosen { kernel, reason, .. } = attention::choose(&query, None)?;
-    let contract = &kernel.kernel.contract;
+    let Choice { kernel, reason, .. } = passes::whole(&query, None)?;
+    let contract = &kernel.last().kernel.contract;
     if scratch != Scratch::Fastest {
         suffices(contract, scratch, kernel.scratch_bytes())?;
     }

@@ -8,7 +8,6 @@ mod merge;
 mod mixed;
 mod mla;
 mod portable;
-pub(crate) mod shared_prefixes;
 mod variant;
 mod varlen;
 
@@ -135,18 +134,18 @@ pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
 const GENERAL: &str = "k and v of these different numbers of columns: the kernel for every mask, window and \
                        softcap takes them";
 
-/// A selected kernel and the reason for it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    pub kernel: &'static AttnInfo,
+/// A selected kernel, or what is made of it, and the reason for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice<K = &'static AttnInfo> {
+    pub kernel: K,
     pub reason: &'static str,
     /// The fallback for tensors that `kernel` does not accept.
-    pub fallback: Option<&'static AttnInfo>,
+    pub fallback: Option<K>,
 }
 
-impl Choice {
+impl<K: Copy> Choice<K> {
     /// Returns a kernel without fallback: it accepts all tensors, or the caller named it.
-    const fn new(kernel: &'static AttnInfo, reason: &'static str) -> Self {
+    const fn new(kernel: K, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
 }

@@ -7,25 +7,27 @@ use crate::place::Place;
 use crate::request::Append;
 use spec::{APPEND_COLUMNS, AppendParams, DType, FastDiv, RowParts, Slots, Tensor, WARP_PARTS};
 
-/// Returns the launch of the append kernel, for valid tensors.
+/// Adds the step of the append kernel, for valid tensors.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are too many tokens or columns for one launch.
-pub(crate) fn append(append: &Append, place: Place) -> Result<Launch, Error> {
+pub(crate) fn append(append: &Append, place: Place, launch: &mut Launch) -> Result<(), Error> {
     let latent = append.pages.latent_columns().is_some();
     let Some(rotation) = &append.rotary else {
         let halves = latent.then(|| append.halves());
         let append = halves.as_ref().unwrap_or(append);
         let parts = append.k.shape[3] / APPEND_COLUMNS;
         let params = params(append, append.k.shape[2], parts, tensor(&append.v), place)?;
-        return Ok(Launch::new(place, [params.parts.blocks(), 1, 1], &params));
+        launch.step(place, [params.parts.blocks(), 1, 1], &params, []);
+        return Ok(());
     };
     // A thread has two parts of a row. The value of a latent row is a part of the row.
     let heads = append.k.shape[2].saturating_add(rotary::query_heads(append));
     let parts = (append.k.shape[3] / APPEND_COLUMNS).div_ceil(2);
     let values = if latent { NO_TENSOR } else { tensor(&append.v) };
     let params = params(append, heads, parts, values, place)?;
-    Ok(Launch::new(place, [params.parts.blocks(), 1, 1], &rotary::rotary(append, rotation, params)))
+    launch.step(place, [params.parts.blocks(), 1, 1], &rotary::rotary(append, rotation, params), []);
+    Ok(())
 }
 
 /// Returns the parameters of an append that distributes `heads` rows of `parts` parts per token.

@@ -63,30 +63,14 @@ impl Merged {
     }
 }
 
-/// Returns the launch of the merge kernel, for valid tensors.
+/// Adds the step of the merge kernel, for valid tensors.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are too many rows or columns for one launch.
-pub(crate) fn merge(merged: &Merged, place: Place) -> Result<Launch, Error> {
-    params(merged, place).map(|params| Launch::new(place, [params.parts.blocks(), 1, 1], &params))
-}
-
-/// Adds a merge kernel to a launch. The merge kernel adds sinks to the output in place. `state` is the
-/// output, with its LSE in the workspace.
-///
-/// # Errors
-/// Returns the errors of [`merge`].
-pub(super) fn with_sinks(
-    launch: Launch,
-    place: Place,
-    state: State,
-    sinks: Sinks,
-    lse: Option<LseView>,
-) -> Result<Launch, Error> {
-    let states = [state];
-    let merge = Merge { lse, ..Merge::new(&states, state.o).sinks(sinks) };
-    let params = params(&Merged::new(&merge)?, place)?;
-    Ok(launch.then(place, [params.parts.blocks(), 1, 1], &params))
+pub(crate) fn merge(merged: &Merged, place: Place, launch: &mut Launch) -> Result<(), Error> {
+    let params = params(merged, place)?;
+    launch.step(place, [params.parts.blocks(), 1, 1], &params, []);
+    Ok(())
 }
 
 /// Returns the parameters of the merge kernel at this place.
@@ -124,7 +108,8 @@ fn params(merged: &Merged, place: Place) -> Result<MergeParams, Error> {
     })
 }
 
-pub(super) fn state(state: &State) -> MergeState {
+/// Converts a state.
+pub(crate) fn state(state: &State) -> MergeState {
     MergeState { o: tensor(&state.o), lse: values(&state.lse) }
 }
 

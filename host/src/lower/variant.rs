@@ -5,64 +5,70 @@ use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem};
-use spec::{BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap};
+use spec::{
+    BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap, TmaBiasParams,
+};
 
-/// Adds the parameters of the kernel's mask, and then of its scores, to a launch. The description of a bias
+/// Adds the parameters of the kernel's mask, and then of its scores, to the last step of a launch. A bias
 /// that the kernel reads through a tensor map comes first.
-pub(super) fn with(
-    launch: Launch,
+pub(super) fn add(
+    launch: &mut Launch,
     r: &AttentionRequest<'_>,
     p: &Problem,
     kernel: &AttnInfo,
     tma_bias: Option<MapDescription>,
-) -> Launch {
+) {
     if let Some(variant) = &r.variant {
-        return launch.with_bytes(variant.bytes());
+        return launch.add_bytes(variant.bytes());
     }
-    let launch = if let Some(map) = tma_bias { launch.with_bias(map) } else { launch };
-    let launch = match (kernel.mask, &r.mask) {
-        (MaskKind::Prefix, Mask::Prefix(prefix)) => launch.with(&self::prefix(prefix, p.batch)),
-        (MaskKind::Chunked, Mask::Chunked { chunk }) => launch.with(&chunked(*chunk)),
-        (MaskKind::Bits, Mask::Bits(bits)) => launch.with(&self::bits(bits)),
+    if let Some(map) = tma_bias {
+        launch.add(&tensor_map_of_bias(&map), [map]);
+    }
+    match (kernel.mask, &r.mask) {
+        (MaskKind::Prefix, Mask::Prefix(prefix)) => launch.add(&self::prefix(prefix, p.batch), []),
+        (MaskKind::Chunked, Mask::Chunked { chunk }) => launch.add(&chunked(*chunk), []),
+        (MaskKind::Bits, Mask::Bits(bits)) => launch.add(&self::bits(bits), []),
         // Selection never gives other masks to kernels without parameters.
-        _ => launch,
-    };
-    let launch = match (kernel.scores.sink, r.scores.sinks) {
-        (true, Some(Sinks { address: base, .. })) => launch.with(&SinkParams { base }),
-        _ => launch,
-    };
-    let launch = match (kernel.scores.alibi, &r.scores.alibi) {
-        (true, Some(view)) => launch.with(&slopes(Some(view))),
-        _ => launch,
-    };
-    match (kernel.scores.bias, &r.scores.bias) {
-        (Some(_), Some(bias)) if tma_bias.is_none() => launch.with(&self::bias(bias)),
-        _ => launch,
+        _ => {}
+    }
+    if let (true, Some(Sinks { address: base, .. })) = (kernel.scores.sink, r.scores.sinks) {
+        launch.add(&SinkParams { base }, []);
+    }
+    if let (true, Some(view)) = (kernel.scores.alibi, &r.scores.alibi) {
+        launch.add(&slopes(Some(view)), []);
+    }
+    if let (Some(_), Some(bias), None) = (kernel.scores.bias, &r.scores.bias, tma_bias) {
+        launch.add(&self::bias(bias), []);
     }
 }
 
-/// Returns the launch, if it has the number of bytes of parameters that its variant's kernel takes, and the
-/// block mask of the kernel's tiles.
+/// Checks that the launch of a variant's kernel has the number of bytes of parameters that the kernel takes,
+/// and the block mask of the kernel's tiles.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names both numbers of bytes. The check refuses a type that gives a
 /// kernel no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is
 /// of another kernel or of another request.
-pub(super) fn fits(launch: Launch, r: &AttentionRequest<'_>) -> Result<Launch, Error> {
-    let Place::Variant(kernel) = launch.place() else { return Ok(launch) };
+pub(super) fn fits(launch: &Launch, r: &AttentionRequest<'_>) -> Result<(), Error> {
+    let Place::Variant(kernel) = launch.place() else { return Ok(()) };
     if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {
         block_mask::check(mask, kernel.info(), &r.problem())?;
     }
-    let (takes, has) =
-        (kernel.params(), launch.params().len() + launch.maps().count() * size_of::<TensorMap>());
+    let (takes, has) = (kernel.params(), launch.params().len());
     if takes == has {
-        return Ok(launch);
+        return Ok(());
     }
     let reason = format_args!(
         "its type takes {takes} bytes of parameters, and this request's launch has {has}: wrap the type in \
          `With`, once, on the outside"
     );
     Err(Error::unsupported(kernel.info().contract.symbol, reason))
+}
+
+fn tensor_map_of_bias(map: &MapDescription) -> TmaBiasParams {
+    let [.., heads, batches] = map.extents;
+    let [of_heads, of_batches] = [heads, batches].map(|extent| u32::from(extent > 1));
+    TmaBiasParams { map: TensorMap::EMPTY, of_batches, of_heads, reserved: [0; 14] }
 }
 
 fn prefix(prefix: &Prefix, sequences: usize) -> PrefixParams {

@@ -1,21 +1,17 @@
 //! Plans appends and merges. Dtypes alone select their kernels.
-use super::Chosen;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Merged, Refusal};
 use crate::place::Place;
 use crate::request::{Append, Merge};
 #[cfg(feature = "cudarc")]
 use crate::request::{KvPages, KvScale};
-use crate::{Capabilities, Error, Launch, Tuning, select, validate};
+use crate::select::{self, Choice};
+use crate::{Capabilities, Error, Launch, Tuning, validate};
 
 impl Kernels for Place {
     fn places(&self) -> impl Iterator<Item = Place> {
         std::iter::once(*self)
     }
-}
-
-fn chosen((kernel, reason): (Place, &'static str)) -> Chosen<Place> {
-    Chosen { kernel, reason, fallback: None }
 }
 
 impl Request for Append {
@@ -46,8 +42,8 @@ impl Request for Append {
 impl Subject for Append {
     type Kernel = Place;
 
-    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Chosen<Place>, Error> {
-        select::append(self, on).map(chosen)
+    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Choice<Place>, Error> {
+        select::append(self, on)
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
@@ -64,8 +60,8 @@ impl Subject for Append {
         Err(Error::invalid("append", say(self), expected))
     }
 
-    fn lower(&self, kernel: &Place) -> Result<Launch, Refusal> {
-        Ok(lower::append(self, *kernel)?)
+    fn lower(&self, kernel: &Place, launch: &mut Launch) -> Result<(), Refusal> {
+        Ok(lower::append(self, *kernel, launch)?)
     }
 }
 
@@ -89,8 +85,8 @@ impl Request for Merge<'_> {
 impl Subject for Merged {
     type Kernel = Place;
 
-    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Chosen<Place>, Error> {
-        select::merge(self.types(), on).map(chosen)
+    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Choice<Place>, Error> {
+        select::merge(self.types(), on)
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
@@ -104,7 +100,7 @@ impl Subject for Merged {
         Err(Error::invalid("merge", value, expected))
     }
 
-    fn lower(&self, kernel: &Place) -> Result<Launch, Refusal> {
-        Ok(lower::merge(self, *kernel)?)
+    fn lower(&self, kernel: &Place, launch: &mut Launch) -> Result<(), Refusal> {
+        Ok(lower::merge(self, *kernel, launch)?)
     }
 }

@@ -79,6 +79,9 @@ pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
 pub struct Decode {
     /// The order of splits, without the address of the lengths.
     pub order: DecodeOrder,
+    /// Maximum number of queries per sequence. In a mixed batch, the kernel takes the sequences of at most
+    /// this number of queries.
+    pub most: u32,
     /// The number of places for partial results; 1 without splits.
     slots: FastDiv,
     /// Rows of one sequence and key head.
@@ -128,6 +131,7 @@ impl Decode {
         let counters = (p.batch * p.heads_k) as u64 * u64::from(order.row_blocks.get()) * 4;
         let combines = merge_rounds(p, entry, slots) > MOST_ROUNDS;
         Ok(Decode {
+            most: p.seqlen_q as u32,
             order: if whole { DecodeOrder { splits: 1, ..order } } else { order },
             slots: FastDiv::new(slots.max(1)).unwrap_or(FastDiv::ONE),
             rows,

@@ -13,6 +13,8 @@ pub struct Tiles {
     pub rounds: TileRounds,
     /// The distribution of query blocks over sequences, or `None` for dense tensors.
     pub sequences: Option<Sequences>,
+    /// The sequences that the kernel takes. In a mixed batch, a decode kernel takes the others.
+    pub many: ManySequences,
     /// Splits, if several thread blocks share a tile's keys.
     pub split: Option<Split>,
     /// Thread blocks.
@@ -49,7 +51,7 @@ impl Tiles {
                 (rounds, rounds.blocks())
             }
         };
-        Ok(Tiles { rounds, sequences, split, blocks })
+        Ok(Tiles { rounds, sequences, many: ManySequences::ALL, split, blocks })
     }
 
     /// Returns the work tiles of a kernel for KV caches. In a mixed batch, another kernel takes the sequences
@@ -60,17 +62,17 @@ impl Tiles {
         few: Option<u32>,
         on: &Capabilities,
     ) -> Result<Self, Error> {
-        let mixed = |most: u32| {
-            let [[_, rows, ..], ..] = p.shapes();
-            let (_, sequences, m_blocks) = many_sequences(p, entry.tile_m, most)?;
-            let order = tile_order(p, m_blocks, 1, on).ok_or_else(|| too_many_sequences(p, rows));
-            order.map(|order| (sequences, order))
+        let [[_, rows, ..], ..] = p.shapes();
+        let varlen = |rows: usize| match few {
+            None => varlen_order(p, rows, entry.tile_m, on)
+                .map(|(sequences, order)| (ManySequences::ALL, sequences, order)),
+            Some(most) => mixed_sequences(p, entry.tile_m, most, on),
         };
         let of = (&entry.contract, entry.mask, entry.tile_m);
         if entry.has_maps() {
             // A batch with equal query counts is handled as varlen, because its tensor maps have one batch.
             let [queries, _] = p.totals();
-            let (sequences, order) = few.map_or_else(|| varlen_order(p, queries, entry.tile_m, on), mixed)?;
+            let (many, sequences, order) = varlen(queries)?;
             // The host knows the number of keys only for a single sequence, or if all sequences have the
             // maximum number.
             let most = |most: usize| p.batch.saturating_mul(most);
@@ -80,23 +82,23 @@ impl Tiles {
                 Some(_) => TileRounds::single(mixed_order(queries, entry, order, on)),
                 None => varlen_rounds(equal, p, of, order, Some(sequences), on),
             };
-            return Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: rounds.blocks() });
+            let blocks = rounds.blocks();
+            return Ok(Tiles { rounds, sequences: Some(sequences), many, split: None, blocks });
         }
-        let [[_, rows, ..], ..] = p.shapes();
-        let (sequences, order) = match p.varlen {
-            Some(_) => few.map_or_else(|| varlen_order(p, rows, entry.tile_m, on), mixed),
+        let (many, sequences, order) = match p.varlen {
+            Some(_) => varlen(rows),
             None => {
                 let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
                 let sequences = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m);
                 let order = sequences.and_then(|(sequences, _)| {
                     let m_blocks = counts[1].div_ceil(entry.tile_m);
-                    Some((sequences, tile_order(p, m_blocks, p.batch, on)?))
+                    Some((ManySequences::ALL, sequences, tile_order(p, m_blocks, p.batch, on)?))
                 });
                 order.ok_or_else(|| too_many_sequences(p, rows))
             }
         }?;
         let rounds = TileRounds::single(order);
-        Ok(Tiles { rounds, sequences: Some(sequences), split: None, blocks: order.tiles })
+        Ok(Tiles { rounds, sequences: Some(sequences), many, split: None, blocks: order.tiles })
     }
 
     /// Returns the order of tiles.
@@ -150,19 +152,22 @@ fn varlen_order(
     order.ok_or_else(|| too_many_sequences(p, rows))
 }
 
-/// Returns the query blocks of a mixed batch's sequences of more than `most` queries, and the number of these
-/// blocks per head.
+/// Returns the query blocks of a mixed batch's sequences of more than `most` queries, and the order of the
+/// work tiles of all heads.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are more query blocks than a kernel can count.
-pub(super) fn many_sequences(
+fn mixed_sequences(
     p: &Problem,
     tile_m: u32,
     most: u32,
-) -> Result<(ManySequences, Sequences, u32), Error> {
+    on: &Capabilities,
+) -> Result<(ManySequences, Sequences, TileOrder), Error> {
     let [[_, rows, ..], ..] = p.shapes();
     let many = ManySequences::new(p.batch as u32, rows as u32, tile_m, most + 1);
-    many.ok_or_else(|| too_many_sequences(p, rows))
+    let order =
+        many.and_then(|(many, sequences, m_blocks)| Some((many, sequences, tile_order(p, m_blocks, 1, on)?)));
+    order.ok_or_else(|| too_many_sequences(p, rows))
 }
 
 fn too_many_sequences(p: &Problem, rows: usize) -> Error {

@@ -1,4 +1,5 @@
 //! Selection of append kernels.
+use super::Choice;
 use crate::place::Place;
 use crate::request::Append;
 use crate::{Capabilities, Error};
@@ -8,7 +9,7 @@ use spec::{APPENDS, AppendInfo, DType, Target};
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there is none.
-pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(Place, &'static str), Error> {
+pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<Choice<Place>, Error> {
     let types = [append.k.dtype, append.pages.keys.dtype];
     let rounds = (types[0] != types[1]).then_some(types);
     let mut refusal = None;
@@ -28,7 +29,7 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<(Place, &'sta
                     (Some(_), Target::From(80)) => "the kernel rounds to e4m3 by integer arithmetic",
                     (Some(_), _) => "the kernel rounds to e4m3 with an instruction of this device",
                 };
-                return Ok((Place::of(&kernel.contract), reason));
+                return Ok(Choice::new(Place::of(&kernel.contract), reason));
             }
             Err(error) => refusal = Some(error),
         }

@@ -1,4 +1,5 @@
 //! Selection of merge kernels.
+use super::Choice;
 use crate::place::Place;
 use crate::{Capabilities, DType, Error};
 use spec::MERGES;
@@ -9,7 +10,7 @@ const REASON: &str = "the only kernel for these dtypes of states and output";
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there is none, or the device cannot run it.
-pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(Place, &'static str), Error> {
+pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<Choice<Place>, Error> {
     let kernel = MERGES.iter().find(|kernel| (kernel.states, kernel.output) == (states, output));
     let Some(kernel) = kernel else {
         let feature = format_args!("{} of {} states", output.name(), states.name());
@@ -17,5 +18,5 @@ pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<(
         return Err(Error::unsupported(feature, reason));
     };
     on.runs(&kernel.contract)?;
-    Ok((Place::of(&kernel.contract), REASON))
+    Ok(Choice::new(Place::of(&kernel.contract), REASON))
 }

@@ -1,11 +1,14 @@
 //! Parameters of decode kernels.
 use super::{Lowering, PAGED};
 use crate::MapDescription;
-use crate::launch::Launch;
-use crate::lower::tensors::{NO_LSE, UNSCALED, lse, tensor};
+use crate::launch::Part;
+use crate::lower::tensors::{NO_LSE, UNSCALED, cu_seqlens_q, lse, tensor};
 use crate::request::{AttentionRequest, LseView, TensorView};
 use crate::schedule::Decode;
-use spec::{Cache, DecodeOrder, DecodeParams, FastDiv, Lse, MlaHopperParams, PageBoxes, PerHead, Window};
+use spec::{
+    Cache, DecodeOrder, DecodeParams, FastDiv, FewParams, Lse, MlaHopperParams, PageBoxes, PerHead, Queries,
+    Window,
+};
 
 /// Returns a request with varlen queries, one per sequence, as a batch of one query each.
 pub(super) fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
@@ -18,34 +21,42 @@ pub(super) fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'
 }
 
 impl Lowering<'_> {
-    /// Returns the launch of a decode kernel: few queries on a KV cache, or on keys and values in tensors.
-    pub(super) fn decode(
-        &self,
-        decode: &Decode,
-        order: DecodeOrder,
-        cache: Cache,
-        scales: [PerHead; 2],
-    ) -> Launch {
+    /// Adds a decode kernel: few queries on a KV cache, or on keys and values in tensors. In a mixed batch,
+    /// the kernel takes the sequences of few queries.
+    pub(super) fn decode(&mut self, decode: &Decode, order: DecodeOrder, cache: Cache, scales: [PerHead; 2]) {
         let params = self.decode_params(decode, order, cache, scales);
-        combined(self.launch(decode.order.blocks, &params), decode, &params)
+        match self.kernel.queries {
+            Queries::Mixed => {
+                let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
+                let few = FewParams { decode: params, cu_seqlens_q, most: decode.most, reserved: 0 };
+                self.step(decode.order.blocks, &few, []);
+                self.combine(decode, &params, &few);
+            }
+            _ => {
+                self.step(decode.order.blocks, &params, []);
+                self.combine(decode, &params, &params);
+            }
+        }
     }
 
-    /// Returns the launch of a decode kernel that reads latent keys through a tensor map.
-    pub(super) fn latent(
-        &self,
-        decode: &Decode,
-        order: DecodeOrder,
-        cache: Cache,
-        map: MapDescription,
-    ) -> Launch {
+    /// Adds a decode kernel that reads latent keys through a tensor map.
+    pub(super) fn latent(&mut self, decode: &Decode, order: DecodeOrder, cache: Cache, map: MapDescription) {
         let params = self.decode_params(decode, order, cache, [UNSCALED; 2]);
         let boxes = PageBoxes::new(map.box_shape[1], map.pitch());
-        let all = MlaHopperParams { k: PAGED, decode: params, boxes };
-        combined(self.with_maps(decode.order.blocks, &all, [map]), decode, &params)
+        self.step(decode.order.blocks, &MlaHopperParams { k: PAGED, decode: params, boxes }, [map]);
+        self.combine(decode, &params, &params);
+    }
+
+    /// Adds the combine kernel of a decode kernel with the parameters `params`, if no decode kernel merges
+    /// its splits. The combine kernel takes the parameters `own`.
+    fn combine<P: Part>(&mut self, decode: &Decode, params: &DecodeParams, own: &P) {
+        if decode.workspace > 0 && params.counters.count == 0 {
+            self.launch.step(decode.combine, [decode.order.blocks, 1, 1], own, []);
+        }
     }
 
     /// Returns the parameters of decode kernels.
-    pub(super) fn decode_params(
+    fn decode_params(
         &self,
         decode: &Decode,
         order: DecodeOrder,
@@ -77,11 +88,4 @@ impl Lowering<'_> {
             states: self.states,
         }
     }
-}
-
-/// Adds the combine kernel to the launch of a decode kernel, if no decode kernel merges its splits.
-/// `params` are the first parameters of the decode kernel.
-fn combined(launch: Launch, decode: &Decode, params: &DecodeParams) -> Launch {
-    let combines = decode.workspace > 0 && params.counters.count == 0;
-    if combines { launch.then_alike::<DecodeParams>(decode.combine) } else { launch }
 }

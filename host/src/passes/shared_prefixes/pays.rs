@@ -1,21 +1,21 @@
-//! Selection of the pass over shared prefixes: whether its conditions hold, whether it pays, and the number
-//! of parts of a prefix.
+//! The conditions of passes over shared prefixes: whether they would be right, whether they pay, and the
+//! number of parts of a prefix.
 use crate::problem::MAX_ROWS;
 use crate::request::{AttentionRequest, Groups, KeysValues, KvScale, Mask, SharedPrefixes, Splits};
 use crate::schedule::{Schedule, Scheduled};
 use crate::{Capabilities, Problem};
 
 /// The reason for passes over prefixes and over the rest.
-pub(crate) const SHARED: &str = "groups of sequences share prefixes: one pass over each prefix for all \
+pub(super) const SHARED: &str = "groups of sequences share prefixes: one pass over each prefix for all \
                                  queries of its group, and one over the rest of each sequence";
 /// The reason for a single pass where two passes do not pay.
-pub(crate) const TOO_SHORT: &str = "shared prefixes save too few bytes for two passes: one pass over whole \
+pub(super) const TOO_SHORT: &str = "shared prefixes save too few bytes for two passes: one pass over whole \
                                     sequences";
 /// The reason for a single pass where the workspace is too small.
-pub(crate) const NO_ROOM: &str = "two passes over shared prefixes need a workspace (Scratch::Fastest states \
+pub(super) const NO_ROOM: &str = "two passes over shared prefixes need a workspace (Scratch::Fastest states \
                                   its size): one pass over whole sequences";
 /// The reason for a single pass where no kernel solves a part.
-pub(crate) const NO_KERNEL: &str = "no kernel takes all queries of a group, or the rest of a sequence, in \
+pub(super) const NO_KERNEL: &str = "no kernel takes all queries of a group, or the rest of a sequence, in \
                                     one pass: one pass over whole sequences";
 
 /// Bytes that two passes must save, per SM. Two passes need one launch more, a second wave of latency, and
@@ -28,7 +28,7 @@ const LEAST_KEYS: usize = 256;
 const MOST_PARTS: usize = 8;
 
 /// Returns the reason why two passes would be wrong for a valid request, if there is one.
-pub(crate) fn obstacle(r: &AttentionRequest<'_>, p: &Problem, config: Option<&str>) -> Option<&'static str> {
+pub(super) fn obstacle(r: &AttentionRequest<'_>, p: &Problem, config: Option<&str>) -> Option<&'static str> {
     let (left, right) = p.mask.sides();
     let by_sides = matches!(p.mask, Mask::Full | Mask::Causal | Mask::Window { .. });
     match () {
@@ -67,14 +67,14 @@ fn has_varlen_groups(r: &AttentionRequest<'_>) -> bool {
 
 /// Returns whether the pass over prefixes would read scales of other sequences: scales have a stride from
 /// sequence to sequence, and the host does not know the first sequence of a varlen group.
-pub(crate) fn mixes_scales(r: &AttentionRequest<'_>) -> bool {
+pub(super) fn mixes_scales(r: &AttentionRequest<'_>) -> bool {
     let KeysValues::Cache(kv) = &r.kv else { return false };
     let of_sequences = |scale: &KvScale| matches!(scale, KvScale::Device { strides, .. } if strides[0] != 0);
     has_varlen_groups(r) && kv.pages.scales.iter().any(of_sequences)
 }
 
 /// Returns whether two passes are faster than one pass: whether they save enough reads of keys and values.
-pub(crate) fn pays(prefixes: &SharedPrefixes, p: &Problem, on: &Capabilities) -> bool {
+pub(super) fn pays(prefixes: &SharedPrefixes, p: &Problem, on: &Capabilities) -> bool {
     let pages = match prefixes.groups {
         Groups::Equal { pages, .. } => pages,
         Groups::Varlen { prefix, .. } => prefix.columns,
@@ -90,7 +90,7 @@ pub(crate) fn pays(prefixes: &SharedPrefixes, p: &Problem, on: &Capabilities) ->
 /// Returns the number of parts into which the pass cuts a prefix of `page` keys per page, so that the work
 /// tiles of `pass` fill the device. Decode kernels split keys by themselves. Several groups have several
 /// block tables, so that their prefixes stay whole.
-pub(crate) fn parts(prefixes: &SharedPrefixes, pass: &Scheduled, p: &Problem, on: &Capabilities) -> usize {
+pub(super) fn parts(prefixes: &SharedPrefixes, pass: &Scheduled, p: &Problem, on: &Capabilities) -> usize {
     let (Groups::Equal { count: 1, pages, .. }, Schedule::Tiles(_)) = (prefixes.groups, pass.schedule) else {
         return 1;
     };

@@ -1,0 +1,164 @@
+//! Turns a request into passes, in launch order. Each pass is one kernel, with a combine kernel if several
+//! thread blocks share keys. Selection knows the kernel of one pass; only this module composes passes:
+//!
+//! | request | passes |
+//! |---|---|
+//! | sequences that share prefixes | over the prefixes; over the rest of each sequence, which merges both |
+//! | a mixed batch on a KV cache | over the sequences of few queries; over the sequences of many |
+//! | sinks, which the kernel cannot add | over all keys; a merge kernel adds the sinks |
+//! | all others | one |
+mod shared_prefixes;
+mod sinks;
+
+use crate::launch::Launch;
+use crate::lower::{self, Refusal};
+use crate::place::Place;
+use crate::request::{AttentionRequest, Scratch, Workspace};
+use crate::schedule::{Schedule, Scheduled};
+use crate::select::{self, ASKED, Choice, Query, UNSPLIT};
+use crate::{Error, Problem, validate};
+use spec::States;
+
+/// The passes of an attention request, in launch order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Passes {
+    before: [Option<Scheduled>; MOST - 1],
+    last: Scheduled,
+    /// The number of parts of a shared prefix, if all passes before the last pass take prefixes. A kernel
+    /// takes each part as a sequence.
+    prefix_parts: Option<usize>,
+    /// The merge kernel that adds sinks to the output of the last pass.
+    sinks: Option<Place>,
+    /// Bytes of workspace that hold what one pass leaves for another.
+    kept: u64,
+}
+
+/// Maximum number of passes: a mixed batch of prefixes, and the rest.
+const MOST: usize = 3;
+
+/// Selects and schedules the passes of a valid request.
+///
+/// # Errors
+/// Returns the errors of [`whole`], or [`Error::Unsupported`] if the request insists on passes over shared
+/// prefixes that are impossible.
+pub(crate) fn choose(
+    r: &AttentionRequest<'_>,
+    query: &Query<'_>,
+    config: Option<&str>,
+) -> Result<Choice<Passes>, Error> {
+    let Some(prefixes) = &r.shared_prefixes else { return whole(query, config) };
+    match shared_prefixes::choose(r, prefixes, query, config)? {
+        Ok(passes) => Ok(passes),
+        Err(reason) => Ok(Choice { reason, ..whole(query, config)? }),
+    }
+}
+
+/// Selects and schedules the passes over whole sequences of a valid problem. If the caller names a kernel,
+/// that kernel is selected; otherwise the planner chooses.
+///
+/// # Errors
+/// Returns the errors of [`select::attention`], and of scheduling.
+pub(crate) fn whole(query: &Query<'_>, config: Option<&str>) -> Result<Choice<Passes>, Error> {
+    let Query { problem: p, on, scratch, .. } = *query;
+    let allows = |bytes| scratch.allows(bytes);
+    let few = |many: &Choice| select::few(p, many.kernel);
+    let many = select::many(query, config)?;
+    let (kernel, reason, fallback) = match many.and_then(|many| Some((few(&many)?, many))) {
+        None => {
+            let Choice { kernel, reason, fallback } = select::attention(query, config)?;
+            (Passes::one(p, Scheduled::new(p, kernel, on, allows)?), reason, fallback)
+        }
+        Some((few, Choice { kernel: many, reason, .. })) => {
+            // If TMA does not accept the tensors, a portable kernel takes all sequences, unless the request
+            // names a kernel.
+            let all = config.is_none().then(|| select::attention(query, None)).transpose()?;
+            let [few, many] = Scheduled::mixed(p, [few, many], on, allows)?;
+            let fallback = all.map(|all| all.fallback.unwrap_or(all.kernel));
+            (Passes::one(p, many).after([Some(few), None]), reason, fallback)
+        }
+    };
+    // The fallback has smaller tiles. If there are too many tiles, the plan has no fallback.
+    let fallback = fallback.and_then(|kernel| Scheduled::new(p, kernel, on, |_| false).ok());
+    let lacks_workspace =
+        |s: &Scheduled| matches!(&s.schedule, Schedule::Decode(decode) if decode.lacks_workspace);
+    let is_short = kernel.all().any(lacks_workspace) && reason != ASKED;
+    let reason = if is_short { UNSPLIT } else { reason };
+    Ok(Choice { kernel, reason, fallback: fallback.map(|fallback| Passes::one(p, fallback)) })
+}
+
+/// Checks that the passes of a request's plan also solve another request.
+///
+/// # Errors
+/// Returns [`Error::Invalid`], which names the difference.
+pub(crate) fn are_as_planned(
+    asked: &AttentionRequest<'_>,
+    planned: &AttentionRequest<'_>,
+    s: &Passes,
+) -> Result<(), Error> {
+    shared_prefixes::are_as_planned(asked, planned, s.prefix_parts.is_some())?;
+    let (asked, planned) = (asked.problem(), planned.problem());
+    // Decode kernels run with and without sinks.
+    let has_sinks = matches!(s.last.schedule, Schedule::Decode(_)) || asked.sinks == planned.sinks;
+    if asked.means(&planned) && has_sinks { Ok(()) } else { Err(validate::another(&asked, &planned)) }
+}
+
+/// Adds the passes' steps to a launch, for valid tensors.
+///
+/// # Errors
+/// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors.
+pub(crate) fn lower(r: &AttentionRequest<'_>, s: &Passes, launch: &mut Launch) -> Result<(), Refusal> {
+    match (s.prefix_parts, &r.shared_prefixes, s.sinks, r.scores.sinks) {
+        (Some(parts), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, parts, launch),
+        (.., Some(merge), Some(added)) => sinks::lower(r, s, merge, added, launch),
+        _ => s.all().try_for_each(|pass| lower::attention(r, pass, States::NONE, launch)),
+    }
+}
+
+impl Passes {
+    /// Returns a single pass, with the merge kernel that adds sinks if the kernel cannot add them.
+    fn one(p: &Problem, last: Scheduled) -> Self {
+        let sinks = sinks::merge(p, &last);
+        let kept = if sinks.is_some() { sinks::lse_bytes(p) } else { 0 };
+        Passes { before: [None; MOST - 1], last, prefix_parts: None, sinks, kept }
+    }
+
+    /// Returns the passes after these.
+    const fn after(self, before: [Option<Scheduled>; MOST - 1]) -> Self {
+        Passes { before, ..self }
+    }
+
+    /// Returns all passes.
+    fn all(&self) -> impl Iterator<Item = &Scheduled> {
+        self.before.iter().flatten().chain([&self.last])
+    }
+
+    /// Returns the last pass. The passes before it take special parts of the request.
+    pub const fn last(&self) -> &Scheduled {
+        &self.last
+    }
+
+    /// Returns the places of the launch's kernels.
+    pub fn kernels(&self) -> impl Iterator<Item = Place> {
+        self.all().flat_map(Scheduled::kernels).chain(self.sinks)
+    }
+
+    /// Returns the bytes of workspace and of counters that launches use. The passes run one after the other,
+    /// so they share partial results and counters.
+    pub fn scratch_bytes(&self) -> [u64; 2] {
+        let all = self.all().map(Scheduled::scratch_bytes);
+        let [partials, counters] = all.fold([0; 2], |most, own| [0, 1].map(|i| own[i].max(most[i])));
+        [self.kept.saturating_add(partials), counters]
+    }
+
+    /// Returns the scratch memory of each pass, behind what the passes keep.
+    const fn partials(&self, scratch: &Scratch) -> Scratch {
+        match *scratch {
+            Scratch::Memory { counters, workspace: Workspace { address, bytes } } => {
+                let address = address.saturating_add(self.kept);
+                let workspace = Workspace { address, bytes: bytes.saturating_sub(self.kept) };
+                Scratch::Memory { workspace, counters }
+            }
+            other => other,
+        }
+    }
+}

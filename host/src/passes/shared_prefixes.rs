@@ -1,0 +1,145 @@
+//! Passes over prefixes that groups of sequences share, and a pass over the rest of each sequence. Each pass
+//! is a request by itself. The last pass merges the states that the first passes leave.
+mod parts;
+mod pays;
+
+use super::{Passes, whole};
+use crate::launch::Launch;
+use crate::lower::{self, Refusal};
+use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
+use crate::schedule::Schedule;
+use crate::select::{Choice, Query};
+use crate::{Error, validate};
+use parts::{Parts, Room};
+use pays::{NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT};
+use spec::States;
+
+/// Returns the passes of a valid request, or the reason for a single pass over whole sequences.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if the request insists on passes that are impossible.
+pub(super) fn choose(
+    r: &AttentionRequest<'_>,
+    prefixes: &SharedPrefixes,
+    query: &Query<'_>,
+    config: Option<&str>,
+) -> Result<Result<Choice<Passes>, &'static str>, Error> {
+    let refused = |reason| match prefixes.always {
+        true => {
+            let remedy = "leave `always` (the program's --shared-pages) out: one pass is right, too";
+            Err(Error::unsupported("shared_prefixes in two passes", format_args!("{reason}; {remedy}")))
+        }
+        false => Ok(Err(reason)),
+    };
+    if let Some(reason) = pays::obstacle(r, query.problem, config) {
+        return refused(reason);
+    }
+    if !pays::pays(prefixes, query.problem, query.on) {
+        return refused(TOO_SHORT);
+    }
+    let parts = match Parts::new(r, prefixes) {
+        Ok(parts) => parts,
+        Err(reason) => return refused(reason),
+    };
+    match passes(&parts, prefixes, query) {
+        Err(_) if !prefixes.always => Ok(Err(NO_KERNEL)),
+        Err(error) => Err(error),
+        Ok(None) => refused(NO_KERNEL),
+        Ok(Some(passes)) if !r.scratch.allows(passes.kernel.scratch_bytes()[0]) => refused(NO_ROOM),
+        Ok(Some(passes)) => Ok(Ok(passes)),
+    }
+}
+
+/// Returns the passes, or `None` if no decode kernel takes the rest.
+///
+/// # Errors
+/// Returns the errors of planning each pass.
+fn passes(
+    parts: &Parts<'_, '_>,
+    prefixes: &SharedPrefixes,
+    query: &Query<'_>,
+) -> Result<Option<Choice<Passes>>, Error> {
+    let planned = |pass: &AttentionRequest<'_>, merges_states: bool| {
+        let problem = &pass.problem();
+        validate::problem(problem)?;
+        let scratch = Scratch::Fastest;
+        whole(&Query { problem, tensors: Some(pass), scratch, merges_states, ..*query }, None)
+    };
+    let rest = planned(&parts.rest(Scratch::Fastest), true)?.kernel.last;
+    if !matches!(rest.schedule, Schedule::Decode(_)) {
+        return Ok(None);
+    }
+    let prefix = |count| planned(&parts.prefixes(count, &Room::default(), Scratch::Fastest), false);
+    let (mut pass, mut count) = (prefix(1)?, 1);
+    // The kernel for the parts may differ from the kernel for whole prefixes. Then the second turn computes
+    // the number of parts that fills the device with blocks of the new kernel.
+    for _ in 0..2 {
+        let wanted = pays::parts(prefixes, &pass.kernel.last, query.problem, query.on);
+        let next = if wanted == count { None } else { Some(prefix(wanted)?) };
+        let is_better =
+            |next: &Choice<Passes>| count == 1 || next.kernel.last.kernel == pass.kernel.last.kernel;
+        let Some(next) = next.filter(is_better) else { break };
+        (pass, count) = (next, wanted);
+    }
+    let kept = parts.room(count, 0).bytes(count);
+    let with = |prefix: Passes| {
+        let [few, _] = prefix.before;
+        let before = few.map_or([Some(prefix.last), None], |few| [Some(few), Some(prefix.last)]);
+        Passes { before, last: rest, prefix_parts: Some(count), sinks: None, kept }
+    };
+    Ok(Some(Choice { kernel: with(pass.kernel), reason: SHARED, fallback: pass.fallback.map(with) }))
+}
+
+/// Adds the steps of all passes. The first passes leave states of the prefixes in the workspace, and the last
+/// pass merges them into its results.
+///
+/// # Errors
+/// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors.
+pub(super) fn lower(
+    r: &AttentionRequest<'_>,
+    prefixes: &SharedPrefixes,
+    s: &Passes,
+    count: usize,
+    launch: &mut Launch,
+) -> Result<(), Refusal> {
+    let parts = Parts::new(r, prefixes).map_err(Refusal::Tensors)?;
+    let (room, scratch) = (parts.room(count, r.scratch.address()), s.partials(&r.scratch));
+    let prefix = parts.prefixes(count, &room, scratch);
+    let before = s.before.iter().flatten();
+    before.into_iter().try_for_each(|pass| lower::attention(&prefix, pass, States::NONE, launch))?;
+    lower::attention(&parts.rest(scratch), &s.last, parts.states(count, &room), launch)
+}
+
+/// Checks that the passes of a request's plan also solve another request.
+///
+/// # Errors
+/// Returns [`Error::Invalid`], which names the difference.
+pub(super) fn are_as_planned(
+    asked: &AttentionRequest<'_>,
+    planned: &AttentionRequest<'_>,
+    has_prefixes: bool,
+) -> Result<(), Error> {
+    if !has_prefixes {
+        let insists = asked.shared_prefixes.is_some_and(|prefixes| prefixes.always);
+        let expected = "the plan makes one pass over whole sequences; make another plan";
+        return if insists { Err(Error::invalid("shared_prefixes", "`always`", expected)) } else { Ok(()) };
+    }
+    if pays::mixes_scales(asked) {
+        let expected = "the plan is for scales per key head; make another plan";
+        return Err(Error::invalid("shared_prefixes", "varlen groups with scales per sequence", expected));
+    }
+    let groups = |r: &AttentionRequest<'_>| r.shared_prefixes.map(|prefixes| prefixes.anywhere().groups);
+    if groups(asked) == groups(planned) {
+        return Ok(());
+    }
+    let name = |r: &AttentionRequest<'_>| match r.shared_prefixes.map(|prefixes| prefixes.groups) {
+        None => "none".to_owned(),
+        Some(Groups::Equal { count, pages, .. }) => format!("{count} groups with {pages} pages"),
+        Some(Groups::Varlen { queries, prefix, rest }) => format!(
+            "varlen, up to {} groups of {} queries, {} pages and {} more",
+            queries.batch, queries.max_seqlen_q, prefix.columns, rest.columns
+        ),
+    };
+    let expected = format_args!("the plan is for {}; make another plan", name(planned));
+    Err(Error::invalid("shared_prefixes", name(asked), expected))
+}
