@@ -11,8 +11,8 @@ pub(crate) fn base(opcode: &str) -> &str {
 }
 
 /// The instructions that may follow instruction `at`; `n`, the index behind the last instruction, is the end
-/// of the function.
-fn successors(function: &Function, at: usize) -> Vec<usize> {
+/// of the function. Lanes that exit follow nothing, unless `exits` lead to the end.
+fn successors(function: &Function, at: usize, exits: bool) -> Vec<usize> {
     let instruction = &function.instructions[at];
     let mut next = match base(&instruction.opcode) {
         "bra" => targets(&instruction.operands),
@@ -23,6 +23,7 @@ fn successors(function: &Function, at: usize) -> Vec<usize> {
                 .map_or(Vec::new(), |table| targets(&table.operands)),
             _ => Vec::new(),
         },
+        "exit" | "trap" if !exits => Vec::new(),
         "ret" | "exit" | "trap" => vec![function.instructions.len()],
         _ => return vec![at + 1],
     };
@@ -45,6 +46,9 @@ fn ends_block(instruction: &Instruction) -> bool {
 
 /// For every instruction, the start of the block that is its immediate post-dominator, or [`NEVER`]. Only the
 /// values of branches are used.
+///
+/// Lanes that exit or trap leave their warp. The other lanes do not wait for them, so the paths of a panic do
+/// not count. If all paths of a block exit, they count.
 pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
     let n = function.instructions.len();
     let mut leader = vec![false; n + 1];
@@ -53,7 +57,7 @@ pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
     for (at, instruction) in function.instructions.iter().enumerate() {
         if ends_block(instruction) {
             leader[at + 1] = true;
-            successors(function, at).into_iter().for_each(|to| leader[to.min(n)] = true);
+            successors(function, at, true).into_iter().for_each(|to| leader[to.min(n)] = true);
         }
     }
     let starts: Vec<usize> = (0..=n).filter(|&at| leader[at]).collect();
@@ -63,14 +67,15 @@ pub(crate) fn reconvergence(function: &Function) -> Vec<u32> {
         block_of[start..end].fill(block);
     }
     let exit = starts.len() - 1;
-    let next: Vec<Vec<usize>> = (0..exit)
-        .map(|block| {
-            successors(function, starts[block + 1] - 1).into_iter().map(|to| block_of[to.min(n)]).collect()
-        })
-        .collect();
-    let ipdom = post_dominators(&next, exit);
+    let [returning, all] = [false, true].map(|exits| {
+        let next = |block: usize| {
+            let next = successors(function, starts[block + 1] - 1, exits).into_iter();
+            next.map(|to| block_of[to.min(n)]).collect()
+        };
+        post_dominators(&(0..exit).map(next).collect::<Vec<_>>(), exit)
+    });
     (0..n)
-        .map(|at| match ipdom[block_of[at]] {
+        .map(|at| match returning[block_of[at]].or(all[block_of[at]]) {
             Some(block) if block != exit => starts[block] as u32,
             _ => NEVER,
         })

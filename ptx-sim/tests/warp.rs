@@ -88,6 +88,16 @@ fn divergence_meets_again() {
     );
     // Some lanes exit early, in the middle of a branch.
     lanes("setp.gt.u32 p, t, 40; @p exit; mov.u32 d0, 3;", |_| 3);
+    // A path that ends in a panic does not keep the other lanes apart.
+    for panics in ["trap;", "exit;", "trap; exit;", "bra L; L: bra M; M: exit;"] {
+        lanes(
+            &format!(
+                "setp.lt.u32 p, t, 10; @p bra A; setp.gt.u32 p, t, 40; @p bra P; add.u32 d0, t, 100; A: \
+                 vote.sync.ballot.b32 x, -1, -1; popc.b32 x, x; add.u32 d0, d0, x; bra E; P: {panics} E:"
+            ),
+            |lane| if lane < 10 { 32 } else { lane + 132 },
+        );
+    }
 }
 
 /// The 16-bit element `i` of the tile that [`fill_tile`] writes.
