@@ -11,8 +11,8 @@ const BLOCKS: u32 = 100_000;
 fn run(body: &str) -> (u32, Vec<Kind>) {
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options::default());
     let flags = 4 * BLOCKS as usize + 256;
-    let (counter, to) = (gpu.alloc("in", 4, 256).unwrap(), gpu.alloc("out", flags, 256).unwrap());
-    gpu.fill(counter, 0, 4).unwrap();
+    let (counter, to) = (gpu.alloc("in", 16, 256).unwrap(), gpu.alloc("out", flags, 256).unwrap());
+    gpu.fill(counter, 0, 16).unwrap();
     gpu.fill(to, 0, flags).unwrap();
     let params = [counter, to].map(u64::to_le_bytes).concat();
     let launch = Launch {
@@ -30,7 +30,7 @@ fn run(body: &str) -> (u32, Vec<Kind>) {
 }
 
 /// Kernels in which each block counts itself and hands over to other blocks.
-const HANDOVERS: [(&str, &str); 3] = [
+const HANDOVERS: [(&str, &str); 4] = [
     (
         "each counts, with release and acquire",
         "setp.ne.u32 %p1, t, 0; @%p1 bra E; atom.acq_rel.gpu.global.add.u32 %r1, [I], 1; E:",
@@ -46,6 +46,12 @@ const HANDOVERS: [(&str, &str); 3] = [
          O, %rd1; mov.u32 %r3, 0; setp.eq.u32 %p2, %r1, 0; @%p2 bra S; W: ld.acquire.gpu.u32 %r2, \
          [%rd1]; setp.eq.u32 %p3, %r2, 0; @%p3 bra W; ld.global.u32 %r3, [I]; S: add.u32 %r3, %r3, 1; \
          st.global.u32 [I], %r3; mov.u32 %r4, 1; st.release.gpu.u32 [%rd1+4], %r4; E:",
+    ),
+    (
+        "each counts, with a bulk reduction",
+        "setp.ne.u32 %p1, t, 0; @%p1 bra E; mov.u32 %r1, 1; st.shared.v4.u32 [s], {%r1, %r1, %r1, %r1}; \
+         fence.proxy.async; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [I], [s], 16; \
+         cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; E:",
     ),
 ];
 

@@ -197,14 +197,17 @@ impl Module {
     }
 }
 
-/// Whether blocks may wait for each other through this instruction.
+/// Whether blocks may wait for each other through this instruction, or combine their results in place. Such
+/// blocks take turns, so that each read, modification and write is one step, in an order that the seed
+/// determines.
 fn communicates(op: &Op) -> bool {
-    use crate::ast::Space;
+    use crate::{ast::Space, op::Bulk};
     match op {
         Op::Atomic(atomic) => !matches!(atomic.space, Space::Shared),
         Op::Load(access) | Op::Store(access) => {
             access.order.strong && matches!(access.space, Space::Global | Space::Generic)
         }
+        Op::Bulk(bulk) => matches!(**bulk, Bulk::Store { reduction: Some(_), .. }),
         _ => false,
     }
 }
