@@ -43,6 +43,9 @@ impl From<&Error> for Failure {
     }
 }
 
+/// Most names of replaced kernels in a note. The report has all of them.
+const MOST_NAMES: usize = 5;
+
 impl Console {
     /// Creates a console. With `json`, the console prints reports as JSON documents.
     pub(super) fn new(json: bool) -> Self {
@@ -52,9 +55,10 @@ impl Console {
     /// Prints the names of the kernels that come from a folder, and stores them for the report.
     pub(super) fn replaced(&mut self, folder: &Path, kernels: &'static [&'static str]) {
         self.ptx_dir = Some(folder.to_owned());
-        let (folder, names) = (folder.display(), kernels.join(", "));
-        let count = kernels.len();
-        self.note(format_args!("--ptx-dir replaces kernels ({count}) by files of {folder}: {names}"));
+        let (first, more) = kernels.split_at(kernels.len().min(MOST_NAMES));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        let (folder, names, count) = (folder.display(), first.join(", "), kernels.len());
+        self.note(format_args!("--ptx-dir replaces kernels ({count}) by files of {folder}: {names}{more}"));
         self.replaced = kernels;
     }
 

@@ -171,9 +171,13 @@ impl Driver for SimDriver {
     fn load(&self, ptx: &str, contract: &Contract) -> Result<SimKernel, Error> {
         let Contract { symbol, threads, smem_bytes, .. } = *contract;
         self.capabilities.runs(contract)?;
-        let module = Module::parse(ptx).map_err(|e| failed("parse PTX", format!("{symbol}:{e}")))?;
+        let refused = |expected: String| {
+            let file = crate::ptx::replacement(symbol).map(|file| file.display().to_string());
+            Error::invalid("PTX", file.unwrap_or_else(|| symbol.to_owned()), expected)
+        };
+        let module = Module::parse(ptx).map_err(|e| refused(format!("the simulator cannot read it: {e}")))?;
         if module.entry(symbol).is_none() {
-            return Err(failed("find kernel", format!("the PTX has no entry {symbol}")));
+            return Err(refused(format!("it must have an entry {symbol}")));
         }
         Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes })
     }

@@ -47,9 +47,11 @@ pub(super) fn verify(
             Err(_) if ended::asked() => return,
             Err(why) => lost(part, &why),
         };
+        let skipped = said.kernels.iter().all(|row| row.skipped.is_some());
         rows.kernels.extend(said.kernels);
         rows.headline.extend(said.headline);
-        if let (Ok(()), Some(error)) = (&ran, said.error.and_then(|text| broken(text, said.exit_code))) {
+        let error = said.error.and_then(|text| broken(text, said.exit_code, skipped));
+        if let (Ok(()), Some(error)) = (&ran, error) {
             ran = Err(error);
         }
         bar.inc(part.len() as u64);
@@ -98,10 +100,12 @@ fn lost(part: &[&dyn Subject], why: &str) -> Said {
 }
 
 /// Returns the reason why a process could not do its work. Returns `None` if its rows contain the reason:
-/// wrong results, kernels that the device does not run, or a requested end.
-fn broken(error: String, code: Option<u8>) -> Option<Error> {
+/// wrong results, a requested end, or that the process skipped all of its kernels.
+fn broken(error: String, code: Option<u8>, skipped: bool) -> Option<Error> {
     match code {
-        Some(1 | 2 | 5) => None,
+        Some(1 | 5) => None,
+        Some(2) if skipped => None,
+        Some(2) => Some(Error::Invalid(error)),
         Some(3) => Some(Error::NoDevice(error)),
         _ => Some(Error::Device(error)),
     }
@@ -128,8 +132,10 @@ mod tests {
         let said = said(&output(1, report, "")).expect("a report");
         let row = &said.kernels[0];
         assert_eq!((row.cases, row.left, row.worst_ratio), (3, 0, f64::INFINITY));
-        assert!(broken(said.error.expect("said"), said.exit_code).is_none());
-        assert!(matches!(broken("lost".into(), Some(4)), Some(Error::Device(_))));
+        assert!(broken(said.error.expect("said"), said.exit_code, true).is_none());
+        assert!(matches!(broken("lost".into(), Some(4), true), Some(Error::Device(_))));
+        assert!(broken("no kernel ran".into(), Some(2), true).is_none());
+        assert!(matches!(broken("a file".into(), Some(2), false), Some(Error::Invalid(_))));
 
         let why =
             super::said(&output(139, "", "note\nSegmentation fault")).map(|_| ()).expect_err("no report");

@@ -91,7 +91,7 @@ fn wrong_and_broken_kernels() {
     for jobs in ["1", "2"] {
         let shared = [&verify[..], &["--config", "merge_f16", "--jobs", jobs]].concat();
         check_error(&with(&swapped, &shared), 1, "off by ");
-        check_error(&with(".version 7.8\nnonsense", &shared), 4, "parse PTX: ");
+        check_error(&with(".version 7.8\nnonsense", &shared), 2, "PTX: ");
     }
 }
 
@@ -115,7 +115,7 @@ fn kernels_are_replaced_by_an_option_alone() {
     let replaced =
         |json: &[&str]| ferroflash(&[&demo, json, &["--ptx-dir", folder]].concat()).output().expect("starts");
     let output = replaced(&[]);
-    check_error(&output, 4, "parse PTX");
+    check_error(&output, 2, &format!("PTX: {file}; the simulator cannot read it: "));
     let note = format!("--ptx-dir replaces kernels (1) by files of {folder}: {kernel}\n");
     assert!(text(&output.stderr).contains(&note), "{}", text(&output.stderr));
     std::fs::write(&file, ferroflash::ptx::source(kernel).expect("carried")).expect("written");
@@ -123,6 +123,13 @@ fn kernels_are_replaced_by_an_option_alone() {
     assert!(text(&output.stdout).contains(&format!("with {kernel} from {file}")), "{}", text(&output.stdout));
     let document: Value = serde_json::from_slice(&replaced(&["--json"]).stdout).expect("one JSON document");
     assert_eq!(document["replaced_kernels"], serde_json::json!([kernel]));
+    // The note has a few names, however many kernels the folder has.
+    let names = ferroflash::kernels::entries().map(|entry| entry.contract.symbol).take(9);
+    let many = Folder::new("replaces-many");
+    names.for_each(|name| drop(many.write(&format!("{name}.ptx"), "")));
+    let folder = many.0.to_str().expect("UTF-8");
+    let output = ferroflash(&["kernels", "--ptx-dir", folder]).output().expect("starts");
+    assert!(text(&output.stderr).contains(" and 4 more\n"), "{}", text(&output.stderr));
     let nothing = [&demo[..], &["--ptx-dir", empty.0.to_str().expect("UTF-8")]].concat();
     check(&nothing, 2, "it must have a file <symbol>.ptx of at least one kernel");
 }
