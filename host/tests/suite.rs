@@ -24,6 +24,7 @@ mod planner;
 mod rotary;
 mod shared_prefixes;
 mod supports;
+mod tables;
 mod validation;
 mod variants;
 mod widths;

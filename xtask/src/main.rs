@@ -84,7 +84,7 @@ enum Task {
         #[command(subcommand)]
         task: candle::Task,
     },
-    /// Write today's figures to the golden files (tests/golden)
+    /// Write what today's planner and kernels do to the golden files (tests/plans.txt, refusals.txt, golden)
     Bless,
     /// Collect docs/evidence/** into one page that needs neither GPU nor network, and write its data as JSON
     Evidence(evidence::Evidence),
@@ -127,7 +127,7 @@ fn run(task: Task) -> Result {
         Task::Package => package::run(&root),
         Task::GpuPack { own } => pack::run(&root, own),
         Task::Candle { task } => candle::run(&root, &task),
-        Task::Bless => stats::bless(&root),
+        Task::Bless => test::bless(&root).and_then(|()| stats::bless(&root)),
         Task::Evidence(evidence) => evidence::run(&root, &evidence),
         Task::Tidy => tidy::run(&root),
         Task::BuildCubin { build, targets } => kernels::build_cubin(

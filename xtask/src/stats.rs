@@ -85,7 +85,7 @@ pub fn json(reports: &[(&Module, EntryReport)]) -> Result<String> {
     Ok(serde_json::to_string_pretty(&rows)?)
 }
 
-/// `cargo xtask bless`: writes today's figures to the golden file.
+/// The second half of `cargo xtask bless`: writes today's figures to the golden file.
 pub fn bless(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
     let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;

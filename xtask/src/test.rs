@@ -121,6 +121,15 @@ pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
+/// The first half of `cargo xtask bless`: writes what today's planner says to the tables of plans, refusals
+/// and launches.
+pub fn bless(root: &Path) -> Result {
+    let mut command = cargo();
+    command.args(["test", "--package", "ferroflash", "--test", "suite"]).args(SELECTED);
+    command.args(["--", "tables::", "launches::"]).current_dir(root).env("BLESS", "1");
+    loud(command.envs(modules(root, false)?))
+}
+
 /// Compiles the sample of the kernels, or all kernels. Returns the environment for the build of a library
 /// that contains these kernels.
 fn modules(root: &Path, all: bool) -> Result<Environment> {
