@@ -1,4 +1,4 @@
-//! Tests Hopper's kernels: the planner's selection, tensor maps, and tensors that TMA does not accept.
+//! Tests launches of Hopper's kernels: tensor maps, split-KV, and tensors that TMA does not accept.
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
@@ -29,116 +29,12 @@ fn long(address: u64) -> AttentionRequest<'static> {
 
 const LONG: &str = "hopper_bf16_d128_full_128x128";
 
-/// `card, [seqlen_q, seqlen_k], head_dim, mask -> the beginning of a symbol, blocks`.
-type Case = (&'static str, [usize; 2], usize, Mask, &'static str, u32);
-const SLIDING: Mask = Mask::Window { left: Some(511), right: Some(0) };
-#[rustfmt::skip]
-const CASES: &[Case] = &[
-    ("h200", [2048, 2048], 128, Mask::Full, "hopper_bf16_d128_full_128x", 132),
-    ("h100", [2048, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
-    ("h200", [2048, 2048], 128, SLIDING, "hopper_bf16_d128_local_128x", 132),
-    ("h200", [2048, 2048], 80, Mask::Causal, "hopper_bf16_d96_causal_128x", 132),
-    // Rows inside 32-byte sectors: panels have 64 columns, or three warpgroups share panels of 32.
-    ("h200", [2048, 2048], 72, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
-    ("h200", [4096, 4096], 72, Mask::Causal, "hopper_bf16_d96_causal_192x", 132),
-    ("h200", [2048, 2048], 88, Mask::Full, "hopper_bf16_d96_full_192x", 132),
-    ("h200", [1024, 1024], 72, Mask::Full, "hopper_bf16_d128_full_128x", 132), // as many rounds of 192
-    ("h200", [2048, 2048], 56, Mask::Full, "hopper_bf16_d64_full_192x", 132),
-    ("h200", [2048, 4000], 160, Mask::Full, "hopper_bf16_d192_full_128x", 132),
-    ("h200", [2048, 2048], 256, Mask::Causal, "hopper_bf16_d256_causal_128x", 132),
-    // Three warpgroups of queries always run for full problems, and for long causal problems.
-    ("h200", [2048, 2048], 64, Mask::Full, "hopper_bf16_d64_full_192x", 132),
-    ("h200", [2048, 2048], 64, Mask::Causal, "hopper_bf16_d64_causal_128x", 132),
-    ("h200", [8192, 8192], 64, Mask::Causal, "hopper_bf16_d64_causal_192x", 132),
-    // Blocks take two tiles at a time, if a head has an even number of tiles.
-    ("h200", [768, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 96),
-    ("h200", [900, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 128),
-    ("h200", [600, 1024], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
-    // Pairs of the tiles of 9 heads would leave 60 SMs idle.
-    ("h200", [2048 - 128, 2048], 128, Mask::Causal, "hopper_bf16_d128_causal_128x", 132),
-    // For short problems, Hopper's kernels run from one tile per SM on.
-    ("h200", [500, 2000], 128, Mask::Full, "hopper_bf16_d128_full_128x", 128),
-    // With few tiles, or half a tile of queries, a portable kernel runs.
-    ("h200", [128, 128], 128, Mask::Full, "fwd_bf16_d128_full_", 128),
-    // In these cases, a portable kernel runs: it pads the head dim less, no Hopper kernel has the head dim,
-    // or the card is not a Hopper card.
-    ("h200", [2048, 2048], 32, Mask::Full, "fwd_bf16_d32_full_", 512),
-    ("h200", [2048, 2048], 264, Mask::Full, "fwd_bf16_d512_full_", 1024),
-    ("l4", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
-    ("a100", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
-    ("b200", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
-    ("rtx5090", [2048, 2048], 128, Mask::Full, "fwd_bf16_d128_full_", 512),
-];
-
-#[test]
-fn long_problems_take_them_on_the_cards_that_they_are_for() {
-    for (name, lengths, head_dim, mask, symbol, blocks) in CASES {
-        let (f, case) = (
-            forward(1 << 40, *lengths, *head_dim).mask(*mask),
-            format!("{name} {lengths:?} {head_dim} {mask:?}"),
-        );
-        let made = plan(&f, card(name)).unwrap_or_else(|e| panic!("{case}: {e}"));
-        assert!(made.contract().symbol.starts_with(symbol), "{case}: {}", made.contract().symbol);
-        assert_eq!(made.grid(), [*blocks, 1, 1], "{case}");
-        assert_eq!(supports(&f.problem(), card(name)), Ok(made.contract()), "{case}");
-    }
-}
-
-/// `card, [heads of 128 queries, keys], head_dim, mask, workspace -> prefix of the symbol, blocks, splits`.
-/// With splits, the kernel is a split-KV kernel.
-type Few = (&'static str, [usize; 2], usize, Mask, Scratch, &'static str, u32, u32);
-const ROOM: Scratch = Scratch::Fastest;
-const NONE: Scratch = Scratch::None;
-#[rustfmt::skip]
-const FEW: &[Few] = &[
-    // 128 splits run on 128 SMs, one split per SM.
-    ("h200", [8, 8192], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 128, 16),
-    ("h200", [8, 8192], 128, Mask::Causal, ROOM, "hopper_f16_d128_causal_128x128_split", 128, 16),
-    ("h200", [32, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 4),
-    ("h200", [64, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 128, 2),
-    ("h200", [32, 8192], 80, Mask::Full, ROOM, "fwd_f16_d96_full_", 32, 0),
-    // A split has at least two blocks of keys; a tile has at most 32 splits.
-    ("h200", [1, 2048], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 8, 8),
-    ("h200", [1, 32768], 64, Mask::Full, ROOM, "hopper_f16_d64_full_128x128_split", 32, 32),
-    // Each block takes several shares.
-    ("h200", [88, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128_split", 132, 3),
-    // Without splits, the tiles keep nearly all SMs busy.
-    ("h200", [128, 8192], 128, Mask::Full, ROOM, "hopper_f16_d128_full_128x128", 128, 0),
-    ("h200", [128, 8192], 64, Mask::Causal, NONE, "hopper_f16_d64_causal_128x128", 128, 0),
-    // These cases have no workspace, few keys, another mask, or another card.
-    ("h200", [32, 8192], 128, Mask::Full, Scratch::workspace(1 << 50, 32 << 16),
-        "fwd_f16_d128_full_32x128_k4", 128, 0),
-    ("h200", [32, 1024], 128, Mask::Full, ROOM, "fwd_f16_d128_full_", 128, 0),
-    ("h200", [8, 8192], 128, SLIDING, ROOM, "fwd_f16_d128_local_", 8, 0),
-    ("b200", [32, 8192], 128, Mask::Full, ROOM, "fwd_f16_d128_full_128x64_split", 288, 9),
-    ("a100", [16, 8192], 64, Mask::Full, ROOM, "fwd_f16_d64_full_128x64_split", 208, 13),
-];
-
 /// Returns a request with heads of 128 queries.
 fn few([heads, keys]: [usize; 2], head_dim: usize) -> AttentionRequest<'static> {
     let view = |n: u64, rows| {
         TensorView::bshd((1 << 44) + (n << 36), 1 << 34, DType::F16, [1, rows, heads, head_dim])
     };
     AttentionRequest::dense(view(0, 128), view(1, keys), view(2, keys), view(3, 128))
-}
-
-#[test]
-fn few_queries_on_many_keys_share_them() {
-    for (name, [heads, keys], head_dim, mask, room, symbol, blocks, slices) in FEW {
-        let (f, case) = (
-            few([*heads, *keys], *head_dim).mask(*mask),
-            format!("{name} {heads}x128/{keys} {head_dim} {mask:?}"),
-        );
-        let made = plan(&f.scratch(*room), card(name)).unwrap_or_else(|e| panic!("{case}: {e}"));
-        let chosen = made.contract().symbol;
-        assert!(chosen.starts_with(symbol), "{case}: {chosen}");
-        assert_eq!(chosen.ends_with("_split"), *slices > 0, "{case}: {chosen}");
-        assert_eq!(made.grid(), [*blocks, 1, 1], "{case}");
-        let row = 4 * (*head_dim as u64 + 1);
-        assert_eq!(made.scratch_bytes().workspace, u64::from(*slices) * 128 * *heads as u64 * row, "{case}");
-        let explained = explain(&f.problem(), card(name), *room);
-        assert_eq!(explained, Ok((made.contract(), made.reason())), "{case}");
-    }
 }
 
 #[test]
@@ -173,56 +69,6 @@ fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
         assert_eq!(word(&told.params, partials), room, "{}", told.symbol);
     }
     Ok(())
-}
-
-type Change = fn(AttentionRequest<'static>) -> AttentionRequest<'static>;
-
-/// Tensors that TMA does not accept, and words of the plan's reason.
-#[rustfmt::skip]
-const STRANGE: &[(&str, Change, &str)] = &[
-    ("one head of keys for all", |mut f| { k(&mut f).strides[2] = 0; f }, "a stride is 0"),
-    ("the same values in all batches", |mut f| { v(&mut f).strides[0] = 0; f }, "a stride is 0"),
-    ("batches very far apart", |mut f| {
-        (f.q.strides[0], f.q.elements) = (1 << 40, 1 << 42);
-        f
-    }, "2^40"),
-];
-
-#[test]
-fn tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() {
-    for (name, change, reason) in STRANGE {
-        let f = change(long(1 << 44));
-        let made = plan(&f, card("h200")).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(
-            made.contract().symbol.starts_with("fwd_") && made.reason().contains(reason),
-            "{name}: {made:?}"
-        );
-        let asked = plan(&f.config(LONG), card("h200")).expect_err(name).to_string();
-        assert!(asked.contains(LONG) && asked.contains(reason), "{name}: {asked}");
-    }
-    // Tensors without elements may have any strides.
-    let mut one = long(1 << 44);
-    let views = one.kv.tensors_mut().expect("tensors").into_iter();
-    for view in views.chain([&mut one.q, &mut one.o]) {
-        (view.shape[0], view.strides[0]) = (1, 0);
-    }
-    assert_eq!(plan(&one, card("h200")).map(|made| made.contract().symbol), Ok(LONG));
-}
-
-#[test]
-fn slopes_and_old_drivers_are_for_portable_kernels() {
-    let f = long(1 << 40);
-    let slopes = f.alibi(AlibiSlopes::new(1 << 50, 16));
-    assert!(plan(&slopes, card("h200")).expect("valid").contract().symbol.starts_with("fwd_"));
-    let local = plan(&slopes.config("hopper_bf16_d128_local_128x96"), card("h200"));
-    assert!(local.expect_err("slopes").to_string().contains("ALiBi"));
-    let mut old = card("h200").clone();
-    old.tensor_maps = false;
-    let made = plan(&f, &old).expect("valid");
-    assert!(made.contract().symbol.starts_with("fwd_") && made.reason().contains("CUDA 12.3"), "{made:?}");
-    assert!(plan(&f.config(LONG), &old).expect_err("no maps").to_string().contains("CUDA 12.3"));
-    let elsewhere = plan(&f.config(LONG), card("b200")).expect_err("another generation").to_string();
-    assert!(elsewhere.contains("exactly sm_90a"), "{elsewhere}");
 }
 
 #[test]
@@ -286,6 +132,7 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
     Ok(())
 }
 
+/// The fallback is loaded with the plan, and gets the parameters of its own plan.
 #[test]
 fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     with_ptx();
@@ -294,33 +141,15 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
     let plan = attention.plan(&f)?;
     attention.load(&plan)?;
     let loaded = attention.driver().loaded();
-    assert!(loaded[0] == LONG && loaded[1].starts_with("fwd_bf16_d128_full_"), "{loaded:?}");
-    for (name, change, reason) in STRANGE {
-        let strange = change(f);
-        // SAFETY: the fake driver runs nothing.
-        unsafe { attention.launch(&plan, &strange, &0)? };
-        let launches = attention.driver().launches();
-        let told = launches.last().expect("a launch");
-        let portable = ferroflash::plan(&strange, attention.capabilities())?;
-        assert_eq!((&*told.symbol, told.grid), (portable.contract().symbol, portable.grid()), "{name}");
-        // The bound launch has the kernel and the reason that a plan for these tensors would have.
-        let bound = plan.bind(&strange)?;
-        assert_eq!((bound.contract(), bound.grid()), (portable.contract(), portable.grid()), "{name}");
-        assert_eq!((bound.reason(), bound.reason().contains(reason)), (portable.reason(), true), "{name}");
-        assert_eq!(forward_params(&bound), forward_params(&portable.bind(&strange)?), "{name}");
-    }
-    assert_eq!(attention.driver().loaded(), loaded, "it was loaded with the plan");
-    // The plan's tensors, and other tensors that TMA accepts, use the planned kernel.
-    for own in [f, long(1 << 45)] {
-        let bound = plan.bind(&own)?;
-        assert_eq!((bound.contract(), bound.reason()), (plan.contract(), plan.reason()));
-    }
-    // If the caller named the kernel, the launch is refused.
-    let asked = attention.plan(&f.config(LONG))?;
-    let strange = STRANGE[0].1(f).config(LONG);
+    let mut strange = f;
+    k(&mut strange).strides[2] = 0;
     // SAFETY: the fake driver runs nothing.
-    let refused = unsafe { attention.launch(&asked, &strange, &0) }.expect_err("a stride of 0").to_string();
-    assert!(refused.contains(LONG) && refused.contains("a stride is 0"), "{refused}");
+    unsafe { attention.launch(&plan, &strange, &0)? };
+    assert_eq!(attention.driver().loaded(), loaded);
+    let portable = ferroflash::plan(&strange, attention.capabilities())?;
+    let bound = plan.bind(&strange)?;
+    assert_eq!((bound.contract(), bound.grid()), (portable.contract(), portable.grid()));
+    assert_eq!(forward_params(&bound), forward_params(&portable.bind(&strange)?));
     Ok(())
 }
 
@@ -366,35 +195,5 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
     assert_eq!([starts(0), starts(1)], [(1 << 44) + (5 << 36), (1 << 44) + (6 << 36)]);
     // A batch of equal lengths at the same address has another tensor map.
     assert!(attention.plan(&long(1 << 44)).is_ok());
-    Ok(())
-}
-
-#[test]
-fn packed_tensors_that_a_copy_engine_does_not_take_are_for_portable_kernels() -> Result<(), Error> {
-    with_ptx();
-    let attention = Attention::new(FakeDriver::new("h200"));
-    let f = packed(1 << 44);
-    let plan = attention.plan(&f)?;
-    let mut repeats = f;
-    k(&mut repeats).strides[2] = 0;
-    let made = ferroflash::plan(&repeats, card("h200"))?;
-    assert!(
-        made.contract().symbol.ends_with("_packed") && made.reason().contains("a stride is 0"),
-        "{made:?}"
-    );
-    let asked = ferroflash::plan(&repeats.config(PACKED), card("h200")).expect_err("by name").to_string();
-    assert!(asked.contains(PACKED) && asked.contains("a stride is 0"), "{asked}");
-    // SAFETY: the fake driver runs nothing.
-    unsafe { attention.launch(&plan, &repeats, &0)? };
-    let launches = attention.driver().launches();
-    assert_eq!(launches.last().map(|told| &*told.symbol), Some(made.contract().symbol));
-    let bound = plan.bind(&repeats)?;
-    assert_eq!((bound.contract(), bound.reason()), (made.contract(), made.reason()));
-    let mut old = card("h200").clone();
-    old.tensor_maps = false;
-    let made = ferroflash::plan(&f, &old)?;
-    assert!(made.contract().symbol.ends_with("_packed") && made.reason().contains("CUDA 12.3"), "{made:?}");
-    let slopes = ferroflash::plan(&f.alibi(AlibiSlopes::new(1 << 50, 16)), card("h200"))?;
-    assert!(slopes.contract().symbol.ends_with("_packed"), "{slopes:?}");
     Ok(())
 }
