@@ -1,5 +1,5 @@
-//! Tests that every head dim has a kernel on every card, that measured choices come first, and the windows and
-//! scales in parameters. `tests/plans.txt` has the planner's choices.
+//! Tests that every head dim has a kernel on every card, that measured choices come first, and the windows
+//! and scales in parameters. `tests/plans.txt` has the planner's choices.
 
 use crate::parts::forward_params;
 use ferroflash::{kernels::*, plan::*, request::*, tuning::*, *};

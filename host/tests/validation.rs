@@ -1,5 +1,5 @@
-//! Tests random requests, views of packed tensors, and tensors above 4 GiB. `tests/refusals.txt` has the refused
-//! requests.
+//! Tests random requests, views of packed tensors, and tensors above 4 GiB. `tests/refusals.txt` has the
+//! refused requests.
 
 use crate::parts::forward_params;
 use ferroflash::{plan::*, request::*, *};
