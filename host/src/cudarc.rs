@@ -3,12 +3,15 @@
 //! | to compute | function |
 //! |---|---|
 //! | attention, with everything that this crate supports | [`FlashAttention::attend`] on [`Inputs`] |
-//! | masks and scores of your own | [`Inputs::variant`] with an [`OwnVariant`] |
+//! | masks and scores of your own | [`Inputs::own`] with an [`OwnVariant`] |
 //! | O and the log-sum-exp (LSE) | [`FlashAttention::attend_with_lse`] |
 //! | O, and LSE if wanted, in your memory | [`FlashAttention::attend_into`] |
 //! | attention with candle-flash-attn's names and arguments | [`FlashAttention::flash_attn`] and its siblings |
 //! | new keys and values of a KV cache | [`FlashAttention::append`] |
 //! | a merge of partial states | [`FlashAttention::merge`] |
+//!
+//! A request names its memory by [`Slice`]s, which have no element type. The constructors `of` of the parts
+//! of a request take slices, and the parts' other methods are those of [`crate::request`].
 //!
 //! Functions that take [`Inputs`] also take a [`ScratchMemory`]. Functions with candle-flash-attn's names
 //! have its arguments and allocate scratch memory per call.
@@ -26,12 +29,12 @@
 //! // 8 query heads on 2 key heads.
 //! let q = stream.clone_htod(&vec![f16::ONE; 1000 * 8 * 64])?;
 //! let kv = stream.clone_htod(&vec![f16::ONE; 1000 * 2 * 64])?;
-//! let (q, kv) = (Tensor::new(&q, [1, 1000, 8, 64]), Tensor::new(&kv, [1, 1000, 2, 64]));
-//! let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true)?; // a CudaSlice<f16> of the shape of q
+//! let (q, kv) = (Tensor::of(&q, [1, 1000, 8, 64]), Tensor::of(&kv, [1, 1000, 2, 64]));
+//! let o = attention.flash_attn::<f16>(&stream, q, kv, kv, 0.125, true)?; // a CudaSlice<f16> like q
 //! // Attention with softcap, and the LSE of each row.
 //! let mut scratch = ScratchMemory::new();
-//! let inputs = Inputs::dense(q, kv, kv).mask(Mask::Causal).softcap(30.0);
-//! let (o, lse) = attention.attend_with_lse(&stream, &inputs, &mut scratch)?;
+//! let inputs = Inputs::of(q, kv, kv).mask(Mask::Causal).softcap(30.0);
+//! let (o, lse) = attention.attend_with_lse::<f16>(&stream, &inputs, &mut scratch)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -40,7 +43,10 @@
 //! sequences reads up to 512 pages of 16 keys. Lengths, slots and page indices stay on the device.
 //!
 //! ```no_run
-//! use ferroflash::cudarc::{Cache, FlashAttention, Pages, PagesMut, ScratchMemory, Tensor};
+//! use ferroflash::cudarc::{
+//!     Append, Cache, FlashAttention, Integers, Pages, PagesMut, ScratchMemory, Tensor,
+//! };
+//! use ferroflash::request::Slots;
 //! # use cudarc::driver::{CudaSlice, CudaStream};
 //! # use half::bf16;
 //! # use std::sync::Arc;
@@ -51,10 +57,12 @@
 //! #     slots: CudaSlice<i64>, table: CudaSlice<u32>, lengths: CudaSlice<u32>,
 //! # ) -> Result<CudaSlice<bf16>, ferroflash::Error> {
 //! let shape = [1000, 16, 8, 128]; // pages, keys per page, key heads, head dim
-//! let new = Tensor::new(&kv, [1, 4, 8, 128]);
-//! attention.append(stream, new, new, PagesMut::new(&mut keys, &mut values, shape), &slots)?;
-//! let cache = Cache::paged(Pages::new(&keys, &values, shape), &table, 512, &lengths);
-//! let q = Tensor::new(&q, [4, 1, 32, 128]);
+//! let new = Tensor::of(&kv, [1, 4, 8, 128]);
+//! let pages = PagesMut::of(&mut keys, &mut values, shape);
+//! attention.append(stream, Append::new(new, new, pages, Slots::of(&slots)))?;
+//! let (table, lengths) = (Integers::of(&table), Integers::of(&lengths));
+//! let cache = Cache::paged(Pages::of(&keys, &values, shape), table, 512, lengths);
+//! let q = Tensor::of(&q, [4, 1, 32, 128]);
 //! // Keep `scratch` from step to step: the first step grows it.
 //! attention.flash_attn_with_kvcache(stream, q, cache, 128f32.powf(-0.5), true, scratch)
 //! # }
@@ -70,29 +78,19 @@
 //!   your program then writes or frees it, cudarc waits only for the second stream. Make the second stream
 //!   wait for the first (`CudaStream::join`). This applies to all work in safe cudarc, also to cudarc's
 //!   copies.
-mod append;
 mod attention;
-mod cache;
 mod candle;
-mod extras;
 mod front;
 mod memory;
-mod merge;
+mod others;
 mod plans;
-mod rotary;
 mod scratch;
-mod tensor;
 mod variant;
+mod views;
 
 pub use attention::Inputs;
-pub use cache::{Cache, Pages, PagesMut, Scale};
-pub use extras::{Bias, Floats, MaskBits};
 pub use front::FlashAttention;
-pub use memory::{
-    Element, Integers, Memory, MemoryMut, Number, PerHead, SlotNumber, signed, signed_mut, unsigned,
-};
-pub use merge::State;
-pub use rotary::Rotary;
+pub use memory::{Element, Integer, Memory, MemoryMut, Number, Slice, SliceMut, SlotNumber, unsigned};
 pub use scratch::ScratchMemory;
-pub use tensor::{Tensor, TensorMut};
-pub use variant::{OwnVariant, Table};
+pub use variant::OwnVariant;
+pub use views::{Append, Cache, Integers, Pages, PagesMut, State, Tensor, TensorMut, Turn};

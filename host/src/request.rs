@@ -5,7 +5,9 @@ mod anywhere;
 mod append;
 mod cache;
 mod mask;
+mod memory;
 mod merge;
+mod resolve;
 mod rotary;
 mod scores;
 mod scratch;
@@ -16,6 +18,8 @@ mod view;
 pub use append::Append;
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
+pub use memory::Memory;
+pub(crate) use memory::Resolve;
 pub use merge::{Merge, State};
 pub use rotary::{Positions, Rotary, RotaryQueries, RotaryStyle};
 pub(crate) use scores::score_setters;
@@ -25,7 +29,7 @@ pub use shared_prefixes::{Groups, Level, SharedPrefixes};
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
 pub use view::{LseUnit, LseView, TensorView};
 
-use crate::variant::{Variant, WithVariant};
+use crate::variant::Variant;
 use spec::MaskMarker;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
@@ -40,40 +44,40 @@ pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
 /// The layout of the queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Queries {
+pub enum Queries<M = u64> {
     /// `q` is `[batch, seqlen_q, heads_q, head_dim]`: every sequence has `seqlen_q` queries.
     #[default]
     Batched,
     /// `q` is `[1, rows of all sequences, heads_q, head_dim]`.
-    Varlen(VarlenQueries),
+    Varlen(VarlenQueries<M>),
 }
 
 /// The layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum KeysValues {
+pub enum KeysValues<M = u64> {
     /// `[batch, seqlen_k, heads_k, head_dim]` each: every sequence has `seqlen_k` keys.
     Tensors {
         /// Keys.
-        k: TensorView,
+        k: TensorView<M>,
         /// Values.
-        v: TensorView,
+        v: TensorView<M>,
     },
     /// `[1, rows of all sequences, heads_k, head_dim]` each. The queries are [varlen](Queries::Varlen) too.
     Varlen {
         /// Keys.
-        k: TensorView,
+        k: TensorView<M>,
         /// Values.
-        v: TensorView,
+        v: TensorView<M>,
         /// The sequences' offsets and lengths.
-        keys: VarlenKeys,
+        keys: VarlenKeys<M>,
     },
     /// A KV cache, paged or dense. The cache already contains the keys of the queries' own positions.
-    Cache(KvCache),
+    Cache(KvCache<M>),
 }
 
-impl KeysValues {
+impl<M: Copy> KeysValues<M> {
     /// Returns K and V, if they are tensors.
-    pub const fn tensors(&self) -> Option<[&TensorView; 2]> {
+    pub const fn tensors(&self) -> Option<[&TensorView<M>; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
             KeysValues::Cache(_) => None,
@@ -81,7 +85,7 @@ impl KeysValues {
     }
 
     /// Returns mutable K and V, if they are tensors.
-    pub const fn tensors_mut(&mut self) -> Option<[&mut TensorView; 2]> {
+    pub const fn tensors_mut(&mut self) -> Option<[&mut TensorView<M>; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
             KeysValues::Cache(_) => None,
@@ -119,41 +123,41 @@ impl KeysValues {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
-pub struct AttentionRequest<'a> {
+pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     /// Queries.
-    pub q: TensorView,
+    pub q: TensorView<R>,
     /// Output, with the queries' shape; on a latent cache with the values' number of columns. The kernel
     /// writes all rows of O, except varlen rows that belong to no sequence. O must not overlap another
     /// tensor.
-    pub o: TensorView,
+    pub o: TensorView<W>,
     /// The layout of the queries.
-    pub queries: Queries,
+    pub queries: Queries<R>,
     /// Keys and values.
-    pub kv: KeysValues,
+    pub kv: KeysValues<R>,
     /// The keys that a query sees.
-    pub mask: Mask,
+    pub mask: Mask<R>,
     /// How queries align with keys. KV caches and decode kernels always align bottom-right.
     pub alignment: Alignment,
     /// The transformations of scores before the softmax.
-    pub scores: Scores,
+    pub scores: Scores<R>,
     /// Output of each row's LSE (log-sum-exp).
-    pub lse: Option<LseView>,
+    pub lse: Option<LseView<W>>,
     /// Scratch memory that the launch may use.
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
     pub splits: Splits,
     /// The prefixes that groups of sequences share on a paged KV cache.
-    pub shared_prefixes: Option<SharedPrefixes>,
+    pub shared_prefixes: Option<SharedPrefixes<R>>,
     /// Your own mask and scores, in kernels that you compile.
-    pub variant: Option<WithVariant>,
+    pub variant: Option<R::Variant>,
     /// The kernel to run, by its symbol or by a name of the lineage. `None` lets the planner select.
     pub config: Option<&'a str>,
 }
 
-impl<'a> AttentionRequest<'a> {
+impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     /// Creates a request for attention without a mask, on queries, keys and values of any layout.
     /// [`dense`](Self::dense), [`varlen`](Self::varlen) and [`cached`](Self::cached) are shorter.
-    pub const fn new(q: TensorView, queries: Queries, kv: KeysValues, o: TensorView) -> Self {
+    pub const fn new(q: TensorView<R>, queries: Queries<R>, kv: KeysValues<R>, o: TensorView<W>) -> Self {
         AttentionRequest {
             q,
             o,
@@ -174,7 +178,7 @@ impl<'a> AttentionRequest<'a> {
     /// Creates a request for attention on tensors `[batch, seqlen, heads, head_dim]`, without a mask. `q` and
     /// `o` have `seqlen_q` and `heads_q`. `k` and `v` have `seqlen_k` and `heads_k`. `heads_k` divides
     /// `heads_q`.
-    pub const fn dense(q: TensorView, k: TensorView, v: TensorView, o: TensorView) -> Self {
+    pub const fn dense(q: TensorView<R>, k: TensorView<R>, v: TensorView<R>, o: TensorView<W>) -> Self {
         Self::new(q, Queries::Batched, KeysValues::Tensors { k, v }, o)
     }
 
@@ -201,12 +205,12 @@ impl<'a> AttentionRequest<'a> {
     /// # }
     /// ```
     pub const fn varlen(
-        q: TensorView,
-        k: TensorView,
-        v: TensorView,
-        o: TensorView,
-        queries: VarlenQueries,
-        keys: VarlenKeys,
+        q: TensorView<R>,
+        k: TensorView<R>,
+        v: TensorView<R>,
+        o: TensorView<W>,
+        queries: VarlenQueries<R>,
+        keys: VarlenKeys<R>,
     ) -> Self {
         Self::new(q, Queries::Varlen(queries), KeysValues::Varlen { k, v, keys }, o)
     }
@@ -239,7 +243,7 @@ impl<'a> AttentionRequest<'a> {
     /// # Ok(())
     /// # }
     /// ```
-    pub const fn cached(q: TensorView, cache: KvCache, o: TensorView) -> Self {
+    pub const fn cached(q: TensorView<R>, cache: KvCache<R>, o: TensorView<W>) -> Self {
         Self::new(q, Queries::Batched, KeysValues::Cache(cache), o)
     }
 
@@ -252,13 +256,13 @@ impl<'a> AttentionRequest<'a> {
     /// then faster. The first request has the first `n` sequences, which have one query each: its `q` and `o`
     /// have the shape `[n, 1, heads, head_dim]`, and decode kernels run it. The second request has the other
     /// sequences, as varlen. Its `cu_seqlens_q`, block table and lengths begin at index `n`.
-    pub const fn queries(mut self, queries: Queries) -> Self {
+    pub const fn queries(mut self, queries: Queries<R>) -> Self {
         self.queries = queries;
         self
     }
 
     /// Sets the keys that a query sees.
-    pub const fn mask(mut self, mask: Mask) -> Self {
+    pub const fn mask(mut self, mask: Mask<R>) -> Self {
         self.mask = mask;
         self
     }
@@ -270,15 +274,15 @@ impl<'a> AttentionRequest<'a> {
     }
 
     /// Sets the transformations of scores before the softmax.
-    pub const fn scores(mut self, scores: Scores) -> Self {
+    pub const fn scores(mut self, scores: Scores<R>) -> Self {
         self.scores = scores;
         self
     }
 
-    score_setters!(scores);
+    score_setters!(R scores);
 
     /// Sets the output for the LSE of each row. The LSE includes sinks.
-    pub const fn lse(mut self, lse: LseView) -> Self {
+    pub fn lse(mut self, lse: LseView<W>) -> Self {
         self.lse = Some(lse);
         self
     }
@@ -321,16 +325,8 @@ impl<'a> AttentionRequest<'a> {
     /// # Ok(())
     /// # }
     /// ```
-    pub const fn shared_prefixes(mut self, prefixes: SharedPrefixes) -> Self {
+    pub const fn shared_prefixes(mut self, prefixes: SharedPrefixes<R>) -> Self {
         self.shared_prefixes = Some(prefixes);
-        self
-    }
-
-    /// Sets the variant to run, with these parameters. If the variant's mask is [`Local`](crate::spec::Local)
-    /// with other scores, the request's mask, softcap and slopes apply too. Leave them unset for other
-    /// variants. The alignment always applies.
-    pub fn variant<M: MaskMarker>(mut self, variant: &'static Variant<M>, params: M::Params) -> Self {
-        self.variant = Some(variant.with(params));
         self
     }
 
@@ -338,6 +334,16 @@ impl<'a> AttentionRequest<'a> {
     /// kernel for KV caches, or of the request's variant, or a name of the lineage.
     pub const fn config(mut self, config: &'a str) -> Self {
         self.config = Some(config);
+        self
+    }
+}
+
+impl AttentionRequest<'_> {
+    /// Sets the variant to run, with these parameters. If the variant's mask is [`Local`](crate::spec::Local)
+    /// with other scores, the request's mask, softcap and slopes apply too. Leave them unset for other
+    /// variants. The alignment always applies.
+    pub fn variant<M: MaskMarker>(mut self, variant: &'static Variant<M>, params: M::Params) -> Self {
+        self.variant = Some(variant.with(params));
         self
     }
 

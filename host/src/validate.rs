@@ -50,7 +50,7 @@ fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
 /// Checks that `bytes` bytes exist from an address on.
 fn bytes_from(name: &Names, base: u64, bytes: u64) -> Result<Footprint, Error> {
     if bytes == 0 || base.checked_add(bytes).is_none() {
-        let expected = "it must be 1 or more and end within 64 bits; without workspace, use Scratch::None";
+        let expected = "it must be 1 or more and end within 64 bits; if there is no workspace, name none";
         return Err(Error::invalid(name.bytes, bytes, expected));
     }
     Ok(Footprint { base, unit: bytes, dims: [(1, 0); 4] })

@@ -1,17 +1,13 @@
-//! Append: writes new keys and values to a KV cache of the caller.
+//! Append: writes new keys and values to a KV cache of the caller, latent or not, with a rotation or not.
 use crate::errors::{invalid, refused};
 use crate::here::{Here, lock};
-use crate::inputs::{CacheNumber, Read, data, input, no_such_type};
-use crate::rotary::{Launched, Refusable, Turn};
+use crate::inputs::{Read, input, long, number, written};
+use crate::rotary::RotaryTable;
 use candle::backend::BackendStorage;
-use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::{CudaStream, CudaView, CudaViewMut};
-use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, InplaceOp3, Layout, Result, Storage, Tensor};
-use ferroflash::cudarc::{
-    Element, FlashAttention, Number, PagesMut, Rotary, Scale, SlotNumber, Tensor as Input,
-};
-use half::{bf16, f16};
-use std::sync::{Arc, Mutex};
+use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor};
+use ferroflash::cudarc::{Append, PagesMut, SliceMut, Tensor as Input, TensorMut, Turn as Rotary};
+use ferroflash::request::{KvScale, Positions, Slots, TensorView, TokenScales};
+use std::sync::Mutex;
 
 /// Scales of an e4m3 KV cache. A key or value is the stored number times its scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,21 +50,102 @@ pub fn append(
     slots: &Tensor,
     scales: Option<CacheScales>,
 ) -> Result<()> {
-    write(k, v, [k_cache, v_cache], slots, scales.map(AppendScales::Numbers))
+    write(k, v, [k_cache, v_cache], slots, scales.map(AppendScales::Numbers), None).map(drop)
 }
 
-/// Like [`append`], with scales of any kind.
+/// The rotation of an append: queries, angles, and the position of each token.
+pub(crate) struct Turn<'a> {
+    pub q: &'a Tensor,
+    pub table: &'a RotaryTable,
+    pub positions: &'a Tensor,
+}
+
+/// New tokens.
+enum Tokens<'a> {
+    /// Keys and values.
+    KeysValues([&'a Tensor; 2]),
+    /// Rows of a latent cache, and the number of columns of a value.
+    Rows(&'a Tensor, usize),
+}
+
+/// Rotates `q` and `k` and writes `k` and `v` into KV caches, like [`append`](crate::append), in one launch.
+/// Token `t` has the angles in row `positions[t]` of the table, u32 or i64; the kernel clamps positions to
+/// the table. Returns the rotated queries. `q` is `(tokens, heads, head_dim)`. Rows of `q` beyond the slots
+/// have zeros in the result.
+///
+/// # Errors
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+pub fn append_rotary(
+    q: &Tensor,
+    (k, v): (&Tensor, &Tensor),
+    (k_cache, v_cache): (&Tensor, &Tensor),
+    slots: &Tensor,
+    scales: Option<CacheScales>,
+    table: &RotaryTable,
+    positions: &Tensor,
+) -> Result<Tensor> {
+    let scales = scales.map(AppendScales::Numbers);
+    let turn = Turn { q, table, positions };
+    rotated(write(k, v, [k_cache, v_cache], slots, scales, Some(&turn))?)
+}
+
+/// Writes `rows`, `(tokens, columns)`, into a latent cache `(pages, page, 1, columns)` by slot mapping
+/// `slots`, i64 or i32 `(tokens)`. A row holds the latent, then the rotated key. The first `value_columns`
+/// columns are the value; `columns` is a multiple of 16. Slots are like [`append`](crate::append)'s. The
+/// function changes the cache in place. The cache must not share storage with `rows` or `slots`.
+///
+/// # Errors
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+#[doc(alias = "concat_and_cache_mla")]
+pub fn append_latent(rows: &Tensor, cache: &Tensor, value_columns: usize, slots: &Tensor) -> Result<()> {
+    outside(cache, &[("rows", rows), ("slots", slots)])?;
+    append_all(&Tokens::Rows(rows, value_columns), &[cache], slots, None, None).map(drop)
+}
+
+/// Rotates `q` and `rows` and writes `rows` into a latent cache, like [`append_latent`], in one launch. The
+/// columns behind `value_columns` rotate, by the angles in row `positions[t]` of the table, u32 or i64; the
+/// kernel clamps positions to the table. Returns the rotated queries. `q` is `(tokens, heads, columns)`. Rows
+/// of `q` beyond the slots have zeros in the result.
+///
+/// # Errors
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+pub fn append_latent_rotary(
+    q: &Tensor,
+    rows: &Tensor,
+    (cache, value_columns): (&Tensor, usize),
+    slots: &Tensor,
+    table: &RotaryTable,
+    positions: &Tensor,
+) -> Result<Tensor> {
+    table.check(positions)?;
+    let inputs = [("q", q), ("rows", rows), ("slots", slots), ("positions", positions)];
+    outside(cache, &[&inputs[..], &[("cos", &table.cos), ("sin", &table.sin)]].concat())?;
+    let turn = Turn { q, table, positions };
+    rotated(append_all(&Tokens::Rows(rows, value_columns), &[cache], slots, None, Some(&turn))?)
+}
+
+/// Like [`append`], with scales of any kind, and with a rotation. Returns the rotated queries.
 pub(crate) fn write(
     k: &Tensor,
     v: &Tensor,
-    [k_cache, v_cache]: [&Tensor; 2],
+    caches: [&Tensor; 2],
     slots: &Tensor,
     scales: Option<AppendScales<'_>>,
-) -> Result<()> {
-    let inputs = [("k", k), ("v", v), ("slots", slots)];
-    separate([k_cache, v_cache], &inputs)?;
-    apart(scales, [k_cache, v_cache], &inputs)?;
-    k_cache.inplace_op3(k, v, &Keys { v_cache, slots, scales, turn: None })
+    turn: Option<&Turn<'_>>,
+) -> Result<Option<Tensor>> {
+    let mut inputs = vec![("k", k), ("v", v), ("slots", slots)];
+    if let Some(Turn { q, table: table @ RotaryTable { cos, sin, .. }, positions }) = turn {
+        table.check(positions)?;
+        inputs.extend([("q", *q), ("cos", cos), ("sin", sin), ("positions", *positions)]);
+    }
+    separate(caches, &inputs)?;
+    apart(scales, caches, &inputs)?;
+    append_all(&Tokens::KeysValues([k, v]), &caches, slots, scales, turn)
+}
+
+/// Returns the queries of an append that rotates queries.
+pub(crate) fn rotated(q: Option<Tensor>) -> Result<Tensor> {
+    q.ok_or_else(|| invalid("q", "none", "the rotated queries, because the caller gave a table"))
 }
 
 /// Refuses caches that differ in shape, and tensors that share storage with a cache.
@@ -113,39 +190,15 @@ fn storage(tensor: &Tensor) -> usize {
     std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
 }
 
-/// An append, first step: candle passes the keys' cache to `cuda_fwd`, which runs [`Values`] on `v_cache`.
-/// Candle lends an operation only one tensor mutably, so an append to two caches takes two steps.
-pub(crate) struct Keys<'a, 't> {
-    pub v_cache: &'a Tensor,
-    pub slots: &'a Tensor,
-    pub scales: Option<AppendScales<'a>>,
-    pub turn: Option<&'a Turn<'t>>,
+/// Lends the storages of tensors for writing. Candle lends an operation only one tensor mutably, so each
+/// tensor is an operation within the operation of the tensor before it.
+struct Lend<'a> {
+    rest: &'a [&'a Tensor],
+    lent: Mutex<Vec<SliceMut<'a>>>,
+    launch: &'a (dyn Fn(Vec<SliceMut<'_>>) -> Result<()> + 'a),
 }
 
-/// An append, second step. This step has all inputs. It launches the kernel, or begins [`KeyScales`] if rows
-/// have scales.
-struct Values<'a, 't> {
-    tokens: [(&'a CudaStorage, &'a Layout); 2],
-    keys: Mutex<(&'a mut CudaStorage, &'a Layout)>,
-    slots: &'a Tensor,
-    scales: Option<AppendScales<'a>>,
-    turn: Option<&'a Turn<'t>>,
-}
-
-/// An append to an int8 cache, third step: it gets the scales of keys.
-struct KeyScales<'a, 's, 'v, 't> {
-    of: &'a Values<'v, 't>,
-    values: Mutex<(&'s mut CudaStorage, &'s Layout)>,
-    v_scale: &'a Tensor,
-}
-
-/// An append to an int8 cache, last step: it gets the scales of values, and launches the kernel.
-struct ValueScales<'a, 's, 'k, 'v, 't> {
-    before: &'a KeyScales<'a, 's, 'v, 't>,
-    keys: Mutex<CudaViewMut<'k, f32>>,
-}
-
-impl InplaceOp1 for KeyScales<'_, '_, '_, '_> {
+impl InplaceOp1 for Lend<'_> {
     fn name(&self) -> &'static str {
         "append"
     }
@@ -154,164 +207,121 @@ impl InplaceOp1 for KeyScales<'_, '_, '_, '_> {
         candle::bail!("no cpu support for flash-attn")
     }
 
-    fn cuda_fwd(&self, scales: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let keys = Mutex::new(written::<f32>(scales, layout.start_offset())?);
-        self.v_scale.inplace_op1(&ValueScales { before: self, keys })
-    }
-}
-
-impl InplaceOp1 for ValueScales<'_, '_, '_, '_, '_> {
-    fn name(&self) -> &'static str {
-        "append"
-    }
-
-    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(&self, scales: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let KeyScales { of, values, .. } = self.before;
-        let (mut keys, mut values) = (lock(&self.keys), lock(values));
-        let scales = Some([keys.slice_mut(..), written::<f32>(scales, layout.start_offset())?]);
-        let (values, layout) = &mut *values;
-        match of.tokens[0].0.dtype() {
-            DType::F16 => of.on::<f16, i8>((values, layout), scales),
-            DType::BF16 => of.on::<bf16, i8>((values, layout), scales),
-            other => Err(no_such_type("keys", other)),
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let before = std::mem::take(&mut *lock(&self.lent));
+        let mut lent: Vec<SliceMut<'_>> = before.into_iter().map(SliceMut::shorter).collect();
+        lent.push(written(storage, layout)?);
+        match self.rest {
+            [] => (self.launch)(lent),
+            [next, rest @ ..] => {
+                next.inplace_op1(&Lend { rest, lent: Mutex::new(lent), launch: self.launch })
+            }
         }
     }
 }
 
-impl InplaceOp3 for Keys<'_, '_> {
-    fn name(&self) -> &'static str {
-        "append"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &mut CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<()> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(
-        &self,
-        keys: &mut CudaStorage,
-        layout: &Layout,
-        k: &CudaStorage,
-        k_layout: &Layout,
-        v: &CudaStorage,
-        v_layout: &Layout,
-    ) -> Result<()> {
-        let Keys { slots, scales, turn, .. } = *self;
-        let (tokens, keys) = ([(k, k_layout), (v, v_layout)], Mutex::new((keys, layout)));
-        self.v_cache.inplace_op1(&Values { tokens, keys, slots, scales, turn })
-    }
+/// Appends tokens, and returns the rotated queries.
+fn append_all(
+    tokens: &Tokens<'_>,
+    caches: &[&Tensor],
+    slots: &Tensor,
+    scales: Option<AppendScales<'_>>,
+    turn: Option<&Turn<'_>>,
+) -> Result<Option<Tensor>> {
+    let rows;
+    let (k, v, latent) = match *tokens {
+        Tokens::KeysValues([k, v]) => (Read::of("k", k), Some(Read::of("v", v)), None),
+        Tokens::Rows(of, columns) => {
+            of.dims2()?;
+            rows = of.unsqueeze(1)?;
+            (Read::of("rows", &rows), None, Some(columns))
+        }
+    };
+    let slots = Read::of("slots", slots);
+    let rotary = turn.map(|turn| Reads::of(turn, latent.unwrap_or(0)));
+    let to = turn.map(|Turn { q, .. }| Tensor::zeros(q.shape(), q.dtype(), q.device())).transpose()?;
+    let stream = k.stored()?.0.device().cuda_stream();
+    let here = Here::of(&stream)?;
+    let launch = |lent: Vec<SliceMut<'_>>| {
+        let mut lent = lent.into_iter().map(SliceMut::shorter);
+        let (is_int8, mut views) = (matches!(scales, Some(AppendScales::Tokens(_))), Vec::new());
+        for (cache, data) in caches.iter().zip(&mut lent) {
+            let strides: [usize; 4] = cache.stride().try_into().unwrap_or_default();
+            let dtype = if is_int8 { ferroflash::DType::Int8 } else { number("a cache", cache.dtype())? };
+            let (pages, page, heads, columns) = cache.dims4()?;
+            let shape = [pages, page, heads, columns];
+            views.push(TensorView::new(data, u64::MAX, dtype, shape, long(strides)));
+        }
+        let heads = caches[0].dims()[2];
+        let mut views = views.into_iter();
+        let pages = match (views.next(), views.next(), latent) {
+            (Some(rows), None, Some(columns)) => PagesMut::of_latent(rows, columns),
+            (Some(keys), Some(values), None) => PagesMut::new(keys, values),
+            _ => return Err(invalid("cache", caches.len(), "one latent cache, or keys and values")),
+        };
+        let mut of_rows = || {
+            let scales = lent.next();
+            scales
+                .map_or(KvScale::One, |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads)))
+        };
+        let pages = match scales {
+            None => pages,
+            Some(AppendScales::Numbers(CacheScales { keys, values })) => {
+                pages.scales(KvScale::Value(keys), KvScale::Value(values))
+            }
+            Some(AppendScales::Tokens(_)) => pages.scales(of_rows(), of_rows()),
+        };
+        let keys = input(if latent.is_some() { "rows" } else { "k" }, k.stored()?, true)?;
+        let (address, elements) = (slots.data(1, &[DType::I64, DType::I32])?, keys.shape[1] as u64);
+        let slots = Slots { address, elements, wide: slots.dtype() == DType::I64 };
+        let mut append = match &v {
+            Some(v) => Append::new(keys, input("v", v.stored()?, true)?, pages, slots),
+            None => Append::latent(keys, pages, slots),
+        };
+        if let (Some(rotary), Some(to), Some(rotated)) = (&rotary, lent.next(), &to) {
+            append = append.rotary(rotary.on(to, rotated)?);
+        }
+        here.attention.append(&stream, append).map_err(refused)
+    };
+    let scale_tensors: &[&Tensor] = match &scales {
+        Some(AppendScales::Tokens(tensors)) => tensors,
+        _ => &[],
+    };
+    let writes: Vec<&Tensor> = caches.iter().chain(scale_tensors).copied().chain(to.as_ref()).collect();
+    writes[0].inplace_op1(&Lend { rest: &writes[1..], lent: Mutex::default(), launch: &launch })?;
+    Ok(to)
 }
 
-impl InplaceOp1 for Values<'_, '_> {
-    fn name(&self) -> &'static str {
-        "append"
-    }
-
-    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(&self, values: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        if let Some(AppendScales::Tokens([k_scale, v_scale])) = self.scales {
-            let values = Mutex::new((values, layout));
-            return k_scale.inplace_op1(&KeyScales { of: self, values, v_scale });
-        }
-        let values = (values, layout);
-        match (self.tokens[0].0.dtype(), values.0.dtype()) {
-            (DType::F16, DType::U8) => self.on::<f16, u8>(values, None),
-            (DType::BF16, DType::U8) => self.on::<bf16, u8>(values, None),
-            (DType::F16, _) => self.on::<f16, f16>(values, None),
-            (DType::BF16, _) => self.on::<bf16, bf16>(values, None),
-            (other, _) => Err(no_such_type("keys", other)),
-        }
-    }
+/// The tensors of a rotation, locked against writes.
+struct Reads<'a> {
+    q: Read<'a>,
+    cos: Read<'a>,
+    sin: Read<'a>,
+    positions: Read<'a>,
+    table: &'a RotaryTable,
+    first_column: usize,
 }
 
-impl Values<'_, '_> {
-    fn on<T: Element + CudaDType, C: CacheNumber>(
-        &self,
-        values: (&mut CudaStorage, &Layout),
-        scales: Option<[CudaViewMut<'_, f32>; 2]>,
-    ) -> Result<()> {
-        let slots = Read::of("slots", self.slots);
-        match self.slots.dtype() {
-            DType::I64 => self.to::<T, C, i64>(values, &slots, scales),
-            DType::I32 => self.to::<T, C, i32>(values, &slots, scales),
-            other => Err(invalid("slots", format_args!("{other:?}"), "their dtype must be i64 or i32")),
-        }
+impl<'a> Reads<'a> {
+    fn of(Turn { q, table, positions }: &Turn<'a>, first_column: usize) -> Self {
+        let [cos, sin] = [Read::of("cos", &table.cos), Read::of("sin", &table.sin)];
+        let (q, positions) = (Read::of("q", q), Read::of("positions", positions));
+        Reads { q, cos, sin, positions, table, first_column }
     }
 
-    fn to<T: Element + CudaDType, C: CacheNumber, N: SlotNumber + CudaDType>(
-        &self,
-        values: (&mut CudaStorage, &Layout),
-        slots: &Read<'_>,
-        mut scales: Option<[CudaViewMut<'_, f32>; 2]>,
-    ) -> Result<()> {
-        let [k, v] = self.tokens;
-        let stream = k.0.device().cuda_stream();
-        let here = Here::of(&stream)?;
-        let (k_data, v_data) = (data::<T>(k)?, data::<T>(v)?);
-        let (k, v) = (input("k", &k_data, k.1, true)?, input("v", &v_data, v.1, true)?);
-        let slots = slots.data::<N>(1)?;
-        let mut keys = lock(&self.keys);
-        let (pages, page, heads, head_dim) = keys.1.shape().dims4()?;
-        let strides: [usize; 4] = keys.1.stride().try_into().unwrap_or_default();
-        let keys_at = keys.1.start_offset();
-        let (mut keys, mut values) = (written(keys.0, keys_at)?, written(values.0, values.1.start_offset())?);
-        let (mut keys, mut values) = (C::view_mut(&mut keys), C::view_mut(&mut values));
-        let mut pages = PagesMut::new(&mut keys, &mut values, [pages, page, heads, head_dim])
-            .strides(strides.map(|stride| stride as i64));
-        if let Some(AppendScales::Numbers(CacheScales { keys, values })) = self.scales {
-            pages = pages.scales(Scale::Value(keys), Scale::Value(values));
-        }
-        if let Some([keys, values]) = &mut scales {
-            pages = pages.token_scales(keys, values);
-        }
-        match self.turn {
-            None => here.attention.append(&stream, k, v, pages, &slots).map_err(refused),
-            Some(turn) => turn.launch(Rotating {
-                attention: &here.attention,
-                stream: &stream,
-                k,
-                v,
-                pages,
-                slots: &slots,
-            }),
-        }
+    /// Returns the rotation of queries into `to`, contiguous memory of `rotated`.
+    fn on<'b>(&'b self, to: SliceMut<'b>, rotated: &Tensor) -> Result<Rotary<'b>> {
+        let q = input("q", self.q.stored()?, true)?;
+        let (rows, columns) = self.table.cos.dims2()?;
+        let angles = |read: &'b Read<'_>| {
+            let dtype = number("angles", read.dtype())?;
+            Ok::<_, candle::Error>(Input::bshd(read.slice()?, u64::MAX, dtype, [1, rows, 1, columns]))
+        };
+        let address = self.positions.data(1, &[DType::U32, DType::I64])?;
+        let (elements, wide) = (rotated.dims()[0] as u64, self.positions.dtype() == DType::I64);
+        let positions = Positions { address, elements, wide };
+        let to = TensorMut::bshd(to, u64::MAX, q.dtype, q.shape);
+        let rotary = Rotary::new(angles(&self.cos)?, angles(&self.sin)?, positions);
+        Ok(rotary.style(self.table.style).first_column(self.first_column).queries(q, to))
     }
-}
-
-/// An append that waits for its rotation.
-struct Rotating<'a, T, C, S> {
-    attention: &'a FlashAttention,
-    stream: &'a Arc<CudaStream>,
-    k: Input<'a, T>,
-    v: Input<'a, T>,
-    pages: PagesMut<'a, C>,
-    slots: &'a CudaView<'a, S>,
-}
-
-impl<T: Element, C: Number, S: SlotNumber> Launched<T> for Rotating<'_, T, C, S> {
-    fn with<A: Number, P: SlotNumber>(self, rotary: Rotary<'_, T, A, P>) -> Refusable {
-        let Rotating { attention, stream, k, v, pages, slots } = self;
-        attention.append_rotary(stream, k, v, pages, slots, rotary)
-    }
-}
-
-/// Returns a KV cache's elements from its first element on.
-pub(crate) fn written<T: CudaDType>(storage: &mut CudaStorage, at: usize) -> Result<CudaViewMut<'_, T>> {
-    let all = storage.as_cuda_slice_mut::<T>()?;
-    all.try_slice_mut(at..).ok_or_else(|| invalid("cache", at, "it must begin within its storage"))
 }

@@ -156,7 +156,7 @@ impl Attend {
 
     /// Returns the mask for at most this number of keys. By candle-flash-attn's rule, a window that covers
     /// all keys is no window.
-    pub(crate) fn mask(&self, seqlen_k: usize) -> Mask {
+    pub(crate) fn mask<M>(&self, seqlen_k: usize) -> Mask<M> {
         let side = |keys: Option<usize>| {
             keys.filter(|keys| *keys <= seqlen_k).and_then(|keys| u32::try_from(keys).ok())
         };

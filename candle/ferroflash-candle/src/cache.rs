@@ -1,6 +1,5 @@
 //! The paged KV cache of one layer.
-use crate::append::{AppendScales, CacheScales, write};
-use crate::append_rotary::write_rotated;
+use crate::append::{AppendScales, CacheScales, Turn, rotated, write};
 use crate::attend::{Attend, both};
 use crate::inputs::no_such_type;
 use crate::parts::{LayerPages, on_its_pages};
@@ -107,7 +106,8 @@ impl KvCache {
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         on_its_pages(&self.keys, step)?;
-        write(k, v, [&self.keys, &self.values], &step.slots()?, self.append_scales())
+        let caches = [&self.keys, &self.values];
+        write(k, v, caches, &step.slots()?, self.append_scales(), None).map(drop)
     }
 
     /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values
@@ -125,8 +125,9 @@ impl KvCache {
         table: &RotaryTable,
     ) -> Result<Tensor> {
         on_its_pages(&self.keys, step)?;
-        let (slots, caches) = (step.slots()?, (&self.keys, &self.values));
-        write_rotated(q, (k, v), caches, &slots, self.append_scales(), table, &step.positions()?)
+        let (slots, positions, caches) = (step.slots()?, step.positions()?, [&self.keys, &self.values]);
+        let turn = Turn { q, table, positions: &positions };
+        rotated(write(k, v, caches, &slots, self.append_scales(), Some(&turn))?)
     }
 
     /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their

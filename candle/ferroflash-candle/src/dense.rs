@@ -1,15 +1,11 @@
 //! Dense attention: candle-flash-attn's operation and functions.
-use crate::attend::{Attend, Outputs, both, device, run, stored};
+use crate::attend::{Attend, Outputs, both, device, run};
 use crate::errors::invalid;
-use crate::extras::Reads;
-use crate::here::Here;
-use crate::inputs::{Read, Stored, data, input, no_such_type};
+use crate::inputs::{Read, Stored, input};
 use crate::merge::compute;
-use candle::backend::BackendStorage;
-use candle::cuda_backend::CudaDType;
-use candle::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
-use ferroflash::cudarc::{Element, Inputs, PerHead};
-use half::{bf16, f16};
+use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use ferroflash::cudarc::Inputs;
+use ferroflash::request::{VarlenKeys, VarlenQueries};
 
 /// candle-flash-attn's operation for `Tensor::apply_op3`.
 pub struct FlashAttn {
@@ -72,74 +68,25 @@ pub(crate) struct Starts<'a> {
 
 /// Computes attention on tensors, dense or varlen.
 pub(crate) fn forward(
-    inputs: [Stored<'_>; 3],
+    [q, k, v]: [Stored<'_>; 3],
     attend: &Attend,
     packed: Option<Starts<'_>>,
     lse: bool,
 ) -> Result<Outputs> {
-    match inputs[0].0.dtype() {
-        DType::F16 => on::<f16>(inputs, attend, packed, lse),
-        DType::BF16 => on::<bf16>(inputs, attend, packed, lse),
-        other => Err(no_such_type("queries", other)),
-    }
-}
-
-fn on<T: Element + CudaDType>(
-    [q, k, v]: [Stored<'_>; 3],
-    attend: &Attend,
-    packed: Option<Starts<'_>>,
-    with_lse: bool,
-) -> Result<Outputs> {
-    let device = device(q);
-    let stream = device.cuda_stream();
-    let here = Here::of(&stream)?;
-    let is_packed = packed.is_some();
-    let (q_data, k_data, v_data) = (data::<T>(q)?, data::<T>(k)?, data::<T>(v)?);
-    let tensors = [
-        input("q", &q_data, q.1, is_packed)?,
-        input("k", &k_data, k.1, is_packed)?,
-        input("v", &v_data, v.1, is_packed)?,
-    ];
-    let (q_dims, k_dims) = (q.1.dims(), k.1.dims());
-    let heads = q_dims[q_dims.len() - 2];
-    let max_k = packed.map_or(k_dims[k_dims.len() - 3], |packed| packed.max_k);
-    let [qs, ks, vs] = tensors;
-    let starts = packed.map(|Starts { q, k, max_q, max_k }| {
-        (Read::of("seqlens_q", q), Read::of("seqlens_k", k), max_q, max_k)
-    });
-    let starts = starts.as_ref().map(|(q, k, max_q, max_k)| {
-        if q.shape() != k.shape() {
-            let expected = format_args!("the shape of seqlens_q, {:?}", q.shape());
-            return Err(invalid("seqlens_k", format_args!("{:?}", k.shape()), expected));
-        }
-        Ok((q.numbers(1)?, k.numbers(1)?, *max_q, *max_k))
-    });
-    let starts = starts.transpose()?;
-    let mut request = match &starts {
-        Some((q, k, max_q, max_k)) => Inputs::varlen(qs, ks, vs, q.integers(), k.integers(), *max_q, *max_k),
-        None => Inputs::dense(qs, ks, vs),
+    let (device, is_packed) = (device(q), packed.is_some());
+    let (q, k, v) = (input("q", q, is_packed)?, input("k", k, is_packed)?, input("v", v, is_packed)?);
+    let Some(Starts { q: of_q, k: of_k, max_q, max_k }) = packed else {
+        return compute(device, Inputs::of(q, k, v), attend, k.shape[1], lse, is_packed);
     };
-    request = request.mask(attend.mask(max_k)).scale(attend.softmax_scale).softcap(attend.cap());
-    let slopes = attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes));
-    let slopes = slopes.as_ref().map(|read| read.per_head(heads)).transpose()?;
-    if let Some(slopes) = &slopes {
-        request = request.alibi(PerHead::new(slopes));
+    if of_q.shape() != of_k.shape() {
+        let expected = format_args!("the shape of seqlens_q, {:?}", of_q.shape());
+        return Err(invalid("seqlens_k", format_args!("{:?}", of_k.shape()), expected));
     }
-    let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
-    let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
-    let extras = Reads::of(attend);
-    let extras = extras.views()?;
-    let tables = extras.tables();
-    let request = extras.give(request, &tables);
-
-    let [batch, rows] = if is_packed { [1, q_dims[0]] } else { [q_dims[0], q_dims[1]] };
-    let columns = v.1.dims()[q_dims.len() - 1];
-    let whole = [batch, rows, heads, columns];
-    let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
-    let shape: Shape = if is_packed { (heads, rows).into() } else { (batch, heads, rows).into() };
-    let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), shape));
-    let o_shape: Shape = if is_packed { (rows, heads, columns).into() } else { (&whole).into() };
-    Ok(Outputs { o: stored(o, device), shape: o_shape, lse })
+    let (of_q, of_k) = (Read::of("seqlens_q", of_q), Read::of("seqlens_k", of_k));
+    let sequences = of_q.shape().elem_count().saturating_sub(1);
+    let queries = VarlenQueries::new(sequences, of_q.numbers(1)?, max_q);
+    let inputs = Inputs::of_varlen(q, k, v, queries, VarlenKeys::new(of_k.numbers(1)?, max_k));
+    compute(device, inputs, attend, max_k, lse, is_packed)
 }
 
 /// Computes `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. The number of

@@ -1,15 +1,16 @@
-//! Tensors beside queries, keys and values: a bias, bits of a mask, prefixes, and tables of a variant.
+//! Tensors beside queries, keys and values: slopes, sinks, a bias, bits of a mask, prefixes, and tables of a
+//! variant.
 use crate::attend::Attend;
 use crate::errors::{invalid, unsupported};
-use crate::inputs::{Numbers, Read};
-use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::CudaView;
+use crate::inputs::{Read, long, number};
 use candle::{DType, Result};
-use ferroflash::cudarc::{Bias, Element, Inputs, MaskBits, Number, OwnVariant, Table};
-use half::{bf16, f16};
+use ferroflash::cudarc::{Inputs, OwnVariant, Slice};
+use ferroflash::request::{AlibiSlopes, Bias, Mask, MaskBits, Prefix, Sinks};
 
 /// The extras of an operation, locked against writes.
 pub(crate) struct Reads<'a> {
+    alibi_slopes: Option<Read<'a>>,
+    sinks: Option<Read<'a>>,
     bias: Option<Read<'a>>,
     bits: Option<(Read<'a>, usize)>,
     prefixes: Option<Read<'a>>,
@@ -19,6 +20,8 @@ pub(crate) struct Reads<'a> {
 impl<'a> Reads<'a> {
     pub fn of(attend: &'a Attend) -> Self {
         Reads {
+            alibi_slopes: attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes)),
+            sinks: attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks)),
             bias: attend.bias.as_ref().map(|bias| Read::of("bias", bias)),
             bits: attend.mask_bits.as_ref().map(|(bits, keys)| (Read::of("mask_bits", bits), *keys)),
             prefixes: attend.prefix_lengths.as_ref().map(|lengths| Read::of("prefix_lengths", lengths)),
@@ -28,63 +31,59 @@ impl<'a> Reads<'a> {
         }
     }
 
-    /// Returns the elements of the extras.
-    pub fn views(&self) -> Result<Views<'_>> {
-        let bias = self.bias.as_ref().map(|bias| {
-            let [shape, strides] = four(bias)?;
-            let elements = match bias.dtype() {
-                DType::F16 => Elements::F16(bias.all()?),
-                DType::BF16 => Elements::Bf16(bias.all()?),
-                DType::F32 => Elements::F32(bias.all()?),
+    /// Returns the variant's tables, for [`Reads::give`]. A table is contiguous.
+    pub fn tables(&self) -> Result<Vec<Slice<'_>>> {
+        let tables = self.variant.iter().flat_map(|(_, tables)| tables);
+        tables
+            .map(|table| match table.dtype() {
+                DType::F32 | DType::U32 | DType::I32 => table.contiguous(),
                 other => {
-                    return Err(unsupported(
-                        format_args!("a bias of {other:?}"),
-                        "a bias is f16, bf16 or f32; convert it",
-                    ));
+                    let expected = "its dtype must be f32, u32 or i32";
+                    Err(invalid(table.name(), format_args!("{other:?}"), expected))
                 }
-            };
-            Ok((elements, shape, strides))
-        });
-        let bits = self.bits.as_ref().map(|(bits, keys)| {
+            })
+            .collect()
+    }
+
+    /// Returns the sinks of `heads` heads.
+    pub fn sinks(&self, heads: usize) -> Result<Option<Sinks<Slice<'_>>>> {
+        let sinks = self.sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
+        Ok(sinks.map(|address| Sinks { address, elements: heads as u64 }))
+    }
+
+    /// Adds these extras to inputs, except for sinks. Bits and prefixes replace the mask.
+    pub fn give<'v>(&'v self, mut inputs: Inputs<'v>, tables: &'v [Slice<'v>]) -> Result<Inputs<'v>> {
+        if let Some(slopes) = &self.alibi_slopes {
+            let heads = inputs.q.shape[2];
+            inputs = inputs.alibi(AlibiSlopes::new(slopes.per_head(heads)?, heads as u64));
+        }
+        if let Some(bias) = &self.bias {
+            if !matches!(bias.dtype(), DType::F16 | DType::BF16 | DType::F32) {
+                let reason = "a bias is f16, bf16 or f32; convert it";
+                return Err(unsupported(format_args!("a bias of {:?}", bias.dtype()), reason));
+            }
+            let ([shape, strides], dtype) = (four(bias)?, number("a bias", bias.dtype())?);
+            inputs = inputs.bias(Bias::new(bias.slice()?, u64::MAX, dtype, shape, long(strides)));
+        }
+        if let Some((bits, keys)) = &self.bits {
             let [[batch, heads, rows, bytes], strides] = four(bits)?;
             if bytes != keys.div_ceil(8) || bytes > 1 && strides[3] != 1 {
                 let expected =
                     format_args!("{} contiguous bytes, a bit for each of {keys} keys", keys.div_ceil(8));
                 return Err(invalid("mask_bits", format_args!("rows of {bytes} bytes"), expected));
             }
-            Ok((bits.all()?, [batch, heads, rows, *keys], [strides[0], strides[1], strides[2]]))
-        });
-        Ok(Views {
-            bias: bias.transpose()?,
-            bits: bits.transpose()?,
-            prefixes: self.prefixes.as_ref().map(|lengths| lengths.numbers(1)).transpose()?,
-            variant: match &self.variant {
-                None => None,
-                Some((variant, tables)) => Some((variant, tables.iter().map(words).collect::<Result<_>>()?)),
-            },
-        })
+            let strides = long([strides[0], strides[1], strides[2]]);
+            let bits = MaskBits::new(bits.slice()?, u64::MAX, [batch, heads, rows, *keys], strides);
+            inputs = inputs.mask(Mask::Bits(bits));
+        }
+        if let Some((variant, _)) = &self.variant {
+            inputs = inputs.own(variant, tables);
+        }
+        match &self.prefixes {
+            Some(lengths) => Ok(inputs.mask(Mask::Prefix(Prefix::Each(lengths.numbers(1)?)))),
+            None => Ok(inputs),
+        }
     }
-}
-
-/// The words of a variant's table, which is contiguous.
-fn words<'a>(table: &'a Read<'_>) -> Result<Words<'a>> {
-    if !table.is_contiguous() {
-        let found = format_args!("strides {:?}", table.strides());
-        return Err(invalid(table.name(), found, "it must be contiguous: `table.contiguous()?`"));
-    }
-    let elements = table.shape().elem_count();
-    match table.dtype() {
-        DType::F32 => Ok(Words::Floats(table.first(elements)?)),
-        DType::U32 => Ok(Words::Integers(Numbers::Unsigned(table.first(elements)?))),
-        DType::I32 => Ok(Words::Integers(Numbers::Signed(table.first(elements)?))),
-        other => Err(invalid(table.name(), format_args!("{other:?}"), "its dtype must be f32, u32 or i32")),
-    }
-}
-
-/// A table of 32-bit words.
-enum Words<'a> {
-    Floats(CudaView<'a, f32>),
-    Integers(Numbers<'a>),
 }
 
 /// Returns the shape and the strides of a tensor of four dimensions. A tensor of three dimensions is one
@@ -97,57 +96,5 @@ fn four(read: &Read<'_>) -> Result<[[usize; 4]; 2]> {
             let expected = "it must have 3 or 4 dimensions: [batch or 1, heads or 1, queries, keys]";
             Err(invalid(read.name(), format_args!("{dims:?}"), expected))
         }
-    }
-}
-
-/// The elements of a bias.
-enum Elements<'a> {
-    F16(CudaView<'a, f16>),
-    Bf16(CudaView<'a, bf16>),
-    F32(CudaView<'a, f32>),
-}
-
-/// The extras as views of their memory.
-pub(crate) struct Views<'a> {
-    bias: Option<(Elements<'a>, [usize; 4], [usize; 4])>,
-    bits: Option<(CudaView<'a, u8>, [usize; 4], [usize; 3])>,
-    prefixes: Option<Numbers<'a>>,
-    variant: Option<(&'a OwnVariant, Vec<Words<'a>>)>,
-}
-
-impl Views<'_> {
-    /// The variant's tables, for [`Views::give`].
-    pub fn tables(&self) -> Vec<Table<'_>> {
-        let words = self.variant.iter().flat_map(|(_, tables)| tables);
-        words
-            .map(|table| match table {
-                Words::Floats(data) => data.into(),
-                Words::Integers(Numbers::Unsigned(data)) => data.into(),
-                Words::Integers(Numbers::Signed(data)) => data.into(),
-            })
-            .collect()
-    }
-
-    /// Adds these extras to inputs. Bits and prefixes replace the mask.
-    pub fn give<'v, T: Element + CudaDType, C: Number>(
-        &'v self,
-        inputs: Inputs<'v, T, C>,
-        tables: &'v [Table<'v>],
-    ) -> Inputs<'v, T, C> {
-        let bias = self.bias.iter().map(|(elements, shape, strides)| {
-            let bias = match elements {
-                Elements::F16(data) => Bias::new(data, *shape),
-                Elements::Bf16(data) => Bias::new(data, *shape),
-                Elements::F32(data) => Bias::new(data, *shape),
-            };
-            bias.strides(strides.map(|stride| stride as i64))
-        });
-        let bits = self.bits.iter().map(|(data, shape, strides)| {
-            MaskBits::new(data, *shape).strides(strides.map(|stride| stride as i64))
-        });
-        let inputs = bias.fold(inputs, Inputs::bias);
-        let inputs = bits.fold(inputs, Inputs::mask_bits);
-        let inputs = self.variant.iter().fold(inputs, |inputs, (variant, _)| inputs.variant(variant, tables));
-        self.prefixes.iter().fold(inputs, |inputs, lengths| inputs.prefix_lengths(lengths.integers()))
     }
 }

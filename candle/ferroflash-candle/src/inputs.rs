@@ -1,44 +1,81 @@
-//! Converts candle's tensors to cudarc's views, and cudarc's views to FerroFlash's inputs.
+//! Converts candle's tensors to the parts of FerroFlash's requests.
 use crate::errors::{invalid, unsupported};
-use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::{CudaView, CudaViewMut};
-use candle::{CudaStorage, Layout, Result, Shape, Storage, StorageRef, Tensor};
-use ferroflash::cudarc::{Element, Integers, Number, Tensor as Input, signed, signed_mut};
-use half::{bf16, f16};
-
-/// A number type of KV caches. Candle has no i8, so a tensor of u8 holds the bytes of an int8 cache.
-pub(crate) trait CacheNumber: Number {
-    /// The type of candle's tensor.
-    type Stored: CudaDType;
-    fn view<'a>(data: &CudaView<'a, Self::Stored>) -> CudaView<'a, Self>;
-    fn view_mut<'a>(data: &'a mut CudaViewMut<'_, Self::Stored>) -> CudaViewMut<'a, Self>;
-}
-
-macro_rules! as_they_are {
-    ($($number:ty),*) => { $(impl CacheNumber for $number {
-        type Stored = Self;
-        fn view<'a>(data: &CudaView<'a, Self>) -> CudaView<'a, Self> {
-            data.slice(..)
-        }
-        fn view_mut<'a>(data: &'a mut CudaViewMut<'_, Self>) -> CudaViewMut<'a, Self> {
-            data.slice_mut(..)
-        }
-    })* };
-}
-as_they_are!(f16, bf16, u8);
-
-impl CacheNumber for i8 {
-    type Stored = u8;
-    fn view<'a>(data: &CudaView<'a, u8>) -> CudaView<'a, i8> {
-        signed(data)
-    }
-    fn view_mut<'a>(data: &'a mut CudaViewMut<'_, u8>) -> CudaViewMut<'a, i8> {
-        signed_mut(data)
-    }
-}
+use candle::backend::BackendStorage;
+use candle::cuda_backend::CudaStorageSlice as Data;
+use candle::{CudaStorage, DType, Layout, Result, Shape, Storage, StorageRef, Tensor};
+use ferroflash::cudarc::{Integers, Slice, SliceMut, Tensor as Input};
+use ferroflash::request::{Index, Memory, TensorView};
 
 /// A tensor of an operation.
 pub(crate) type Stored<'a> = (&'a CudaStorage, &'a Layout);
+
+/// Returns the memory of a storage, for reading or for writing.
+macro_rules! memory {
+    ($memory:ident of $storage:ident) => {
+        match $storage {
+            Data::U8(data) => $memory::new(data),
+            Data::U32(data) => $memory::new(data),
+            Data::I32(data) => $memory::new(data),
+            Data::I64(data) => $memory::new(data),
+            Data::BF16(data) => $memory::new(data),
+            Data::F16(data) => $memory::new(data),
+            Data::F32(data) => $memory::new(data),
+            _ => return Err(unsupported("a tensor of this dtype", "flash-attn takes f16 and bf16")),
+        }
+    };
+}
+
+/// Returns a tensor's memory from its first element on.
+pub(crate) fn slice<'a>((storage, layout): Stored<'a>) -> Result<Slice<'a>> {
+    let (elements, of) = (&storage.slice, storage.dtype());
+    Ok(memory!(Slice of elements).behind(bytes(layout.start_offset(), of)))
+}
+
+/// Returns a tensor's memory from its first element on, for writing.
+pub(crate) fn written<'a>(storage: &'a mut CudaStorage, layout: &Layout) -> Result<SliceMut<'a>> {
+    let of = storage.dtype();
+    let elements = &mut storage.slice;
+    Ok(memory!(SliceMut of elements).behind(bytes(layout.start_offset(), of)))
+}
+
+fn bytes(elements: usize, dtype: DType) -> u64 {
+    (elements * dtype.size_in_bytes()) as u64
+}
+
+/// Returns the dtype of queries, keys or values. A tensor of u8 is an e4m3 cache.
+pub(crate) fn number(what: &str, dtype: DType) -> Result<ferroflash::DType> {
+    match dtype {
+        DType::F16 => Ok(ferroflash::DType::F16),
+        DType::BF16 => Ok(ferroflash::DType::Bf16),
+        DType::F32 => Ok(ferroflash::DType::F32),
+        DType::U8 => Ok(ferroflash::DType::E4m3),
+        other => Err(no_such_type(what, other)),
+    }
+}
+
+/// Returns strides as a request has them.
+pub(crate) fn long<const N: usize>(strides: [usize; N]) -> [i64; N] {
+    strides.map(|stride| stride as i64)
+}
+
+/// Converts a tensor `[batch, seqlen, heads, head_dim]`. A packed tensor `[rows, heads, head_dim]` is one
+/// batch.
+pub(crate) fn input<'a>(name: &'static str, tensor: Stored<'a>, packed: bool) -> Result<Input<'a>> {
+    let layout = tensor.1;
+    let (shape, strides) = match (layout.dims(), layout.stride(), packed) {
+        (&[b, s, h, d], &[sb, ss, sh, sd], false) => ([b, s, h, d], [sb, ss, sh, sd]),
+        (&[s, h, d], &[ss, sh, sd], true) => ([1, s, h, d], [0, ss, sh, sd]),
+        (dims, ..) => {
+            let expected = match packed {
+                false => "it must be [batch, seqlen, heads, head_dim]",
+                true => "it must be [rows of all sequences, heads, head_dim]",
+            };
+            return Err(invalid(name, format_args!("{dims:?}"), expected));
+        }
+    };
+    let dtype = number(name, tensor.0.dtype())?;
+    Ok(TensorView::new(slice(tensor)?, u64::MAX, dtype, shape, long(strides)))
+}
 
 /// A further tensor of an operation, locked against writes.
 pub(crate) struct Read<'a> {
@@ -65,74 +102,64 @@ impl<'a> Read<'a> {
         self.name
     }
 
-    pub fn dtype(&self) -> candle::DType {
+    pub fn dtype(&self) -> DType {
         self.storage.dtype()
     }
 
-    /// Whether the tensor's elements follow one another.
-    pub fn is_contiguous(&self) -> bool {
-        self.layout.is_contiguous()
-    }
-
-    /// The first `elements` elements of the tensor's storage.
-    pub fn first<T: CudaDType>(&self, elements: usize) -> Result<CudaView<'_, T>> {
-        let all = self.all()?;
-        let expected = format_args!("{elements} elements must lie within its storage");
-        all.try_slice(..elements).ok_or_else(|| invalid(self.name, all.len(), expected))
-    }
-
-    /// Returns the tensor's elements, and the elements behind them in its storage.
-    pub fn all<T: CudaDType>(&self) -> Result<CudaView<'_, T>> {
-        data(self.stored()?)
-    }
-
-    /// Returns the tensor's f32 numbers. The tensor must be contiguous.
-    pub fn contiguous(&self) -> Result<CudaView<'_, f32>> {
-        if !self.is_contiguous() {
-            let value = format!("{:?} with strides {:?}", self.layout.dims(), self.layout.stride());
-            return Err(invalid(self.name, value, "a contiguous tensor"));
-        }
-        self.first(self.layout.shape().elem_count())
-    }
-
-    fn stored(&self) -> Result<Stored<'_>> {
+    pub fn stored(&self) -> Result<Stored<'_>> {
         match &*self.storage {
             Storage::Cuda(storage) => Ok((storage, self.layout)),
             other => Err(invalid(self.name, format_args!("{:?}", other.device()), "it must be on the GPU")),
         }
     }
 
-    /// Returns the tensor's elements. The tensor must have `rank` dimensions of `T`, and the last one must be
-    /// contiguous.
-    pub fn data<T: CudaDType>(&self, rank: usize) -> Result<CudaView<'_, T>> {
+    /// Returns the tensor's memory from its first element on.
+    pub fn slice(&self) -> Result<Slice<'_>> {
+        slice(self.stored()?)
+    }
+
+    /// Returns the memory of the tensor's elements, which must follow one another.
+    pub fn contiguous(&self) -> Result<Slice<'_>> {
+        if !self.layout.is_contiguous() {
+            let value = format!("{:?} with strides {:?}", self.layout.dims(), self.layout.stride());
+            return Err(invalid(self.name, value, "it must be contiguous: `tensor.contiguous()?`"));
+        }
+        Ok(self.slice()?.first(bytes(self.layout.shape().elem_count(), self.dtype())))
+    }
+
+    /// Returns the memory of a tensor with `rank` dimensions of one of these dtypes, up to its last element.
+    /// The last dimension must be contiguous.
+    pub fn data(&self, rank: usize, dtypes: &[DType]) -> Result<Slice<'_>> {
+        if !dtypes.contains(&self.dtype()) {
+            let expected = format_args!("its dtype must be one of {dtypes:?}");
+            return Err(invalid(self.name, format_args!("{:?}", self.dtype()), expected));
+        }
         let (dims, strides) = (self.layout.dims(), self.layout.stride());
         if dims.len() != rank || (strides[rank - 1] != 1 && dims[rank - 1] > 1) {
             let expected = format!("{rank} dimensions, the last of them contiguous");
             return Err(invalid(self.name, format_args!("{dims:?} with strides {strides:?}"), expected));
         }
-        // The view ends at the tensor's last element, so that its length is the number of sequences or
+        // The memory ends at the tensor's last element, so that its length is the number of sequences or
         // tokens.
         let reach = |(dim, stride): (&usize, &usize)| dim.saturating_sub(1) * stride;
         let end = dims.iter().zip(strides).map(reach).sum::<usize>() + 1;
-        self.first(if dims.contains(&0) { 0 } else { end })
+        let elements = if dims.contains(&0) { 0 } else { end };
+        Ok(self.slice()?.first(bytes(elements, self.dtype())))
     }
 
     /// Returns the tensor's integers, `u32` or `i32`.
-    pub fn numbers(&self, rank: usize) -> Result<Numbers<'_>> {
-        match self.storage.dtype() {
-            candle::DType::U32 => self.data(rank).map(Numbers::Unsigned),
-            candle::DType::I32 => self.data(rank).map(Numbers::Signed),
-            other => Err(invalid(self.name, format_args!("{other:?}"), "its dtype must be u32 or i32")),
-        }
+    pub fn numbers(&self, rank: usize) -> Result<Integers<'_>> {
+        let data = self.data(rank, &[DType::U32, DType::I32])?;
+        Ok(Index::new(data, self.layout.shape().elem_count() as u64))
     }
 
     /// Returns one f32 per head.
-    pub fn per_head(&self, heads: usize) -> Result<CudaView<'_, f32>> {
+    pub fn per_head(&self, heads: usize) -> Result<Slice<'_>> {
         if self.layout.dims() != [heads] {
             let expected = format_args!("it must be [{heads}], one for each query head");
             return Err(invalid(self.name, format_args!("{:?}", self.layout.dims()), expected));
         }
-        self.data(1)
+        self.data(1, &[DType::F32])
     }
 
     /// Returns the number of elements from one row to the next, for two dimensions.
@@ -141,51 +168,7 @@ impl<'a> Read<'a> {
     }
 }
 
-/// Integers on the device.
-pub(crate) enum Numbers<'a> {
-    Signed(CudaView<'a, i32>),
-    Unsigned(CudaView<'a, u32>),
-}
-
-impl Numbers<'_> {
-    pub fn integers(&self) -> Integers<'_> {
-        match self {
-            Numbers::Signed(data) => data.into(),
-            Numbers::Unsigned(data) => data.into(),
-        }
-    }
-}
-
-/// Returns a tensor's elements from its first element on.
-pub(crate) fn data<'a, T: CudaDType>((storage, layout): Stored<'a>) -> Result<CudaView<'a, T>> {
-    let all = storage.as_cuda_slice::<T>()?;
-    all.try_slice(layout.start_offset()..)
-        .ok_or_else(|| invalid("tensor", layout.start_offset(), "it must begin within its storage"))
-}
-
-/// Converts a tensor `[batch, seqlen, heads, head_dim]`. A varlen tensor `[rows, heads, head_dim]` becomes
-/// one batch.
-pub(crate) fn input<'a, T: Element>(
-    name: &'static str,
-    data: &'a CudaView<'_, T>,
-    layout: &Layout,
-    packed: bool,
-) -> Result<Input<'a, T>> {
-    let (shape, strides) = match (layout.dims(), layout.stride(), packed) {
-        (&[b, s, h, d], &[sb, ss, sh, sd], false) => ([b, s, h, d], [sb, ss, sh, sd]),
-        (&[s, h, d], &[ss, sh, sd], true) => ([1, s, h, d], [0, ss, sh, sd]),
-        (dims, ..) => {
-            let expected = match packed {
-                false => "it must be [batch, seqlen, heads, head_dim]",
-                true => "it must be [rows of all sequences, heads, head_dim]",
-            };
-            return Err(invalid(name, format_args!("{dims:?}"), expected));
-        }
-    };
-    Ok(Input::new(data, shape).strides(strides.map(|stride| stride as i64)))
-}
-
 /// Returns the error of a dtype that attention does not support.
-pub(crate) fn no_such_type(what: &str, dtype: candle::DType) -> candle::Error {
+pub(crate) fn no_such_type(what: &str, dtype: DType) -> candle::Error {
     unsupported(format_args!("{what} of {dtype:?}"), "flash-attn takes f16 and bf16")
 }

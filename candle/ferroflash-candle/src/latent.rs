@@ -1,5 +1,5 @@
 //! The latent cache (MLA) of one layer.
-use crate::append_latent::{append_latent, append_latent_rotary};
+use crate::append::{append_latent, append_latent_rotary};
 use crate::attend::{Attend, both};
 use crate::errors::invalid;
 use crate::inputs::no_such_type;

@@ -22,8 +22,6 @@
 //! 8 elements; the last stride is 1.
 #![forbid(unsafe_code)]
 mod append;
-mod append_latent;
-mod append_rotary;
 mod attend;
 mod cache;
 mod dense;
@@ -43,9 +41,7 @@ mod step;
 mod variants;
 mod varlen;
 
-pub use append::{CacheScales, append};
-pub use append_latent::{append_latent, append_latent_rotary};
-pub use append_rotary::append_rotary;
+pub use append::{CacheScales, append, append_latent, append_latent_rotary, append_rotary};
 pub use attend::Attend;
 pub use cache::KvCache;
 pub use dense::*;

@@ -1,44 +1,87 @@
 //! Merges attention over two sets of keys into attention over all keys. A merge also adds attention sinks for
 //! kernels without sinks.
-use crate::attend::{Outputs, both, device, run, stored};
-use crate::errors::{invalid, refused};
+use crate::attend::{Attend, Outputs, both, device, run, stored};
+use crate::errors::{invalid, refused, unsupported};
+use crate::extras::Reads;
 use crate::here::{Here, lock};
-use crate::inputs::{Read, Stored, data, input, no_such_type};
+use crate::inputs::{Read, Stored, input, no_such_type};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, CudaView};
-use candle::{DType, Result, Tensor};
+use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};
+use candle::{CudaDevice, DType, Result, Shape, Tensor};
 use ferroflash::Error;
-use ferroflash::cudarc::{
-    Element, FlashAttention, Inputs, Memory, Number, State, Tensor as Input, TensorMut,
-};
+use ferroflash::cudarc::{Element, FlashAttention, Inputs, Slice, State, Tensor as Input, TensorMut};
+use ferroflash::request::Sinks;
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Computes attention, with sinks `[heads]` if given. A kernel that supports sinks adds them; otherwise a
-/// merge adds them.
-pub(crate) fn compute<T: Element, C: Number>(
-    here: &Here,
-    stream: &Arc<CudaStream>,
-    inputs: &Inputs<'_, T, C>,
-    sinks: Option<&CudaView<'_, f32>>,
+/// O and LSE.
+type Results<T> = (CudaSlice<T>, Option<CudaSlice<f32>>);
+
+/// Computes attention of `inputs` with the options of `attend`, on at most `max_k` keys per sequence.
+pub(crate) fn compute(
+    device: &CudaDevice,
+    inputs: Inputs<'_>,
+    attend: &Attend,
+    max_k: usize,
     with_lse: bool,
-    shape: [usize; 4],
-) -> Result<(CudaSlice<T>, Option<CudaSlice<f32>>)> {
+    packed: bool,
+) -> Result<Outputs> {
+    let extras = Reads::of(attend);
+    let tables = extras.tables()?;
+    let inputs = inputs.shorter().mask(attend.mask(max_k)).scale(attend.softmax_scale).softcap(attend.cap());
+    let inputs = extras.give(inputs, &tables)?;
+    let sinks = extras.sinks(inputs.q.shape[2])?;
+    match inputs.q.dtype {
+        ferroflash::DType::F16 => outputs::<f16>(device, &inputs, sinks, with_lse, packed),
+        ferroflash::DType::Bf16 => outputs::<bf16>(device, &inputs, sinks, with_lse, packed),
+        other => {
+            Err(unsupported(format_args!("queries of {}", other.name()), "flash-attn takes f16 and bf16"))
+        }
+    }
+}
+
+fn outputs<T: Element + CudaDType>(
+    device: &CudaDevice,
+    inputs: &Inputs<'_>,
+    sinks: Option<Sinks<Slice<'_>>>,
+    with_lse: bool,
+    packed: bool,
+) -> Result<Outputs> {
+    let stream = device.cuda_stream();
+    let (o, lse) = with_sinks_if::<T>(&stream, inputs, sinks, with_lse)?;
+    let [batch, rows, heads, columns] = inputs.o.shape;
+    let (shape, lse_shape): (Shape, Shape) = match packed {
+        true => ((rows, heads, columns).into(), (heads, rows).into()),
+        false => ((batch, rows, heads, columns).into(), (batch, heads, rows).into()),
+    };
+    let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), lse_shape));
+    Ok(Outputs { o: stored(o, device), shape, lse })
+}
+
+/// Computes attention, with sinks if given. A kernel that supports sinks adds them; otherwise a merge adds
+/// them.
+fn with_sinks_if<T: Element>(
+    stream: &Arc<CudaStream>,
+    inputs: &Inputs<'_>,
+    sinks: Option<Sinks<Slice<'_>>>,
+    with_lse: bool,
+) -> Result<Results<T>> {
+    let here = Here::of(stream)?;
     let (attention, scratch) = (&here.attention, here.scratch(stream));
     let mut scratch = lock(&scratch);
-    let mut run = |inputs: &Inputs<'_, T, C>, with_lse: bool| {
+    let mut run = |inputs: &Inputs<'_>, with_lse: bool| {
         if with_lse {
-            let (o, lse) = attention.attend_with_lse(stream, inputs, &mut scratch)?;
+            let (o, lse) = attention.attend_with_lse::<T>(stream, inputs, &mut scratch)?;
             Ok((o, Some(lse)))
         } else {
             Ok((attention.attend(stream, inputs, &mut scratch)?, None))
         }
     };
     let Some(sinks) = sinks else { return run(inputs, with_lse).map_err(refused) };
-    match run(&inputs.sinks(sinks), with_lse) {
+    match run(&inputs.shorter().sinks(sinks), with_lse) {
         Err(Error::Unsupported { .. }) => match run(inputs, true).map_err(refused)? {
-            (o, Some(lse)) => with_sinks(attention, stream, (o, lse), sinks, shape),
+            (o, Some(lse)) => with_sinks(attention, stream, (o, lse), sinks, inputs.o.shape),
             outputs => Ok(outputs),
         },
         outcome => outcome.map_err(refused),
@@ -50,13 +93,13 @@ fn with_sinks<T: Element>(
     attention: &FlashAttention,
     stream: &Arc<CudaStream>,
     (o, lse): (CudaSlice<T>, CudaSlice<f32>),
-    sinks: &impl Memory<f32>,
+    sinks: Sinks<Slice<'_>>,
     shape: [usize; 4],
-) -> Result<(CudaSlice<T>, Option<CudaSlice<f32>>)> {
+) -> Result<Results<T>> {
     let mut merged = zeros::<T>(stream, o.len())?;
     let mut sums = zeros::<f32>(stream, lse.len())?;
-    let states = [State::new(Input::new(&o, shape), &lse)];
-    let output = TensorMut::new(&mut merged, shape);
+    let states = [State::of(Input::of(&o, shape), Slice::new(&lse))];
+    let output = TensorMut::of(&mut merged, shape);
     attention.merge(stream, &states, Some(sinks), output, Some(&mut sums)).map_err(refused)?;
     Ok((merged, Some(sums)))
 }
@@ -91,25 +134,22 @@ pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Te
     })?)
 }
 
-fn two<T: Element + CudaDType>([a, b]: [Stored<'_>; 2], lse: [&Tensor; 2]) -> Result<Outputs> {
-    let device = device(a);
+fn two<T: Element + CudaDType>(states: [Stored<'_>; 2], lse: [&Tensor; 2]) -> Result<Outputs> {
+    let device = device(states[0]);
     let stream = device.cuda_stream();
-    let here = Here::of(&stream)?;
-    let (dims, packed) = (a.1.dims(), a.1.dims().len() == 3);
-    let (a_data, b_data) = (data::<T>(a)?, data::<T>(b)?);
-    let [a_lse, b_lse] = lse.map(|lse| Read::of("lse", lse));
-    let (a_lse, b_lse) = (a_lse.data::<f32>(lse[0].rank())?, b_lse.data::<f32>(lse[1].rank())?);
-    let states = [
-        State::new(input("o", &a_data, a.1, packed)?, &a_lse),
-        State::new(input("o", &b_data, b.1, packed)?, &b_lse),
+    let packed = states[0].1.dims().len() == 3;
+    let reads = lse.map(|lse| Read::of("lse", lse));
+    let state = [
+        State::of(input("o", states[0], packed)?, reads[0].data(lse[0].rank(), &[DType::F32])?),
+        State::of(input("o", states[1], packed)?, reads[1].data(lse[1].rank(), &[DType::F32])?),
     ];
-    let (elements, values) = (dims.iter().product(), lse[0].elem_count());
-    let (mut o, mut sums) = (zeros::<T>(&stream, elements)?, zeros::<f32>(&stream, values)?);
-    let shape = if packed { [1, dims[0], dims[1], dims[2]] } else { [dims[0], dims[1], dims[2], dims[3]] };
-    let output = TensorMut::new(&mut o, shape);
-    here.attention.merge(&stream, &states, None, output, Some(&mut sums)).map_err(refused)?;
+    let shape = state[0].o.shape;
+    let (mut o, mut sums) =
+        (zeros::<T>(&stream, shape.iter().product())?, zeros::<f32>(&stream, lse[0].elem_count())?);
+    let output = TensorMut::of(&mut o, shape);
+    Here::of(&stream)?.attention.merge(&stream, &state, None, output, Some(&mut sums)).map_err(refused)?;
     let lse = Some((stored(sums, device), lse[0].shape().clone()));
-    Ok(Outputs { o: stored(o, device), shape: a.1.shape().clone(), lse })
+    Ok(Outputs { o: stored(o, device), shape: states[0].1.shape().clone(), lse })
 }
 
 fn zeros<T: ferroflash::cudarc::Number>(stream: &Arc<CudaStream>, elements: usize) -> Result<CudaSlice<T>> {

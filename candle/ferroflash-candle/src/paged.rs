@@ -1,17 +1,13 @@
 //! Attention on a paged KV cache of the caller.
 use crate::append::CacheScales;
-use crate::attend::{Attend, Outputs, both, device, run, stored};
+use crate::attend::{Attend, Outputs, both, device, run};
 use crate::errors::invalid;
-use crate::extras::Reads;
-use crate::here::Here;
-use crate::inputs::{CacheNumber, Read, Stored, data, input, no_such_type};
+use crate::inputs::{Read, Stored, input};
 use crate::merge::compute;
-use candle::backend::BackendStorage;
-use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::CudaView;
-use candle::{DType, Result, Shape, Tensor};
-use ferroflash::cudarc::{Cache, Element, Inputs, Number, Pages, PerHead, Scale};
-use half::{bf16, f16};
+use candle::{Result, Tensor};
+use ferroflash::DType;
+use ferroflash::cudarc::{Cache, Inputs, Pages};
+use ferroflash::request::{self, KvScale, SharedPrefixes, TokenScales, VarlenQueries};
 
 /// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid
 /// lengths and indices give wrong results, but no invalid memory access.
@@ -142,117 +138,59 @@ impl<'a> PagedKv<'a> {
         attend: &Attend,
         lse: bool,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        run([q, self.keys, self.values], |inputs| match (inputs[0].0.dtype(), inputs[1].0.dtype()) {
-            (DType::F16, DType::U8) if self.token_scales.is_some() => {
-                self.on::<f16, i8>(inputs, queries, attend, lse)
-            }
-            (DType::BF16, DType::U8) if self.token_scales.is_some() => {
-                self.on::<bf16, i8>(inputs, queries, attend, lse)
-            }
-            (DType::F16, DType::U8) => self.on::<f16, u8>(inputs, queries, attend, lse),
-            (DType::BF16, DType::U8) => self.on::<bf16, u8>(inputs, queries, attend, lse),
-            (DType::F16, _) => self.on::<f16, f16>(inputs, queries, attend, lse),
-            (DType::BF16, _) => self.on::<bf16, bf16>(inputs, queries, attend, lse),
-            (other, _) => Err(no_such_type("queries", other)),
-        })
+        run([q, self.keys, self.values], |inputs| self.on(inputs, queries, attend, lse))
     }
 
-    fn on<T: Element + CudaDType, C: CacheNumber>(
+    fn on(
         &self,
         [q, k, v]: [Stored<'_>; 3],
         queries: Queries<'_>,
         attend: &Attend,
-        with_lse: bool,
+        lse: bool,
     ) -> Result<Outputs> {
-        let device = device(q);
-        let stream = device.cuda_stream();
-        let here = Here::of(&stream)?;
-        let q_data = data::<T>(q)?;
-        let (k_data, v_data) = (C::view(&data::<C::Stored>(k)?), C::view(&data::<C::Stored>(v)?));
         let packed = matches!(queries, Queries::Packed { .. });
-        let tensor = input("q", &q_data, q.1, packed)?;
-        let heads = q.1.dims()[q.1.dims().len() - 2];
-        let (mut pages, page, columns) = pages(k, v, [&k_data, &v_data])?;
+        let (device, q) = (device(q), input("q", q, packed)?);
+        let mut pages = pages(k, v)?;
+        let (page, heads) = (pages.keys.shape[1], pages.keys.shape[2]);
         if let Some(CacheScales { keys, values }) = self.scales {
-            pages = pages.scales(Scale::Value(keys), Scale::Value(values));
+            pages = pages.scales(KvScale::Value(keys), KvScale::Value(values));
         }
-        let names = ["k_scale", "v_scale"];
-        let of_rows = self.token_scales.map(|[k, v]| [Read::of(names[0], k), Read::of(names[1], v)]);
-        let of_rows = match &of_rows {
-            Some([k, v]) => Some([k.contiguous()?, v.contiguous()?]),
-            None => None,
-        };
+        let of_rows = self.token_scales.map(|[k, v]| [Read::of("k_scale", k), Read::of("v_scale", v)]);
         if let Some([k, v]) = &of_rows {
-            pages = pages.token_scales(k, v);
+            (pages.keys.dtype, pages.values.dtype) = (DType::Int8, DType::Int8);
+            let of = |scales| KvScale::Tokens(TokenScales::contiguous(scales, u64::MAX, heads));
+            pages = pages.scales(of(k.contiguous()?), of(v.contiguous()?));
         }
         let (table, lengths) = (Read::of("block_table", self.block_table), Read::of("lengths", self.lengths));
-        let table_columns = table.shape().dims2()?.1;
-        let (entries, lengths) = (table.numbers(2)?, lengths.numbers(1)?);
-        let max_k = self.max_seqlen_k.unwrap_or(usize::MAX).min(table_columns * page);
-        let cache = Cache::paged(pages, entries.integers(), table_columns, lengths.integers());
+        let columns = table.shape().dims2()?.1;
+        let max_k = self.max_seqlen_k.unwrap_or(usize::MAX).min(columns * page);
+        let cache = Cache::paged(pages, table.numbers(2)?, columns, lengths.numbers(1)?);
         let cache = cache.table_stride(table.row_stride()).max_k(max_k);
-        let mut request = Inputs::cached(tensor, cache)
-            .mask(attend.mask(max_k))
-            .scale(attend.softmax_scale)
-            .softcap(attend.cap());
+        let mut inputs = Inputs::of_cache(q, cache);
 
         let (starts, max) = match queries {
             Queries::Even => (None, 0),
             Queries::Packed { seqlens, max } => (Some(Read::of("seqlens_q", seqlens)), max),
         };
-        let starts = starts.as_ref().map(|read| read.numbers(1)).transpose()?;
         if let Some(starts) = &starts {
-            request = request.varlen_queries(starts.integers(), max);
+            let sequences = starts.shape().elem_count().saturating_sub(1);
+            let queries = VarlenQueries::new(sequences, starts.numbers(1)?, max);
+            inputs = inputs.queries(request::Queries::Varlen(queries));
         }
         let rest = self.shared_prefixes.map(|shared| (shared, Read::of("shared_prefixes.rest", shared.rest)));
-        let rest = rest.as_ref().map(|(shared, read)| Ok::<_, candle::Error>((shared, read.numbers(1)?)));
-        let rest = rest.transpose()?;
-        if let Some((shared, rest)) = &rest {
-            request = request.shared_prefixes(shared.groups, shared.pages, rest.integers());
+        if let Some((SharedPages { groups, pages, .. }, rest)) = &rest {
+            inputs = inputs.shared_prefixes(SharedPrefixes::equal(*groups, *pages, rest.numbers(1)?));
         }
-        let slopes = attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes));
-        let slopes = slopes.as_ref().map(|read| read.per_head(heads)).transpose()?;
-        if let Some(slopes) = &slopes {
-            request = request.alibi(PerHead::new(slopes));
-        }
-        let sinks = attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks));
-        let sinks = sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
-        let extras = Reads::of(attend);
-        let extras = extras.views()?;
-        let tables = extras.tables();
-        let request = extras.give(request, &tables);
-        let dims = q.1.dims();
-        let [batch, rows] = if packed { [1, dims[0]] } else { [dims[0], dims[1]] };
-        let whole = [batch, rows, heads, columns];
-        let (o, lse) = compute(&here, &stream, &request, sinks.as_ref(), with_lse, whole)?;
-        let lse_shape: Shape = if packed { (heads, rows).into() } else { (batch, heads, rows).into() };
-        let lse = lse.filter(|_| with_lse).map(|lse| (stored(lse, device), lse_shape));
-        let shape = [&dims[..dims.len() - 1], &[columns]].concat().into();
-        Ok(Outputs { o: stored(o, device), shape, lse })
+        compute(device, inputs, attend, max_k, lse, packed)
     }
 }
 
-/// Returns pages, and the numbers of keys per page and of columns of a value. Values in the memory of keys
-/// are a latent cache's.
-fn pages<'a, C: Number>(
-    (k, k_layout): Stored<'_>,
-    (v, v_layout): Stored<'_>,
-    [k_data, v_data]: [&'a CudaView<'a, C>; 2],
-) -> Result<(Pages<'a, C>, usize, usize)> {
-    let [(pages, page, heads, head_dim), of_values] = [k_layout.shape().dims4()?, v_layout.shape().dims4()?];
-    let (shape, columns) = ([pages, page, heads, head_dim], of_values.3);
-    if (of_values.0, of_values.1, of_values.2) != (pages, page, heads) {
-        let expected = format_args!("[{pages}, {page}, {heads}, ..], as k's, {shape:?}");
-        return Err(invalid("v.shape", format_args!("{:?}", v_layout.dims()), expected));
+/// Returns pages. Values in the memory of keys are a latent cache's.
+fn pages<'a>(k: Stored<'a>, v: Stored<'a>) -> Result<Pages<'a>> {
+    let [of_k, of_v] = [k, v].map(|(_, layout)| layout.dims());
+    if of_k.len() != 4 || of_v.len() != 4 || of_k[..3] != of_v[..3] {
+        let expected = format_args!("[pages, page, heads, ..], as k's, {of_k:?}");
+        return Err(invalid("v.shape", format_args!("{of_v:?}"), expected));
     }
-    let [k_strides, v_strides] = [k_layout, v_layout].map(|layout| {
-        let strides: [usize; 4] = layout.stride().try_into().unwrap_or_default();
-        strides.map(|stride| stride as i64)
-    });
-    let shares = std::ptr::eq(k, v) && k_layout.start_offset() == v_layout.start_offset();
-    let of = match shares && columns < head_dim && k_strides == v_strides {
-        true => Pages::latent(k_data, shape, columns).strides(k_strides),
-        false => Pages::new(k_data, v_data, shape).strides(k_strides).values(columns, v_strides),
-    };
-    Ok((of, page, columns))
+    Ok(Pages::new(input("k", k, false)?, input("v", v, false)?))
 }

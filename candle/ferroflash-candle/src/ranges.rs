@@ -2,7 +2,6 @@
 //! (`mm_prefix_ranges`).
 use crate::attend::{Attend, both};
 use crate::errors::{invalid, unsupported};
-use crate::inputs::data;
 use crate::merge::merge;
 use crate::paged::{PagedKv, Queries};
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
@@ -33,7 +32,7 @@ pub(crate) fn with_ranges(
         let reason = "the ranges cut sequences into parts with other queries and keys; use only one of both";
         return Err(unsupported(format_args!("mm_prefix_ranges beside {extra}"), reason));
     }
-    match attend.mask(kv.max_seqlen_k.unwrap_or(usize::MAX)) {
+    match attend.mask::<u64>(kv.max_seqlen_k.unwrap_or(usize::MAX)) {
         Mask::Causal if count > 0 => {}
         // With a full mask, every row already sees the keys of every range.
         Mask::Full | Mask::Causal => return kv.attend_varlen(q, seqlens_q, max_seqlen_q, attend),
@@ -108,8 +107,10 @@ impl CustomOp1 for Unsigned {
     }
 
     fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let all = data::<i32>((storage, layout))?;
-        let some = ferroflash::cudarc::unsigned(&all.slice(..layout.shape().elem_count()));
+        let all = storage.as_cuda_slice::<i32>()?;
+        let first = layout.start_offset();
+        let some = all.slice(first..first + layout.shape().elem_count());
+        let some = ferroflash::cudarc::unsigned(&some);
         let copy = storage.device.cuda_stream().clone_dtod(&some);
         let copy = copy.map_err(|e| candle::Error::Cuda(Box::new(e)).bt())?;
         Ok((CudaStorage::wrap_cuda_slice(copy, storage.device.clone()), layout.shape().clone()))

@@ -147,6 +147,26 @@ fn only_functions_of_the_header_are_exported() {
     assert!(foreign.is_empty() && names.len() >= 15, "{foreign:?} of {names:?}");
 }
 
+/// The texts of errors serve callers of every language: they name no path of the Rust library.
+#[test]
+fn errors_name_no_rust_path() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let files = std::fs::read_dir(folder.join("validate"))
+        .expect("a folder")
+        .map(|file| file.expect("a file").path());
+    let mut texts = 0;
+    for file in files.chain([folder.join("validate.rs")]) {
+        let source = std::fs::read_to_string(&file).expect("a file");
+        let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+        let code: Vec<_> = source.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        for text in code.join("\n").split('"').skip(1).step_by(2) {
+            texts += 1;
+            assert!(!text.contains("::"), "{}: {text}", file.display());
+        }
+    }
+    assert!(texts > 100, "{texts}");
+}
+
 #[test]
 fn it_runs_with_what_this_machine_has() {
     let output = run(&mut Command::new(compile("header-here")));

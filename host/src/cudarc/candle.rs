@@ -1,266 +1,132 @@
 //! candle-flash-attn's functions, with their names. A stream precedes their arguments.
 use super::attention::Inputs;
-use super::cache::Cache;
 use super::front::FlashAttention;
-use super::memory::{Element, Integers, Memory, Number, PerHead};
+use super::memory::{Element, Slice};
 use super::scratch::ScratchMemory;
-use super::tensor::Tensor;
+use super::views::{Cache, Integers, Tensor};
 use crate::Error;
-use crate::request::Mask;
+use crate::request::{AlibiSlopes, Mask, VarlenKeys, VarlenQueries};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
-fn causal_or_full(causal: bool) -> Mask {
+/// ALiBi slopes, one per head.
+type Slopes<'a> = AlibiSlopes<Slice<'a>>;
+
+fn causal_or_full<M>(causal: bool) -> Mask<M> {
     if causal { Mask::Causal } else { Mask::Full }
 }
 
-fn windowed(left: Option<u32>, right: Option<u32>) -> Mask {
-    Mask::Window { left, right }
+/// The inputs of varlen sequences.
+fn varlen<'a>(
+    [q, k, v]: [Tensor<'a>; 3],
+    [seqlens_q, seqlens_k]: [Integers<'a>; 2],
+    [max_seqlen_q, max_seqlen_k]: [usize; 2],
+) -> Inputs<'a> {
+    // An empty buffer means no sequence, which planning rejects.
+    let batch = seqlens_q.elements.saturating_sub(1) as usize;
+    let queries = VarlenQueries::new(batch, seqlens_q, max_seqlen_q);
+    Inputs::of_varlen(q, k, v, queries, VarlenKeys::new(seqlens_k, max_seqlen_k))
 }
 
-impl FlashAttention {
+/// Declares functions of Q, K, V and further arguments, from their inputs without mask and scale, and from
+/// the setters.
+macro_rules! functions {
+    ($($(#[$about:meta])* $name:ident($q:ident, $k:ident, $v:ident $(, $argument:ident: $type:ty)*)
+        = $inputs:expr;)*) => {
+        impl FlashAttention {
+            $($(#[$about])*
+            ///
+            /// # Errors
+            /// Returns the errors of [`FlashAttention::attend`].
+            #[allow(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+            pub fn $name<'a, T: Element>(
+                &self,
+                stream: &Arc<CudaStream>,
+                $q: Tensor<'a>,
+                $k: Tensor<'a>,
+                $v: Tensor<'a>,
+                $($argument: $type),*
+            ) -> Result<CudaSlice<T>, Error> {
+                self.attend_alone(stream, &$inputs)
+            })*
+        }
+    };
+}
+functions! {
     /// Computes `o = softmax(softmax_scale * q kᵀ) v` on `stream` and returns `o`, contiguous and of the
     /// shape of `q`. `causal` is aligned bottom-right.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    pub fn flash_attn<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        softmax_scale: f32,
-        causal: bool,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::dense(q, k, v).scale(softmax_scale).mask(causal_or_full(causal));
-        self.attend_alone(stream, &inputs)
-    }
+    flash_attn(q, k, v, softmax_scale: f32, causal: bool) =
+        Inputs::of(q, k, v).scale(softmax_scale).mask(causal_or_full(causal));
 
     /// Computes [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from
-    /// `window_size_left` before its position to `window_size_right` after it, both inclusive. `None` is
-    /// unbounded.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_windowed<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        softmax_scale: f32,
-        window_size_left: Option<u32>,
-        window_size_right: Option<u32>,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs =
-            Inputs::dense(q, k, v).scale(softmax_scale).mask(windowed(window_size_left, window_size_right));
-        self.attend_alone(stream, &inputs)
-    }
+    /// `left` before its position to `right` after it, both inclusive. `None` is unbounded.
+    flash_attn_windowed(q, k, v, softmax_scale: f32, left: Option<u32>, right: Option<u32>) =
+        Inputs::of(q, k, v).scale(softmax_scale).mask(Mask::Window { left, right });
 
     /// Computes [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_alibi<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        alibi_slopes: &'a impl Memory<f32>,
-        softmax_scale: f32,
-        causal: bool,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::dense(q, k, v)
-            .scale(softmax_scale)
-            .mask(causal_or_full(causal))
-            .alibi(PerHead::new(alibi_slopes));
-        self.attend_alone(stream, &inputs)
-    }
+    flash_attn_alibi(q, k, v, alibi_slopes: Slopes<'a>, softmax_scale: f32, causal: bool) =
+        Inputs::of(q, k, v).scale(softmax_scale).mask(causal_or_full(causal)).alibi(alibi_slopes);
 
     /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_alibi_windowed<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        alibi_slopes: &'a impl Memory<f32>,
-        softmax_scale: f32,
-        window_size_left: Option<u32>,
-        window_size_right: Option<u32>,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::dense(q, k, v)
-            .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right))
-            .alibi(PerHead::new(alibi_slopes));
-        self.attend_alone(stream, &inputs)
-    }
+    flash_attn_alibi_windowed(
+        q, k, v, alibi_slopes: Slopes<'a>, softmax_scale: f32, left: Option<u32>, right: Option<u32>
+    ) = Inputs::of(q, k, v).scale(softmax_scale).mask(Mask::Window { left, right }).alibi(alibi_slopes);
 
     /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_alibi_windowed_softcap<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        alibi_slopes: Option<PerHead<'a>>,
-        softmax_scale: f32,
-        window_size_left: Option<u32>,
-        window_size_right: Option<u32>,
-        softcap: f32,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::dense(q, k, v)
-            .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right))
-            .softcap(softcap);
-        self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
-    }
+    flash_attn_alibi_windowed_softcap(
+        q, k, v, alibi_slopes: Option<Slopes<'a>>, softmax_scale: f32, left: Option<u32>,
+        right: Option<u32>, softcap: f32
+    ) = alibi_slopes.into_iter().fold(
+        Inputs::of(q, k, v).scale(softmax_scale).mask(Mask::Window { left, right }).softcap(softcap),
+        Inputs::alibi
+    );
 
     /// Computes attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence
     /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where
     /// sequence `b + 1` begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is
     /// aligned bottom-right.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_varlen<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        seqlens_q: impl Into<Integers<'a>>,
-        seqlens_k: impl Into<Integers<'a>>,
-        max_seqlen_q: usize,
-        max_seqlen_k: usize,
-        softmax_scale: f32,
-        causal: bool,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
-            .scale(softmax_scale)
-            .mask(causal_or_full(causal));
-        self.attend_alone(stream, &inputs)
-    }
+    flash_attn_varlen(
+        q, k, v, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>, max_seqlen_q: usize, max_seqlen_k: usize,
+        softmax_scale: f32, causal: bool
+    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+        .scale(softmax_scale).mask(causal_or_full(causal));
 
-    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_varlen_windowed<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        seqlens_q: impl Into<Integers<'a>>,
-        seqlens_k: impl Into<Integers<'a>>,
-        max_seqlen_q: usize,
-        max_seqlen_k: usize,
-        softmax_scale: f32,
-        window_size_left: Option<u32>,
-        window_size_right: Option<u32>,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
-            .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right));
-        self.attend_alone(stream, &inputs)
-    }
+    /// Computes [`FlashAttention::flash_attn_varlen`] with a sliding window, as in
+    /// [`FlashAttention::flash_attn_windowed`].
+    flash_attn_varlen_windowed(
+        q, k, v, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>, max_seqlen_q: usize, max_seqlen_k: usize,
+        softmax_scale: f32, left: Option<u32>, right: Option<u32>
+    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+        .scale(softmax_scale).mask(Mask::Window { left, right });
 
     /// Computes [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_varlen_alibi<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        alibi_slopes: &'a impl Memory<f32>,
-        seqlens_q: impl Into<Integers<'a>>,
-        seqlens_k: impl Into<Integers<'a>>,
-        max_seqlen_q: usize,
-        max_seqlen_k: usize,
-        softmax_scale: f32,
-        causal: bool,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
-            .scale(softmax_scale)
-            .mask(causal_or_full(causal))
-            .alibi(PerHead::new(alibi_slopes));
-        self.attend_alone(stream, &inputs)
-    }
+    flash_attn_varlen_alibi(
+        q, k, v, alibi_slopes: Slopes<'a>, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>,
+        max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, causal: bool
+    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+        .scale(softmax_scale).mask(causal_or_full(causal)).alibi(alibi_slopes);
 
-    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_varlen_alibi_windowed<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        alibi_slopes: &'a impl Memory<f32>,
-        seqlens_q: impl Into<Integers<'a>>,
-        seqlens_k: impl Into<Integers<'a>>,
-        max_seqlen_q: usize,
-        max_seqlen_k: usize,
-        softmax_scale: f32,
-        window_size_left: Option<u32>,
-        window_size_right: Option<u32>,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
-            .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right))
-            .alibi(PerHead::new(alibi_slopes));
-        self.attend_alone(stream, &inputs)
-    }
+    /// Computes [`FlashAttention::flash_attn_varlen_windowed`] with ALiBi.
+    flash_attn_varlen_alibi_windowed(
+        q, k, v, alibi_slopes: Slopes<'a>, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>,
+        max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, left: Option<u32>, right: Option<u32>
+    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+        .scale(softmax_scale).mask(Mask::Window { left, right }).alibi(alibi_slopes);
 
-    /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::attend`].
-    #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-    pub fn flash_attn_varlen_alibi_windowed_softcap<'a, T: Element>(
-        &self,
-        stream: &Arc<CudaStream>,
-        q: Tensor<'a, T>,
-        k: Tensor<'a, T>,
-        v: Tensor<'a, T>,
-        alibi_slopes: Option<PerHead<'a>>,
-        seqlens_q: impl Into<Integers<'a>>,
-        seqlens_k: impl Into<Integers<'a>>,
-        max_seqlen_q: usize,
-        max_seqlen_k: usize,
-        softmax_scale: f32,
-        window_size_left: Option<u32>,
-        window_size_right: Option<u32>,
-        softcap: f32,
-    ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::varlen(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k)
-            .scale(softmax_scale)
-            .mask(windowed(window_size_left, window_size_right))
-            .softcap(softcap);
-        self.attend_alone(stream, &alibi_slopes.into_iter().fold(inputs, Inputs::alibi))
-    }
+    /// Computes [`FlashAttention::flash_attn_varlen_windowed`] with optional ALiBi slopes and softcap. A
+    /// softcap of 0 is off.
+    flash_attn_varlen_alibi_windowed_softcap(
+        q, k, v, alibi_slopes: Option<Slopes<'a>>, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>,
+        max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, left: Option<u32>, right: Option<u32>,
+        softcap: f32
+    ) = alibi_slopes.into_iter().fold(
+        varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+            .scale(softmax_scale).mask(Mask::Window { left, right }).softcap(softcap),
+        Inputs::alibi
+    );
+}
 
+impl FlashAttention {
     /// FlashAttention's `flash_attn_with_kvcache`: computes attention of queries `[batch, queries, heads,
     /// head_dim]` on a KV cache. `cache` replaces the arguments `k_cache`, `v_cache`, `cache_seqlens`,
     /// `cache_batch_idx` and `block_table`. Call [`FlashAttention::append`] first to write new keys and
@@ -268,16 +134,16 @@ impl FlashAttention {
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
-    pub fn flash_attn_with_kvcache<T: Element, C: Number>(
+    pub fn flash_attn_with_kvcache<T: Element>(
         &self,
         stream: &Arc<CudaStream>,
-        q: Tensor<'_, T>,
-        cache: Cache<'_, C>,
+        q: Tensor<'_>,
+        cache: Cache<'_>,
         softmax_scale: f32,
         causal: bool,
         scratch: &mut ScratchMemory,
     ) -> Result<CudaSlice<T>, Error> {
-        let inputs = Inputs::cached(q, cache).scale(softmax_scale).mask(causal_or_full(causal));
+        let inputs = Inputs::of_cache(q, cache).scale(softmax_scale).mask(causal_or_full(causal));
         self.attend(stream, &inputs, scratch)
     }
 }

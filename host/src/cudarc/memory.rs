@@ -1,19 +1,36 @@
-//! cudarc's memory in launches: element types, slices and views. Guards tell cudarc which stream used which
-//! slice.
+//! cudarc's memory in launches: slices without their element types, and guards, which tell cudarc which
+//! stream used which slice.
 use super::front::FlashAttention;
 use crate::plan::{PlanOf, Request};
-use crate::request::Index;
+use crate::request::Resolve;
 use crate::{DType, Error};
 use ::cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
-    ValidAsZeroBits,
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
+    SyncOnDrop, ValidAsZeroBits,
 };
 use std::ops::Range;
+use std::sync::Arc;
 
 mod sealed {
+    use super::*;
+
     pub trait Sealed {}
+
+    /// Memory without its element type.
+    pub trait Bytes {
+        fn bytes(&self) -> u64;
+        fn stream(&self) -> &Arc<CudaStream>;
+        /// Holds the memory for reading on a stream; returns its address.
+        fn read<'a>(&'a self, on: &'a CudaStream) -> (u64, SyncOnDrop<'a>);
+    }
+
+    pub trait BytesMut: Bytes {
+        /// Holds the memory for writing on a stream; returns its address.
+        fn write<'a>(&'a mut self, on: &'a CudaStream) -> (u64, SyncOnDrop<'a>);
+    }
 }
 use sealed::Sealed;
+use sealed::{Bytes, BytesMut};
 
 /// A number type in device memory: `half::f16`, `half::bf16`, `f32`, `u8` (an e4m3 byte), and `i8`. Requests
 /// check which of these types a tensor may have.
@@ -54,66 +71,51 @@ pub trait SlotNumber: DeviceRepr + Sealed {
     const WIDE: bool;
 }
 
-impl Sealed for i32 {}
-impl SlotNumber for i32 {
-    const WIDE: bool = false;
-}
+/// A type of lengths, page indices and offsets: `i32` or `u32`.
+pub trait Integer: SlotNumber {}
 
-impl Sealed for u32 {}
-impl SlotNumber for u32 {
-    const WIDE: bool = false;
+macro_rules! integers {
+    ($($type:ty: $wide:literal),*) => {
+        $(impl Sealed for $type {}
+        impl SlotNumber for $type {
+            const WIDE: bool = $wide;
+        })*
+    };
 }
-
-impl Sealed for i64 {}
-impl SlotNumber for i64 {
-    const WIDE: bool = true;
-}
+integers!(i32: false, u32: false, i64: true);
+impl Integer for i32 {}
+impl Integer for u32 {}
 
 /// Memory of an input: `CudaSlice`, `CudaView` or `CudaViewMut`. The trait is sealed, because only cudarc's
 /// own types guarantee correct addresses and lengths.
-pub trait Memory<T>: DevicePtr<T> + Sealed {}
+pub trait Memory<T>: Bytes {}
 
 /// Memory of an output: `CudaSlice` or `CudaViewMut`.
-pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed {}
+pub trait MemoryMut<T>: Memory<T> + BytesMut {}
 
 macro_rules! memory {
-    ($($trait:ident: $($name:ident $(<$life:lifetime>)?),*;)*) => {
-        $($(impl<T> $trait<T> for $name<$($life,)? T> {})*)*
-    };
-}
-impl<T> Sealed for CudaSlice<T> {}
-impl<T> Sealed for CudaView<'_, T> {}
-impl<T> Sealed for CudaViewMut<'_, T> {}
-memory! {
-    Memory: CudaSlice, CudaView<'_>, CudaViewMut<'_>;
-    MemoryMut: CudaSlice, CudaViewMut<'_>;
-}
-
-/// Lengths, page indices or sequence starts, `i32` or `u32` ([`Index`]). Call `into` on a reference to a
-/// slice or a view.
-#[derive(Clone, Copy)]
-#[must_use]
-pub struct Integers<'a>(Kind<'a>);
-
-#[derive(Clone, Copy)]
-enum Kind<'a> {
-    Signed(&'a dyn Memory<i32>),
-    Unsigned(&'a dyn Memory<u32>),
-}
-
-macro_rules! integers {
-    ($($kind:ident: $type:ty => $($memory:ty),*;)*) => {
-        $($(impl<'a> From<&'a $memory> for Integers<'a> {
-            fn from(data: &'a $memory) -> Self {
-                Integers(Kind::$kind(data))
+    ($($memory:ty),*; $($written:ty),*) => {
+        $(impl<T> Bytes for $memory {
+            fn bytes(&self) -> u64 {
+                self.num_bytes() as u64
             }
-        })*)*
+            fn stream(&self) -> &Arc<CudaStream> {
+                DeviceSlice::stream(self)
+            }
+            fn read<'a>(&'a self, on: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
+                self.device_ptr(on)
+            }
+        }
+        impl<T> Memory<T> for $memory {})*
+        $(impl<T> BytesMut for $written {
+            fn write<'a>(&'a mut self, on: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
+                self.device_ptr_mut(on)
+            }
+        }
+        impl<T> MemoryMut<T> for $written {})*
     };
 }
-integers! {
-    Signed: i32 => CudaSlice<i32>, CudaView<'_, i32>, CudaViewMut<'_, i32>;
-    Unsigned: u32 => CudaSlice<u32>, CudaView<'_, u32>, CudaViewMut<'_, u32>;
-}
+memory!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>; CudaSlice<T>, CudaViewMut<'_, T>);
 
 /// Returns the bits of `data` as `u32`, for code that has only `u32`. A negative integer becomes 2³¹ or more.
 pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
@@ -121,44 +123,87 @@ pub fn unsigned<'a>(data: &CudaView<'a, i32>) -> CudaView<'a, u32> {
     unsafe { data.transmute(data.len()) }.expect("equal count and size")
 }
 
-/// Returns the bytes of `data` as `i8`, for code that has only `u8`.
-pub fn signed<'a>(data: &CudaView<'a, u8>) -> CudaView<'a, i8> {
-    // SAFETY: both types have 8 bits, and each bit pattern is a valid value of both.
-    unsafe { data.transmute(data.len()) }.expect("equal count and size")
-}
-
-/// Returns the bytes of `data` as `i8`, for code that has only `u8`.
-pub fn signed_mut<'a>(data: &'a mut CudaViewMut<'_, u8>) -> CudaViewMut<'a, i8> {
-    let count = data.len();
-    // SAFETY: the reason above holds here too.
-    unsafe { data.transmute_mut(count) }.expect("equal count and size")
-}
-
-/// One f32 per head, or per sequence and head: ALiBi slopes, scales of a cache.
+/// Memory that a launch reads: a slice or a view of one, without its element type.
 #[derive(Clone, Copy)]
 #[must_use]
-pub struct PerHead<'a> {
-    pub(super) data: &'a dyn Memory<f32>,
-    pub(super) strides: [i64; 2],
+pub struct Slice<'a> {
+    /// `None` is the memory that the request names before this memory.
+    data: Option<&'a dyn Bytes>,
+    /// Number of bytes before its begin.
+    skipped: u64,
+    /// Number of bytes from its begin on, at most.
+    most: u64,
 }
 
-impl<'a> PerHead<'a> {
-    /// Returns numbers `[heads]`, which all sequences share.
-    pub fn new(data: &'a impl Memory<f32>) -> Self {
-        PerHead { data, strides: [0, 1] }
+impl<'a> Slice<'a> {
+    /// Names memory.
+    pub fn new<T>(data: &'a impl Memory<T>) -> Self {
+        Slice { data: Some(data), skipped: 0, most: u64::MAX }
     }
 
-    /// Sets the strides, in elements, from one sequence and from one head to the next. `[heads, 1]` is a
-    /// contiguous `[sequences][heads]`.
-    pub fn strides(self, strides: [i64; 2]) -> Self {
-        PerHead { strides, ..self }
+    /// Returns the memory without its first `bytes` bytes.
+    pub(super) fn without(self, bytes: u64) -> Self {
+        Slice { skipped: self.skipped.saturating_add(bytes), ..self }
+    }
+
+    /// Returns the first `bytes` bytes of the memory.
+    pub fn first(self, bytes: u64) -> Self {
+        Slice { most: bytes, ..self }
+    }
+
+    /// Names the memory that the request names before this memory.
+    pub(super) const fn again() -> Self {
+        Slice { data: None, skipped: 0, most: u64::MAX }
     }
 }
+
+/// Memory that a launch writes: a slice or a view of one, without its element type.
+#[must_use]
+pub struct SliceMut<'a> {
+    /// `None` is the memory that the request names before this memory.
+    data: Option<&'a mut dyn BytesMut>,
+    /// Number of bytes before its begin.
+    skipped: u64,
+}
+
+impl<'a> SliceMut<'a> {
+    /// Names memory.
+    pub fn new<T>(data: &'a mut impl MemoryMut<T>) -> Self {
+        SliceMut { data: Some(data), skipped: 0 }
+    }
+
+    /// Names memory of any type.
+    pub(super) fn of(data: &'a mut dyn BytesMut) -> Self {
+        SliceMut { data: Some(data), skipped: 0 }
+    }
+
+    /// Names the memory that the request names before this memory, from a byte on.
+    pub(super) const fn again(skipped: u64) -> Self {
+        SliceMut { data: None, skipped }
+    }
+
+    /// Returns the memory without its first `bytes` bytes.
+    pub fn behind(self, bytes: u64) -> Self {
+        SliceMut { skipped: self.skipped.saturating_add(bytes), ..self }
+    }
+
+    /// Returns the memory for a shorter time.
+    pub fn shorter<'b>(self) -> SliceMut<'b>
+    where
+        'a: 'b,
+    {
+        let SliceMut { data, skipped } = self;
+        SliceMut { data: data.map(|data| data as &mut dyn BytesMut), skipped }
+    }
+}
+
+/// An address far from all buffers: the place of outputs without memory.
+const NOWHERE: u64 = 1 << 60;
 
 /// The slices of one launch, all of the launch's context. A guard holds a slice for a stream: when the guard
 /// is dropped, after the launch, cudarc records that the stream used the slice. There are at most `MOST`
 /// slices, because a launch allocates nothing.
-pub(super) struct StreamGuards<'a, const MOST: usize = 21> {
+pub(super) struct StreamGuards<'a, const MOST: usize = 26> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.
@@ -170,8 +215,8 @@ pub(super) struct StreamGuards<'a, const MOST: usize = 21> {
 /// A slice that is held for a stream.
 struct Held<'a> {
     _guard: SyncOnDrop<'a>,
-    /// The slice's bytes, if it is held for writing.
-    written: Option<Range<u64>>,
+    bytes: Range<u64>,
+    is_written: bool,
 }
 
 impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
@@ -182,36 +227,6 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
         Ok(StreamGuards { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
     }
 
-    /// Holds memory for reading; returns its address and number of elements.
-    pub fn read<T>(&mut self, name: &'static str, data: &'a dyn Memory<T>) -> Result<(u64, u64), Error> {
-        self.attention.is_here(name, data.stream())?;
-        let (address, guard) = data.device_ptr(self.stream);
-        self.keep(guard, None);
-        Ok((address, data.len() as u64))
-    }
-
-    /// Holds memory for writing; returns its address and number of elements.
-    pub fn write<T>(
-        &mut self,
-        name: &'static str,
-        data: &'a mut dyn MemoryMut<T>,
-    ) -> Result<(u64, u64), Error> {
-        self.attention.is_here(name, data.stream())?;
-        let (elements, bytes) = (data.len() as u64, data.num_bytes() as u64);
-        let (address, guard) = data.device_ptr_mut(self.stream);
-        self.keep(guard, Some(address..address + bytes));
-        Ok((address, elements))
-    }
-
-    /// Holds integers for reading.
-    pub fn integers(&mut self, name: &'static str, Integers(kind): Integers<'a>) -> Result<Index, Error> {
-        let (address, elements) = match kind {
-            Kind::Signed(data) => self.read(name, data)?,
-            Kind::Unsigned(data) => self.read(name, data)?,
-        };
-        Ok(Index::new(address, elements))
-    }
-
     /// Enqueues a plan.
     ///
     /// # Safety
@@ -219,15 +234,75 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
     ///   that the request names. These guards hold each buffer that the launch writes, for writing.
     /// - The request's counters are zeros.
     pub unsafe fn launch<R: Request>(&self, plan: &PlanOf<R>, request: &R) -> Result<(), Error> {
-        let written = || self.guards.iter().flatten().filter_map(|held| held.written.as_ref());
-        let is_held = |address: &u64| written().any(|bytes| bytes.contains(address));
+        let written = || self.guards.iter().flatten().filter(|held| held.is_written);
+        let is_held = |address: &u64| written().any(|held| held.bytes.contains(address));
         debug_assert!(request.written().iter().all(is_held), "an output is not held for writing");
         // SAFETY: the caller keeps the preconditions.
         unsafe { self.attention.launch(plan, request, self.stream) }
     }
 
-    fn keep(&mut self, guard: SyncOnDrop<'a>, written: Option<Range<u64>>) {
-        self.guards[self.count] = Some(Held { _guard: guard, written });
+    fn keep(&mut self, bytes: u64, (address, guard): (u64, SyncOnDrop<'a>), is_written: bool) {
+        let bytes = address..address + bytes;
+        self.guards[self.count] = Some(Held { _guard: guard, bytes, is_written });
         self.count += 1;
+    }
+
+    /// Returns the memory that the request has named last.
+    fn held(&self) -> Option<&Held<'a>> {
+        self.guards[..self.count].last().and_then(Option::as_ref)
+    }
+
+    /// Returns the address and the number of elements of the last memory, without its first bytes.
+    fn last(&self, skipped: u64, most: u64, element: u64) -> (u64, u64) {
+        let bytes = self.held().map_or(NOWHERE..NOWHERE, |held| held.bytes.clone());
+        let address = bytes.start.saturating_add(skipped);
+        (address, bytes.end.saturating_sub(address).min(most) / element)
+    }
+}
+
+impl<'t, 'a: 't, const MOST: usize> Resolve<Slice<'a>> for StreamGuards<'t, MOST> {
+    type Error = Error;
+
+    fn resolve(
+        &mut self,
+        field: &'static str,
+        Slice { data, skipped, most }: Slice<'a>,
+        element: u64,
+    ) -> Result<(u64, u64), Error> {
+        if let Some(data) = data {
+            self.attention.is_here(field, data.stream())?;
+            self.keep(data.bytes(), data.read(self.stream), false);
+        }
+        Ok(self.last(skipped, most, element))
+    }
+}
+
+impl<'t, 'a: 't, const MOST: usize> Resolve<SliceMut<'a>> for StreamGuards<'t, MOST> {
+    type Error = Error;
+
+    fn resolve(
+        &mut self,
+        field: &'static str,
+        SliceMut { data, skipped }: SliceMut<'a>,
+        element: u64,
+    ) -> Result<(u64, u64), Error> {
+        if let Some(data) = data {
+            self.attention.is_here(field, data.stream())?;
+            self.keep(data.bytes(), data.write(self.stream), true);
+        } else if !self.held().is_some_and(|held| held.is_written) {
+            // Safe code can take such a part of a request for another part, behind an input.
+            let expected = "this part belongs behind the keys of its pages; name its own memory";
+            return Err(Error::invalid(field, "memory of another part", expected));
+        }
+        Ok(self.last(skipped, u64::MAX, element))
+    }
+}
+
+/// An output that has no memory yet.
+impl<const MOST: usize> Resolve<()> for StreamGuards<'_, MOST> {
+    type Error = Error;
+
+    fn resolve(&mut self, _: &'static str, (): (), _: u64) -> Result<(u64, u64), Error> {
+        Ok((NOWHERE, u64::MAX))
     }
 }

@@ -20,9 +20,13 @@ impl Plans {
     pub fn of<D: Driver>(
         &self,
         attention: &Attention<D>,
-        request: &AttentionRequest<'static>,
+        request: &AttentionRequest<'_>,
     ) -> Result<Plan, Error> {
         let request = request.scratch(Scratch::Fastest);
+        // The key has no `config`.
+        if request.config.is_some() {
+            return attention.plan(&request);
+        }
         let key = request.anywhere();
         let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         {

@@ -1,9 +1,9 @@
 //! Scratch memory of launches.
 use super::front::{FlashAttention, refused};
-use super::memory::StreamGuards;
+use super::memory::{SliceMut, StreamGuards};
 use crate::Error;
 use crate::plan::ScratchBytes;
-use crate::request::{Counters, Scratch, Workspace};
+use crate::request::{Counters, Resolve, Scratch, Workspace};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
@@ -81,10 +81,11 @@ impl ScratchMemory {
         self.captured |= guards.capturing;
         let ScratchMemory { workspace, counters, .. } = self;
         let Some(workspace) = workspace else { return Ok(Scratch::None) };
-        let (address, bytes) = guards.write("scratch", workspace)?;
+        let (address, bytes) = guards.resolve("scratch", SliceMut::new(workspace), 1)?;
         let workspace = Workspace { address, bytes };
-        let counters = counters.as_mut().map(|counters| guards.write("scratch", counters)).transpose()?;
-        let counters = counters.map(|(address, count)| Counters { address, bytes: count * 4 });
+        let counters = counters.as_mut();
+        let counters = counters.map(|data| guards.resolve("scratch", SliceMut::new(data), 1)).transpose()?;
+        let counters = counters.map(|(address, bytes)| Counters { address, bytes });
         Ok(Scratch::Memory { workspace, counters })
     }
 

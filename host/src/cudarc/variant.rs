@@ -1,9 +1,8 @@
 //! Variants with tables in cudarc's slices.
-use super::memory::{Memory, StreamGuards};
+use super::memory::{Slice, StreamGuards};
 use crate::Error;
-use crate::request::AttentionRequest;
+use crate::request::{AttentionRequest, Memory, Resolve};
 use crate::variant::{Variant, WithVariant};
-use ::cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 use spec::{Integers, MaskMarker};
 use std::fmt;
 use std::sync::Arc;
@@ -11,46 +10,16 @@ use std::sync::Arc;
 /// Most tables of a variant.
 const MOST: usize = 4;
 
-/// A table of a variant's parameters: `i32`, `u32` or `f32`. Convert a reference to a slice or a view `into`
-/// it.
-#[derive(Clone, Copy)]
-#[must_use]
-pub struct Table<'a>(Kind<'a>);
-
-#[derive(Clone, Copy)]
-enum Kind<'a> {
-    Signed(&'a dyn Memory<i32>),
-    Unsigned(&'a dyn Memory<u32>),
-    Floats(&'a dyn Memory<f32>),
-}
-
-macro_rules! tables {
-    ($($kind:ident: $type:ty),*) => {$(
-        tables!(from $kind: CudaSlice<$type>, CudaView<'_, $type>, CudaViewMut<'_, $type>);
-    )*};
-    (from $kind:ident: $($memory:ty),*) => {$(
-        impl<'a> From<&'a $memory> for Table<'a> {
-            fn from(data: &'a $memory) -> Self {
-                Table(Kind::$kind(data))
-            }
-        }
-    )*};
-}
-tables!(Signed: i32, Unsigned: u32, Floats: f32);
-
-impl<'a> Table<'a> {
-    /// The words of the table, taken for a stream.
-    fn on<const GUARDS: usize>(self, guards: &mut StreamGuards<'a, GUARDS>) -> Result<Integers, Error> {
-        let (base, elements) = match self.0 {
-            Kind::Signed(data) => guards.read("variant.table", data)?,
-            Kind::Unsigned(data) => guards.read("variant.table", data)?,
-            Kind::Floats(data) => guards.read("variant.table", data)?,
-        };
-        // Kernels clamp indices to the table's elements, so a table has at least one.
-        match u32::try_from(elements) {
-            Ok(count) if count > 0 => Ok(Integers { base, count, reserved: 0 }),
-            _ => Err(Error::invalid("variant.table", elements, "a table has 1 to 2^32 - 1 elements")),
-        }
+/// Returns the words of a table, `i32`, `u32` or `f32`, held for a stream.
+fn words<'a, const GUARDS: usize>(
+    table: Slice<'a>,
+    guards: &mut StreamGuards<'a, GUARDS>,
+) -> Result<Integers, Error> {
+    let (base, elements) = guards.resolve("variant.table", table, 4)?;
+    // Kernels clamp indices to the table's elements, so a table has at least one.
+    match u32::try_from(elements) {
+        Ok(count) if count > 0 => Ok(Integers { base, count, reserved: 0 }),
+        _ => Err(Error::invalid("variant.table", elements, "a table has 1 to 2^32 - 1 elements")),
     }
 }
 
@@ -63,14 +32,14 @@ type Params = dyn Fn(&[Integers], &AttentionRequest<'_>) -> Result<WithVariant, 
 /// ```no_run
 /// # use cudarc::driver::{CudaSlice, CudaStream};
 /// # use ferroflash::Error;
-/// # use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Tensor};
+/// # use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Slice, Tensor};
 /// # use ferroflash::spec::{And, Causal, Scored, Sink, SinkParams};
 /// # use ferroflash::variant::Variant;
 /// # use half::f16;
 /// # use std::sync::Arc;
 /// # fn run(
 /// #     attention: &FlashAttention, stream: &Arc<CudaStream>, scratch: &mut ScratchMemory,
-/// #     q: Tensor<'_, f16>, kv: Tensor<'_, f16>, logits: &CudaSlice<f32>,
+/// #     q: Tensor<'_>, kv: Tensor<'_>, logits: &CudaSlice<f32>,
 /// #     variant: &'static Variant<Scored<Causal, Sink>>,
 /// # ) -> Result<(), Error> {
 /// // SAFETY: the build script compiled the kernels from these types. The functions load one logit per query
@@ -83,9 +52,9 @@ type Params = dyn Fn(&[Integers], &AttentionRequest<'_>) -> Result<WithVariant, 
 ///         _ => Err(Error::invalid("tables", tables.len(), "pass one table with a logit per query head")),
 ///     })
 /// };
-/// let tables = [logits.into()];
-/// let inputs = Inputs::dense(q, kv, kv).variant(&own, &tables);
-/// let o = attention.attend(stream, &inputs, scratch)?;
+/// let tables = [Slice::new(logits)];
+/// let inputs = Inputs::of(q, kv, kv).own(&own, &tables);
+/// let o = attention.attend::<f16>(stream, &inputs, scratch)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -113,7 +82,7 @@ impl OwnVariant {
     /// The variant with its parameters, whose tables are taken for a stream.
     pub(super) fn on<'a, const GUARDS: usize>(
         &self,
-        tables: &[Table<'a>],
+        tables: &[Slice<'a>],
         request: &AttentionRequest<'_>,
         guards: &mut StreamGuards<'a, GUARDS>,
     ) -> Result<WithVariant, Error> {
@@ -123,9 +92,17 @@ impl OwnVariant {
         }
         let mut words = [Integers { base: 0, count: 0, reserved: 0 }; MOST];
         for (words, table) in words.iter_mut().zip(tables) {
-            *words = table.on(guards)?;
+            *words = self::words(*table, guards)?;
         }
         (self.0)(&words[..tables.len()], request)
+    }
+}
+
+impl<'a> Memory for Slice<'a> {
+    type Variant = (&'a OwnVariant, &'a [Slice<'a>]);
+
+    fn behind(self, bytes: u64) -> Self {
+        self.without(bytes)
     }
 }
 

@@ -11,30 +11,30 @@ use super::{KvPages, Rotary, Slots, TensorView};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a description of a launch does nothing by itself; plan and launch it"]
 #[non_exhaustive]
-pub struct Append {
+pub struct Append<R = u64, W = R> {
     /// Keys of the tokens: `[1, tokens, heads, head_dim]`, f16 or bf16. The kernel ignores rows beyond the
     /// number of slots.
-    pub k: TensorView,
+    pub k: TensorView<R>,
     /// Values of the tokens, with the heads, head dim and dtype of `k`.
-    pub v: TensorView,
+    pub v: TensorView<R>,
     /// Output: the KV cache. Slots that no token names do not change.
-    pub pages: KvPages,
+    pub pages: KvPages<W>,
     /// One slot per token.
-    pub slots: Slots,
+    pub slots: Slots<R>,
     /// The rotation of `k` on its way into the KV cache, and of queries beside it. `None`: none.
-    pub rotary: Option<Rotary>,
+    pub rotary: Option<Rotary<R, W>>,
 }
 
-impl Append {
+impl<R: Copy, W> Append<R, W> {
     /// Creates a request that appends one token per slot.
-    pub const fn new(k: TensorView, v: TensorView, pages: KvPages, slots: Slots) -> Self {
+    pub const fn new(k: TensorView<R>, v: TensorView<R>, pages: KvPages<W>, slots: Slots<R>) -> Self {
         Append { k, v, pages, slots, rotary: None }
     }
 
     /// Creates a request that appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is
     /// `[1, tokens, heads, head_dim]`: the latent, then the rotated key, as in `pages`. `head_dim` is a
     /// multiple of 16.
-    pub const fn latent(rows: TensorView, pages: KvPages, slots: Slots) -> Self {
+    pub const fn latent(rows: TensorView<R>, pages: KvPages<W>, slots: Slots<R>) -> Self {
         let mut values = rows;
         values.shape[3] = pages.values.shape[3];
         Append { k: rows, v: values, pages, slots, rotary: None }
@@ -64,14 +64,16 @@ impl Append {
     /// # Ok(())
     /// # }
     /// ```
-    pub const fn rotary(mut self, rotary: Rotary) -> Self {
+    pub fn rotary(mut self, rotary: Rotary<R, W>) -> Self {
         self.rotary = Some(rotary);
         self
     }
+}
 
+impl Append {
     /// Returns an append to a latent cache in the form of an append of keys and values: the keys are the
     /// first half of each row, the values the second half. The rotation remains a rotation of whole rows.
-    pub(crate) const fn halves(&self) -> Self {
+    pub(crate) fn halves(&self) -> Self {
         let Append { k, pages, slots, rotary, .. } = *self;
         let (k, keys) = (halves(k), halves(pages.keys));
         let pages = KvPages { keys: keys[0], values: keys[1], scales: pages.scales };
@@ -80,11 +82,7 @@ impl Append {
 }
 
 /// Returns the two halves of a tensor's columns.
-const fn halves(mut first: TensorView) -> [TensorView; 2] {
+fn halves(mut first: TensorView) -> [TensorView; 2] {
     first.shape[3] /= 2;
-    let mut second = first;
-    let columns = first.shape[3] as u64;
-    second.address = first.address.wrapping_add(columns.wrapping_mul(first.element_bytes()));
-    second.elements = first.elements.saturating_sub(columns);
-    [first, second]
+    [first, first.behind(first.shape[3] as u64)]
 }

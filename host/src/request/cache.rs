@@ -5,23 +5,23 @@ use super::{Index, TensorView};
 /// `slots[t] % page` of page `slots[t] / page`. The kernel skips a slot that is negative or that the KV cache
 /// lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slots {
+pub struct Slots<M = u64> {
     /// Device address. A multiple of 4, or of 8 if `wide`.
-    pub address: u64,
+    pub address: M,
     /// Number of elements.
     pub elements: u64,
     /// Whether slots are i64 instead of i32.
     pub wide: bool,
 }
 
-impl Slots {
+impl<M> Slots<M> {
     /// Creates slots: `elements` i32 from `address` on.
-    pub const fn i32(address: u64, elements: u64) -> Self {
+    pub const fn i32(address: M, elements: u64) -> Self {
         Slots { address, elements, wide: false }
     }
 
     /// Creates slots: `elements` i64 from `address` on.
-    pub const fn i64(address: u64, elements: u64) -> Self {
+    pub const fn i64(address: M, elements: u64) -> Self {
         Slots { address, elements, wide: true }
     }
 }
@@ -29,7 +29,7 @@ impl Slots {
 /// The scale of an e4m3 KV cache, or the scales of an int8 KV cache. A key or value is the stored number
 /// times the scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum KvScale {
+pub enum KvScale<M = u64> {
     /// A scale of 1.
     #[default]
     One,
@@ -38,7 +38,7 @@ pub enum KvScale {
     /// Scales in device memory, as f32.
     Device {
         /// Device address. A multiple of 4.
-        address: u64,
+        address: M,
         /// Number of elements.
         elements: u64,
         /// Distance in elements from one sequence to the next sequence, and from one key head to the next key
@@ -46,30 +46,30 @@ pub enum KvScale {
         strides: [i64; 2],
     },
     /// One scale for each row and key head, of an int8 KV cache. No other KV cache has such scales.
-    Tokens(TokenScales),
+    Tokens(TokenScales<M>),
 }
 
 /// The scales of an int8 KV cache: one f32 for each row (token) and key head, in device memory. A key or
 /// value is the stored integer times its row's scale, which is 0 or more. Slot `i` of all pages is row `i %
 /// page` of page `i / page`, and has its scale `i * strides[0]` elements behind the first slot's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenScales {
+pub struct TokenScales<M = u64> {
     /// Device address. A multiple of 4.
-    pub address: u64,
+    pub address: M,
     /// Number of elements.
     pub elements: u64,
     /// Distance in elements from one slot to the next slot, and from one key head to the next key head.
     pub strides: [i64; 2],
 }
 
-impl TokenScales {
+impl<M> TokenScales<M> {
     /// Creates contiguous scales, `[pages, page, heads]`, of which memory has `elements`.
-    pub const fn contiguous(address: u64, elements: u64, heads: usize) -> Self {
+    pub const fn contiguous(address: M, elements: u64, heads: usize) -> Self {
         TokenScales { address, elements, strides: [heads as i64, 1] }
     }
 
     /// Creates scales with these distances in elements: from slot to slot, and from head to head.
-    pub const fn new(address: u64, elements: u64, strides: [i64; 2]) -> Self {
+    pub const fn new(address: M, elements: u64, strides: [i64; 2]) -> Self {
         TokenScales { address, elements, strides }
     }
 }
@@ -91,21 +91,43 @@ impl TokenScales {
 /// docs/performance-log.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct KvPages {
+pub struct KvPages<M = u64> {
     /// Keys.
-    pub keys: TensorView,
+    pub keys: TensorView<M>,
     /// Values.
-    pub values: TensorView,
+    pub values: TensorView<M>,
     /// Scales of keys and of values.
-    pub scales: [KvScale; 2],
+    pub scales: [KvScale<M>; 2],
 }
 
-impl KvPages {
+impl<M> KvPages<M> {
     /// Creates pages with scales of 1.
-    pub const fn new(keys: TensorView, values: TensorView) -> Self {
-        KvPages { keys, values, scales: [KvScale::One; 2] }
+    pub const fn new(keys: TensorView<M>, values: TensorView<M>) -> Self {
+        KvPages { keys, values, scales: [KvScale::One, KvScale::One] }
     }
 
+    /// Whether one index addresses keys and values.
+    pub(crate) fn has_equal_strides(&self) -> bool {
+        let KvPages { keys, values, .. } = self;
+        (0..3).all(|dim| keys.shape[dim] == 1 || keys.strides[dim] == values.strides[dim])
+    }
+
+    /// Sets the strides of keys and of values, in elements: from one page, key, head and column to the next.
+    #[must_use]
+    pub const fn strides(mut self, strides: [i64; 4]) -> Self {
+        (self.keys.strides, self.values.strides) = (strides, strides);
+        self
+    }
+
+    /// Sets the scales of an e4m3 or int8 KV cache.
+    #[must_use]
+    pub fn scales(mut self, keys: KvScale<M>, values: KvScale<M>) -> Self {
+        self.scales = [keys, values];
+        self
+    }
+}
+
+impl<M: Copy> KvPages<M> {
     /// Creates pages of an int8 KV cache: keys and values are [`DType::Int8`](crate::DType::Int8), and each
     /// row of a head has a scale. [`Append`](crate::request::Append) writes the integers and the scales:
     ///
@@ -114,7 +136,12 @@ impl KvPages {
     /// | of numbers | the largest magnitude / 127, in f32 | `x / scale`, rounded to nearest even, at most 127 in magnitude |
     /// | of zeros | 0 | 0 |
     /// | with an infinity or a NaN | NaN: attention to this row is NaN, as with a 16-bit cache | 0 |
-    pub const fn int8(keys: TensorView, values: TensorView, k: TokenScales, v: TokenScales) -> Self {
+    pub const fn int8(
+        keys: TensorView<M>,
+        values: TensorView<M>,
+        k: TokenScales<M>,
+        v: TokenScales<M>,
+    ) -> Self {
         KvPages { keys, values, scales: [KvScale::Tokens(k), KvScale::Tokens(v)] }
     }
 
@@ -156,47 +183,36 @@ impl KvPages {
     /// # Ok(())
     /// # }
     /// ```
-    pub const fn latent(rows: TensorView, head_dim_v: usize) -> Self {
+    pub const fn latent(rows: TensorView<M>, head_dim_v: usize) -> Self {
         let mut values = rows;
         values.shape[3] = head_dim_v;
         Self::new(rows, values)
     }
+}
 
+impl KvPages {
     /// Returns the number of columns of a latent cache's values. Returns `None` if keys and values have equal
     /// numbers of columns, or lie in different memory.
     pub const fn latent_columns(&self) -> Option<usize> {
         let [keys, values] = [self.keys.shape[3], self.values.shape[3]];
         if self.keys.address == self.values.address && values < keys { Some(values) } else { None }
     }
-
-    /// Whether one index addresses keys and values.
-    pub(crate) fn has_equal_strides(&self) -> bool {
-        let KvPages { keys, values, .. } = self;
-        (0..3).all(|dim| keys.shape[dim] == 1 || keys.strides[dim] == values.strides[dim])
-    }
-
-    /// Sets the scales of an e4m3 or int8 KV cache.
-    #[must_use]
-    pub const fn scales(mut self, keys: KvScale, values: KvScale) -> Self {
-        self.scales = [keys, values];
-        self
-    }
 }
 
 /// The assignment of pages to sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Paged {
+pub enum Paged<M = u64> {
     /// One page per sequence. Each page has room for the longest sequence.
     Dense {
         /// The page of each sequence (`cache_batch_idx`); by default sequence `b` is page `b`.
-        rows: Option<Index>,
+        rows: Option<Index<M>>,
     },
     /// The block table: one row of page indices per sequence. Key `j` of sequence `b` is in page
     /// `entries[b * stride + j / page]`. Entries behind a sequence's last page do not matter.
     Table {
         /// The page indices.
-        entries: Index,
+        entries: Index<M>,
         /// Entries per row.
         columns: usize,
         /// Number of entries from one row to the next row: `columns` or more, unless there is one sequence.
@@ -208,35 +224,35 @@ pub enum Paged {
 /// within the bounds that the host states here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct KvCache {
+pub struct KvCache<M = u64> {
     /// Keys and values.
-    pub pages: KvPages,
+    pub pages: KvPages<M>,
     /// The assignment of pages to sequences.
-    pub paged: Paged,
+    pub paged: Paged<M>,
     /// Keys of each sequence, including this step's. The kernel clamps them to 0..=`max_k`.
-    pub lengths: Index,
+    pub lengths: Index<M>,
     /// Maximum number of keys per sequence.
     pub max_k: usize,
     /// Maximum number of keys of all sequences together, if known.
     pub total_k: Option<usize>,
 }
 
-impl KvCache {
+impl<M: Copy> KvCache<M> {
     /// Returns a dense KV cache, one page per sequence: `[batch, capacity, heads, head_dim]`.
-    pub const fn dense(pages: KvPages, lengths: Index) -> Self {
+    pub const fn dense(pages: KvPages<M>, lengths: Index<M>) -> Self {
         let (paged, max_k) = (Paged::Dense { rows: None }, pages.keys.shape[1]);
         KvCache { pages, paged, lengths, max_k, total_k: None }
     }
 
     /// Selects page `rows[b]` for sequence `b` (`cache_batch_idx`).
     #[must_use]
-    pub const fn rows(mut self, rows: Index) -> Self {
+    pub const fn rows(mut self, rows: Index<M>) -> Self {
         self.paged = Paged::Dense { rows: Some(rows) };
         self
     }
 
     /// Returns a paged KV cache. The block table is contiguous, with `columns` entries per sequence.
-    pub const fn paged(pages: KvPages, entries: Index, columns: usize, lengths: Index) -> Self {
+    pub const fn paged(pages: KvPages<M>, entries: Index<M>, columns: usize, lengths: Index<M>) -> Self {
         let max_k = columns.saturating_mul(pages.keys.shape[1]);
         let paged = Paged::Table { entries, columns, stride: columns };
         KvCache { pages, paged, lengths, max_k, total_k: None }

@@ -7,7 +7,7 @@ use super::Index;
 /// the position of key `i + seqlen_k - seqlen_q`. A row that sees no key gives O = 0 and LSE = `-inf`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Mask {
+pub enum Mask<M = u64> {
     /// All keys.
     #[default]
     Full,
@@ -22,7 +22,7 @@ pub enum Mask {
         right: Option<u32>,
     },
     /// Keys up to the query's own position, and all keys of the sequence's prefix (prefix-LM).
-    Prefix(Prefix),
+    Prefix(Prefix<M>),
     /// Keys up to the query's own position, from the beginning of its chunk on (chunked-local attention,
     /// Llama 4): the query at position `p` sees keys `p / chunk * chunk..=p`.
     Chunked {
@@ -30,18 +30,18 @@ pub enum Mask {
         chunk: u32,
     },
     /// The keys whose bit is 1: one bit per query and key, for trees of drafts, or any mask.
-    Bits(MaskBits),
+    Bits(MaskBits<M>),
 }
 
 /// The prefixes of [`Mask::Prefix`]. A prefix is a number of keys at the beginning of a sequence, which every
 /// query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Prefix {
+pub enum Prefix<M = u64> {
     /// One number for all sequences.
     All(u32),
     /// One number per sequence, in device memory. The numbers may change between launches of one plan. A
     /// negative number counts as 0. A number beyond the sequence's keys counts as all keys.
-    Each(Index),
+    Each(Index<M>),
 }
 
 /// A mask of one bit per query and key, u8 in device memory, the least significant bit first. Bit `j` of row
@@ -51,9 +51,9 @@ pub enum Prefix {
 /// A tree of drafts has one column per node, because its nodes are the last keys of a KV cache. If the mask
 /// has a column for every key of the longest sequence, column 0 is key 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MaskBits {
+pub struct MaskBits<M = u64> {
     /// Device address of row `[0, 0, 0]`.
-    pub address: u64,
+    pub address: M,
     /// Number of bytes of the buffer from `address` on. Strides must stay within these bytes.
     pub bytes: u64,
     /// `[batch, heads, seqlen_q, columns]`. Batch and heads may be 1, which broadcasts the mask. `columns`
@@ -65,15 +65,22 @@ pub struct MaskBits {
     pub strides: [i64; 3],
 }
 
-impl MaskBits {
+impl<M> MaskBits<M> {
     /// Creates a view with any strides. Planning checks the view.
-    pub const fn new(address: u64, bytes: u64, shape: [usize; 4], strides: [i64; 3]) -> Self {
+    pub const fn new(address: M, bytes: u64, shape: [usize; 4], strides: [i64; 3]) -> Self {
         MaskBits { address, bytes, shape, strides }
+    }
+
+    /// Sets the strides, in bytes: from one batch, head and row to the next.
+    #[must_use]
+    pub const fn strides(mut self, strides: [i64; 3]) -> Self {
+        self.strides = strides;
+        self
     }
 
     /// Creates a contiguous view `[batch][heads][seqlen_q][bytes of a row]`: `columns` bits take `columns /
     /// 8` bytes, rounded up.
-    pub const fn contiguous(address: u64, bytes: u64, shape: [usize; 4]) -> Self {
+    pub const fn contiguous(address: M, bytes: u64, shape: [usize; 4]) -> Self {
         let [_, heads, rows, columns] = shape;
         let row = columns.div_ceil(8) as i64;
         let head = (rows as i64).wrapping_mul(row);
@@ -81,7 +88,7 @@ impl MaskBits {
     }
 }
 
-impl Mask {
+impl<M: Copy> Mask<M> {
     /// Returns the maximum number of visible keys before and after a query's position; `None` is unbounded.
     /// These two numbers define the masks [`Mask::Full`], [`Mask::Causal`] and [`Mask::Window`].
     pub const fn sides(self) -> (Option<u32>, Option<u32>) {
@@ -92,18 +99,9 @@ impl Mask {
             Mask::Chunked { chunk } => (Some(chunk.saturating_sub(1)), Some(0)),
         }
     }
-
-    /// Returns the mask without addresses and sizes of memory.
-    pub(crate) const fn anywhere(self) -> Self {
-        match self {
-            Mask::Prefix(Prefix::Each(_)) => Mask::Prefix(Prefix::Each(Index::new(0, 0))),
-            Mask::Bits(bits) => Mask::Bits(MaskBits { address: 0, bytes: 0, ..bits }),
-            other => other,
-        }
-    }
 }
 
-impl std::fmt::Display for Mask {
+impl<M: Copy> std::fmt::Display for Mask<M> {
     /// Prints `full`, `causal`, `window 1023,0` (-1 is unbounded), `prefix 100`, `prefix of each sequence`,
     /// `chunked 8192`, or `bits [1, 1, 8, 8]`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -3,17 +3,17 @@ use super::{LseView, Sinks, TensorView};
 
 /// A partial state: the result of attention over some of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
+pub struct State<M = u64> {
     /// The partial O, normalised: `[batch, seqlen, heads, head_dim]`.
-    pub o: TensorView,
+    pub o: TensorView<M>,
     /// The partial LSE. A row that saw no key has `-inf`, or `+inf` as FlashAttention-2 writes it. The merge
     /// then ignores the row's O.
-    pub lse: LseView,
+    pub lse: LseView<M>,
 }
 
-impl State {
+impl<M> State<M> {
     /// Creates a state from the outputs of one launch.
-    pub const fn new(o: TensorView, lse: LseView) -> Self {
+    pub const fn new(o: TensorView<M>, lse: LseView<M>) -> Self {
         State { o, lse }
     }
 }

@@ -5,23 +5,23 @@ use crate::DType;
 /// and attention sinks. The default is a scale of `1 / sqrt(head_dim)` and no other transformation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Scores {
+pub struct Scores<M = u64> {
     /// Factor of the scores, above 0; `None` is `1 / sqrt(head_dim)`.
     pub scale: Option<f32>,
     /// With a softcap, scores become `softcap * tanh(score / softcap)`; `None` is off.
     pub softcap: Option<f32>,
     /// ALiBi: scores fall with the distance of key and query, before the mask.
-    pub alibi: Option<AlibiSlopes>,
+    pub alibi: Option<AlibiSlopes<M>>,
     /// Attention sinks: one logit per query head. A sink has no key.
-    pub sinks: Option<Sinks>,
+    pub sinks: Option<Sinks<M>>,
     /// An additive bias: one number per query and key.
-    pub bias: Option<Bias>,
+    pub bias: Option<Bias<M>>,
 }
 
 /// Setters of [`Scores`], and of requests that contain [`Scores`]. The setter of a field has the field's
 /// name.
 macro_rules! score_setters {
-    ($($scores:ident)?) => {
+    ($memory:ident $($scores:ident)?) => {
         /// Sets the factor of the scores, above 0. The default is `1 / sqrt(head_dim)`.
         pub const fn scale(mut self, scale: f32) -> Self {
             self.$($scores.)?scale = Some(scale);
@@ -36,19 +36,19 @@ macro_rules! score_setters {
         }
 
         /// Sets ALiBi slopes: scores fall with the distance of key and query, before the mask.
-        pub const fn alibi(mut self, alibi: AlibiSlopes) -> Self {
+        pub const fn alibi(mut self, alibi: AlibiSlopes<$memory>) -> Self {
             self.$($scores.)?alibi = Some(alibi);
             self
         }
 
         /// Adds attention sinks, one logit per query head.
-        pub const fn sinks(mut self, sinks: Sinks) -> Self {
+        pub const fn sinks(mut self, sinks: Sinks<$memory>) -> Self {
             self.$($scores.)?sinks = Some(sinks);
             self
         }
 
         /// Adds a bias to the scores, before the mask.
-        pub const fn bias(mut self, bias: Bias) -> Self {
+        pub const fn bias(mut self, bias: Bias<$memory>) -> Self {
             self.$($scores.)?bias = Some(bias);
             self
         }
@@ -56,21 +56,21 @@ macro_rules! score_setters {
 }
 pub(crate) use score_setters;
 
-impl Scores {
+impl<M: Copy> Scores<M> {
     /// Returns a scale of `1 / sqrt(head_dim)` and no other transformation.
     pub const fn new() -> Self {
         Scores { scale: None, softcap: None, alibi: None, sinks: None, bias: None }
     }
 
-    score_setters!();
+    score_setters!(M);
 }
 
 /// Attention sinks: one logit per query head, f32 in device memory. The kernel adds `exp(logit)` to the sum
 /// of each row's exponentials, so keys get less weight. Sinks are neither scaled nor capped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sinks {
+pub struct Sinks<M = u64> {
     /// Device address. A multiple of 4.
-    pub address: u64,
+    pub address: M,
     /// Number of elements of the buffer, at least one per query head.
     pub elements: u64,
 }
@@ -80,9 +80,9 @@ pub struct Sinks {
 /// factor behind `slope` is the distance of `j` from the query's [position](crate::request::Alignment).
 /// FerroFlash does not check that slopes are finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AlibiSlopes {
+pub struct AlibiSlopes<M = u64> {
     /// Device address. A multiple of 4.
-    pub address: u64,
+    pub address: M,
     /// Number of elements of the buffer from `address` on. Strides must stay within these elements.
     pub elements: u64,
     /// Distance in elements from one sequence to the next sequence, and from one query head to the next query
@@ -90,9 +90,9 @@ pub struct AlibiSlopes {
     pub strides: [i64; 2],
 }
 
-impl AlibiSlopes {
+impl<M> AlibiSlopes<M> {
     /// Creates slopes `[heads]`, contiguous, shared by all sequences.
-    pub const fn new(address: u64, elements: u64) -> Self {
+    pub const fn new(address: M, elements: u64) -> Self {
         AlibiSlopes { address, elements, strides: [0, 1] }
     }
 
@@ -108,9 +108,9 @@ impl AlibiSlopes {
 /// j]` to the scaled and capped score of query `i` and key `j`. Query 0 and key 0 are the first of their
 /// sequence, for varlen sequences and KV caches too. `-inf` hides a key, as a mask does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bias {
+pub struct Bias<M = u64> {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 4.
-    pub address: u64,
+    pub address: M,
     /// Number of elements of the buffer from `address` on. Strides must stay within these elements. Kernels
     /// read rows in words of 4 bytes: a row with an odd number of 16-bit elements has one more element in
     /// memory.
@@ -126,21 +126,22 @@ pub struct Bias {
     pub strides: [i64; 4],
 }
 
-impl Bias {
+impl<M> Bias<M> {
     /// Creates a view with any strides. Planning checks the view.
-    pub const fn new(
-        address: u64,
-        elements: u64,
-        dtype: DType,
-        shape: [usize; 4],
-        strides: [i64; 4],
-    ) -> Self {
+    pub const fn new(address: M, elements: u64, dtype: DType, shape: [usize; 4], strides: [i64; 4]) -> Self {
         Bias { address, elements, dtype, shape, strides }
+    }
+
+    /// Sets the strides, in elements: from one batch, head, query and key to the next.
+    #[must_use]
+    pub const fn strides(mut self, strides: [i64; 4]) -> Self {
+        self.strides = strides;
+        self
     }
 
     /// Creates a contiguous view `[batch][heads][seqlen_q][row]`. Rows lie `row` elements apart. Kernels use
     /// the first `shape[3]` elements of a row.
-    pub const fn rows(address: u64, elements: u64, dtype: DType, shape: [usize; 4], row: usize) -> Self {
+    pub const fn rows(address: M, elements: u64, dtype: DType, shape: [usize; 4], row: usize) -> Self {
         let [_, heads, queries, _] = shape;
         let (heads, queries, row) = (heads as i64, queries as i64, row as i64);
         let head = queries.wrapping_mul(row);

@@ -27,9 +27,9 @@ use super::{Index, VarlenQueries};
 /// rounded to the dtype of O before the merge. Equal requests give equal bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct SharedPrefixes {
+pub struct SharedPrefixes<M = u64> {
     /// The groups and their prefixes.
-    pub groups: Groups,
+    pub groups: Groups<M>,
     /// Whether the launch makes the two passes even if they do not pay. Planning then returns an error if
     /// their conditions do not hold.
     pub always: bool,
@@ -37,7 +37,7 @@ pub struct SharedPrefixes {
 
 /// The groups of [`SharedPrefixes`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Groups {
+pub enum Groups<M = u64> {
     /// The host knows the groups and the length of their prefixes.
     Equal {
         /// Number of groups; divides the number of sequences.
@@ -47,7 +47,7 @@ pub enum Groups {
         /// prefix's pages.
         pages: usize,
         /// Keys of each sequence behind its prefix.
-        rest: Index,
+        rest: Index<M>,
     },
     /// The device knows the groups, the pages of their prefixes, and the pages of each sequence behind its
     /// prefix.
@@ -55,51 +55,51 @@ pub enum Groups {
         /// The rows of Q of each group: `batch` is the number of groups, and `cu_seqlens_q` counts the
         /// queries of all sequences. Every sequence belongs to a group. A sequence that shares no page
         /// belongs to a group whose prefix has no key.
-        queries: VarlenQueries,
+        queries: VarlenQueries<M>,
         /// The prefix of each group.
-        prefix: Level,
+        prefix: Level<M>,
         /// The rest of each sequence.
-        rest: Level,
+        rest: Level<M>,
     },
 }
 
 /// A level of a cascade: block table and lengths of the prefixes, or of the sequences behind their prefixes.
 /// Pages and scales are those of the request's KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct Level<M = u64> {
     /// The page indices.
-    pub entries: Index,
+    pub entries: Index<M>,
     /// Entries per row: one row per group, or per sequence.
     pub columns: usize,
     /// Number of entries from one row to the next row: `columns` or more, unless there is one row.
     pub stride: usize,
     /// Keys of each row. The kernel clamps them to `columns` pages.
-    pub lengths: Index,
+    pub lengths: Index<M>,
 }
 
-impl Level {
+impl<M> Level<M> {
     /// Creates a level with a contiguous block table.
-    pub const fn new(entries: Index, columns: usize, lengths: Index) -> Self {
+    pub const fn new(entries: Index<M>, columns: usize, lengths: Index<M>) -> Self {
         Level { entries, columns, stride: columns, lengths }
     }
 }
 
-impl SharedPrefixes {
+impl<M: Copy> SharedPrefixes<M> {
     /// All sequences share their first `pages` pages. `rest` has the number of keys of each sequence behind
     /// these pages.
-    pub const fn one(pages: usize, rest: Index) -> Self {
+    pub const fn one(pages: usize, rest: Index<M>) -> Self {
         Self::equal(1, pages, rest)
     }
 
     /// There are `count` groups of equal numbers of sequences. The sequences of each group share their first
     /// `pages` pages. `rest` has the number of keys of each sequence behind these pages.
-    pub const fn equal(count: usize, pages: usize, rest: Index) -> Self {
+    pub const fn equal(count: usize, pages: usize, rest: Index<M>) -> Self {
         SharedPrefixes { groups: Groups::Equal { count, pages, rest }, always: false }
     }
 
     /// Groups of any numbers of sequences: `queries` has the rows of Q of each group, `prefix` the pages and
     /// keys of each group's prefix, and `rest` the pages and keys of each sequence behind its prefix.
-    pub const fn varlen(queries: VarlenQueries, prefix: Level, rest: Level) -> Self {
+    pub const fn varlen(queries: VarlenQueries<M>, prefix: Level<M>, rest: Level<M>) -> Self {
         SharedPrefixes { groups: Groups::Varlen { queries, prefix, rest }, always: false }
     }
 
@@ -116,20 +116,5 @@ impl SharedPrefixes {
             Groups::Equal { count, .. } => count,
             Groups::Varlen { queries, .. } => queries.batch,
         }
-    }
-
-    /// Returns the prefixes without addresses and sizes of memory.
-    pub(crate) fn anywhere(self) -> Self {
-        const NOWHERE: Index = Index::new(0, 0);
-        let level = |level| Level { entries: NOWHERE, lengths: NOWHERE, ..level };
-        let groups = match self.groups {
-            Groups::Equal { count, pages, .. } => Groups::Equal { count, pages, rest: NOWHERE },
-            Groups::Varlen { queries, prefix, rest } => Groups::Varlen {
-                queries: VarlenQueries { cu_seqlens_q: NOWHERE, ..queries },
-                prefix: level(prefix),
-                rest: level(rest),
-            },
-        };
-        SharedPrefixes { groups, ..self }
     }
 }

@@ -4,16 +4,16 @@
 /// valid values are equal in both types. A launch reads their values when it runs. Invalid values give wrong
 /// results, but no access outside of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Index {
+pub struct Index<M = u64> {
     /// Device address. A multiple of 4.
-    pub address: u64,
+    pub address: M,
     /// Number of integers from `address` on.
     pub elements: u64,
 }
 
-impl Index {
+impl<M> Index<M> {
     /// Creates an index: `elements` integers from `address` on.
-    pub const fn new(address: u64, elements: u64) -> Self {
+    pub const fn new(address: M, elements: u64) -> Self {
         Index { address, elements }
     }
 }
@@ -27,11 +27,11 @@ impl Index {
 /// decreasing, beyond the tensor's rows) give wrong results, but no access outside of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct VarlenQueries {
+pub struct VarlenQueries<M = u64> {
     /// Sequences.
     pub batch: usize,
     /// `batch + 1` offsets, 0 first: the start of each sequence, and the end of the last one.
-    pub cu_seqlens_q: Index,
+    pub cu_seqlens_q: Index<M>,
     /// Maximum number of queries per sequence; the grid depends on it. The kernel does not write the further
     /// rows of a longer sequence. If the maximum is 1 and Q has `batch` rows, then row `b` is the query of
     /// sequence `b`, as in FlashAttention-2. `cu_seqlens_q` must then be `0..=batch`, and kernels need not
@@ -39,9 +39,9 @@ pub struct VarlenQueries {
     pub max_seqlen_q: usize,
 }
 
-impl VarlenQueries {
+impl<M> VarlenQueries<M> {
     /// Creates the queries of `batch` sequences.
-    pub const fn new(batch: usize, cu_seqlens_q: Index, max_seqlen_q: usize) -> Self {
+    pub const fn new(batch: usize, cu_seqlens_q: Index<M>, max_seqlen_q: usize) -> Self {
         VarlenQueries { batch, cu_seqlens_q, max_seqlen_q }
     }
 }
@@ -51,26 +51,26 @@ impl VarlenQueries {
 /// LSE = `-inf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct VarlenKeys {
+pub struct VarlenKeys<M = u64> {
     /// `batch + 1` offsets, 0 first: the start of each sequence in the rows of K and V, and the end of the
     /// last one.
-    pub cu_seqlens_k: Index,
+    pub cu_seqlens_k: Index<M>,
     /// `batch` integers: the number of valid keys per sequence, or `None` if all rows are valid.
-    pub seqused_k: Option<Index>,
+    pub seqused_k: Option<Index<M>>,
     /// Maximum number of keys per sequence. The selection of a kernel depends on this number. If a sequence
     /// has more keys, a kernel may ignore the further keys.
     pub max_seqlen_k: usize,
 }
 
-impl VarlenKeys {
+impl<M: Copy> VarlenKeys<M> {
     /// Creates the keys of sequences whose rows are all valid.
-    pub const fn new(cu_seqlens_k: Index, max_seqlen_k: usize) -> Self {
+    pub const fn new(cu_seqlens_k: Index<M>, max_seqlen_k: usize) -> Self {
         VarlenKeys { cu_seqlens_k, seqused_k: None, max_seqlen_k }
     }
 
     /// Sets the number of valid keys per sequence. A sequence may have more rows than valid keys.
     #[must_use]
-    pub const fn seqused_k(mut self, seqused_k: Index) -> Self {
+    pub const fn seqused_k(mut self, seqused_k: Index<M>) -> Self {
         self.seqused_k = Some(seqused_k);
         self
     }

@@ -1,12 +1,13 @@
 //! Tensors in the caller's memory: device address, shape, strides.
+use super::Memory;
 use crate::DType;
 
 /// Q, K, V or O in device memory. The shape is always `[batch, seqlen, heads, head_dim]`, and in a [KV
 /// cache](crate::request::KvPages) `[pages, page, heads, head_dim]`. Strides express the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TensorView {
+pub struct TensorView<M = u64> {
     /// Device address of element `[0, 0, 0, 0]`. A multiple of 16.
-    pub address: u64,
+    pub address: M,
     /// Elements of the buffer from `address` on. Strides must stay within these elements.
     pub elements: u64,
     /// Element type.
@@ -19,20 +20,14 @@ pub struct TensorView {
     pub strides: [i64; 4],
 }
 
-impl TensorView {
+impl<M> TensorView<M> {
     /// Creates a view with any strides. Planning checks the view together with the other tensors, once.
-    pub const fn new(
-        address: u64,
-        elements: u64,
-        dtype: DType,
-        shape: [usize; 4],
-        strides: [i64; 4],
-    ) -> Self {
+    pub const fn new(address: M, elements: u64, dtype: DType, shape: [usize; 4], strides: [i64; 4]) -> Self {
         TensorView { address, elements, dtype, shape, strides }
     }
 
     /// Creates a contiguous view `[batch][seqlen][heads][head_dim]`, FlashAttention's layout.
-    pub const fn bshd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
+    pub const fn bshd(address: M, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
         let [_, s, h, d] = extents(shape);
         let row = h.wrapping_mul(d);
         Self::new(address, elements, dtype, shape, [s.wrapping_mul(row), row, d, 1])
@@ -40,17 +35,31 @@ impl TensorView {
 
     /// Creates a contiguous view `[batch][heads][seqlen][head_dim]`, PyTorch's layout. `shape` stays `[batch,
     /// seqlen, heads, head_dim]`.
-    pub const fn bhsd(address: u64, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
+    pub const fn bhsd(address: M, elements: u64, dtype: DType, shape: [usize; 4]) -> Self {
         let [_, s, h, d] = extents(shape);
         let head = s.wrapping_mul(d);
         Self::new(address, elements, dtype, shape, [h.wrapping_mul(head), d, head, 1])
     }
 
+    /// Sets the strides, in elements: from one batch, row, head and column to the next.
+    #[must_use]
+    pub const fn strides(mut self, strides: [i64; 4]) -> Self {
+        self.strides = strides;
+        self
+    }
+
+    /// Returns the number of bytes of one element.
+    pub const fn element_bytes(&self) -> u64 {
+        self.dtype.bytes() as u64
+    }
+}
+
+impl<M: Memory> TensorView<M> {
     /// Returns Q, K and V in one contiguous buffer `[batch][seqlen][heads_q + 2 * heads_k][head_dim]`: first
     /// the query heads of a position, then its key heads, then its value heads. With `heads_q == heads_k`,
     /// the layout is `[batch][seqlen][3][heads][head_dim]`.
     pub fn packed_qkv(
-        address: u64,
+        address: M,
         elements: u64,
         dtype: DType,
         [batch, seqlen, heads_q, head_dim]: [usize; 4],
@@ -60,43 +69,28 @@ impl TensorView {
         let row = (heads_q as i64).wrapping_add((heads_k as i64).wrapping_mul(2)).wrapping_mul(d);
         let strides = [(seqlen as i64).wrapping_mul(row), row, d, 1];
         let part = |first_head: usize, heads: usize| {
-            let skipped = (first_head as u64).wrapping_mul(head_dim as u64);
-            let address = address.wrapping_add(skipped.wrapping_mul(dtype.bytes() as u64));
-            Self::new(
-                address,
-                elements.saturating_sub(skipped),
-                dtype,
-                [batch, seqlen, heads, head_dim],
-                strides,
-            )
+            let all = Self::new(address, elements, dtype, [batch, seqlen, heads, head_dim], strides);
+            all.behind((first_head as u64).wrapping_mul(head_dim as u64))
         };
         [part(0, heads_q), part(heads_q, heads_k), part(heads_q.wrapping_add(heads_k), heads_k)]
     }
 
     /// Returns keys and values of a KV cache in one contiguous buffer. The layout is
     /// `[pages][2][page][heads][head_dim]`, or with `hnd` `[pages][2][heads][page][head_dim]`.
-    pub const fn interleaved(
-        address: u64,
-        elements: u64,
-        dtype: DType,
-        shape: [usize; 4],
-        hnd: bool,
-    ) -> [Self; 2] {
+    pub fn interleaved(address: M, elements: u64, dtype: DType, shape: [usize; 4], hnd: bool) -> [Self; 2] {
         let mut keys = match hnd {
             false => Self::bshd(address, elements, dtype, shape),
             true => Self::bhsd(address, elements, dtype, shape),
         };
         let half = keys.strides[0];
         keys.strides[0] = half.wrapping_mul(2);
-        let mut values = keys;
-        values.address = address.wrapping_add((half as u64).wrapping_mul(dtype.bytes() as u64));
-        values.elements = elements.saturating_sub(half as u64);
-        [keys, values]
+        [keys, keys.behind(half as u64)]
     }
 
-    /// Returns the number of bytes of one element.
-    pub const fn element_bytes(&self) -> u64 {
-        self.dtype.bytes() as u64
+    /// Returns the view from this number of elements on.
+    pub(crate) fn behind(self, elements: u64) -> Self {
+        let address = self.address.behind(elements.wrapping_mul(self.element_bytes()));
+        TensorView { address, elements: self.elements.saturating_sub(elements), ..self }
     }
 }
 
@@ -119,9 +113,9 @@ pub enum LseUnit {
 /// The LSE of each row: f32, `-inf` for a row that sees no key. Create it with [`LseView::new`] or
 /// [`LseView::contiguous`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LseView {
+pub struct LseView<M = u64> {
     /// Device address of element `[0, 0, 0]`. A multiple of 4.
-    pub address: u64,
+    pub address: M,
     /// Elements of the buffer from `address` on.
     pub elements: u64,
     /// `[batch, heads, seqlen]`, as in Q.
@@ -134,9 +128,9 @@ pub struct LseView {
     pub unit: LseUnit,
 }
 
-impl LseView {
+impl<M> LseView<M> {
     /// Creates a view with the natural logarithm, contiguous rows, and any strides of batches and heads.
-    pub const fn new(address: u64, elements: u64, shape: [usize; 3], strides: [i64; 2]) -> Self {
+    pub const fn new(address: M, elements: u64, shape: [usize; 3], strides: [i64; 2]) -> Self {
         LseView { address, elements, shape, strides, row_stride: 1, unit: LseUnit::Natural }
     }
 
@@ -156,7 +150,7 @@ impl LseView {
     }
 
     /// Creates a contiguous view `[batch][heads][seqlen]`.
-    pub const fn contiguous(address: u64, elements: u64, shape: [usize; 3]) -> Self {
+    pub const fn contiguous(address: M, elements: u64, shape: [usize; 3]) -> Self {
         let (heads, seqlen) = (shape[1] as i64, shape[2] as i64);
         Self::new(address, elements, shape, [heads.wrapping_mul(seqlen), seqlen])
     }

@@ -19,10 +19,7 @@ const MAX_SLOTS: u64 = 1 << 31;
 pub(super) fn apart(keys: &TensorView) -> &'static str {
     match keys.dtype {
         DType::E4m3 | DType::Int8 => "give values the columns and strides of keys",
-        _ => {
-            "make one append for keys, Append::latent(k, KvPages::latent(keys, 8), slots), and one for \
-             values, Append::latent(v, KvPages::latent(values, 8), slots)"
-        }
+        _ => "make one append for keys and one for values, each to a latent cache",
     }
 }
 
@@ -72,7 +69,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
         _ if keys.dtype == DType::Int8 => Err(Error::invalid(
             name.name,
             format!("{scale:?}"),
-            "an int8 KV cache has a scale for each token and key head; use KvPages::int8",
+            "an int8 KV cache has a scale for each token and key head; give both scales device memory",
         )),
         scale => self::scale(name, scale, keys.dtype, [sequences, heads]),
     };
@@ -214,7 +211,7 @@ fn tokens(
     let footprint = Footprint { base, unit: 4, dims };
     super::fits(name.elements, &footprint, elements)?;
     if used == Use::Written && footprint.overlaps_itself() {
-        let expected = "no two slots or heads may share a scale; use TokenScales::contiguous";
+        let expected = "no two slots or heads may share a scale; pass contiguous scales";
         return Err(Error::invalid(name.strides, format!("{strides:?}"), expected));
     }
     Ok(footprint)

@@ -26,14 +26,14 @@ fn in_tensors(p: &Problem) -> Result<(), Error> {
         Splits::Exactly(0) => Err(no_splits()),
         Splits::Chunk(_) | Splits::Exactly(_) => {
             let feature = format_args!("splits {:?} for keys in tensors", p.splits);
-            let reason = "only requests on a KV cache take a number of splits; use Splits::Auto";
+            let reason = "only requests on a KV cache take a number of splits; leave it to the planner";
             Err(Error::unsupported(feature, reason))
         }
     }
 }
 
 fn no_splits() -> Error {
-    Error::invalid("splits", 0, "it must be 1 or more; use Splits::Auto")
+    Error::invalid("splits", 0, "it must be 1 or more; leave it to the planner")
 }
 
 fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {

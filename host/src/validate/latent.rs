@@ -63,7 +63,7 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
     let is_part = a.v.address == a.k.address && a.v.shape[3] == values.shape[3];
     if !is_part || (0..3).any(|dim| a.v.shape[dim] != a.k.shape[dim] || a.v.strides[dim] != a.k.strides[dim])
     {
-        let expected = "it must be the first columns of k, like the cache's values; use Append::latent";
+        let expected = "it must be the first columns of k, like the cache's values; pass the same tensor";
         return Err(Error::invalid("v", format_args!("{:?} at {:#x}", a.v.shape, a.v.address), expected));
     }
     Ok(())

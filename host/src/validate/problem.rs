@@ -48,7 +48,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
             let [latent, values] = MAX_LATENT_DIMS;
             let remedy = match p.cache {
                 Some(_) if p.latent().is_none() && (most + 1..=latent).contains(&columns) => format!(
-                    "; k of a latent cache (KvPages::latent) may have up to {latent}, with v as its first \
+                    "; k of a latent cache may have up to {latent}, with v as its first \
                      columns, up to {values}"
                 ),
                 _ => String::new(),
@@ -149,7 +149,7 @@ fn mask(mask: &Mask) -> Result<(), Error> {
         Mask::Chunked { chunk: 0 } => Err(Error::invalid(
             "mask.chunk",
             0,
-            "it must be 1 or more positions; use Mask::Causal for one chunk of all positions",
+            "it must be 1 or more positions; use a causal mask for one chunk of all positions",
         )),
         _ => Ok(()),
     }

@@ -30,7 +30,7 @@ pub(super) fn shared_prefixes(
         Groups::Equal { count, pages, rest } => {
             if !p.batch.is_multiple_of(count) {
                 let expected = format_args!(
-                    "it must divide {}, the number of sequences; use SharedPrefixes::varlen",
+                    "it must divide {}, the number of sequences; pass groups in device memory",
                     p.batch
                 );
                 return Err(Error::invalid("shared_prefixes.groups", count, expected));
@@ -78,7 +78,7 @@ pub(super) fn shared_prefixes(
 }
 
 fn without_table() -> Error {
-    let expected = "only a block table lets sequences share pages; use KvCache::paged, or omit the prefixes";
+    let expected = "only a block table lets sequences share pages; pass a block table, or omit the prefixes";
     Error::invalid("shared_prefixes", "a request without a block table", expected)
 }
 

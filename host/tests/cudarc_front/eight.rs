@@ -2,8 +2,9 @@
 use super::{launched, of, zeros};
 use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
-use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Pages, PerHead, Scale, ScratchMemory, Tensor};
-use ferroflash::request::{Mask, Splits};
+use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Tensor};
+use ferroflash::request::{KvScale, Mask, Queries, Sinks, Splits, VarlenQueries};
+use half::f16;
 
 #[test]
 fn prompts_on_e4m3_caches() {
@@ -19,15 +20,15 @@ fn prompts_on_e4m3_caches() {
         let starts = stream.alloc_zeros::<u32>(5).expect("room");
         let floats = stream.alloc_zeros::<f32>(8).expect("room");
         let q = zeros(&stream, 4 * 64 * 8 * 64);
-        let even = Tensor::new(&q, [4, 64, 8, 64]);
-        let per_head = PerHead::new(&floats).strides([2, 1]);
-        let pages = Pages::new(&bytes, &bytes, shape);
-        let cache = |k, v| Cache::paged(pages.scales(k, v), &table, 20, &lengths);
-        let scaled = cache(Scale::Heads(per_head), Scale::Value(0.5));
-        let prompts = Inputs::cached(even, scaled).mask(Mask::Causal);
+        let even = Tensor::of(&q, [4, 64, 8, 64]);
+        let per_head = KvScale::heads(&floats, [2, 1]);
+        let pages = Pages::of(&bytes, &bytes, shape);
+        let cache = |k, v| Cache::paged(pages.scales(k, v), Integers::of(&table), 20, Integers::of(&lengths));
+        let scaled = cache(per_head, KvScale::Value(0.5));
+        let prompts = Inputs::of_cache(even, scaled).mask(Mask::Causal);
         let varlen = |rows| {
-            let inputs = Inputs::cached(Tensor::new(&q, [1, rows, 8, 64]), scaled);
-            inputs.varlen_queries(&starts, 64).mask(Mask::Causal)
+            let inputs = Inputs::of_cache(Tensor::of(&q, [1, rows, 8, 64]), scaled);
+            inputs.queries(Queries::Varlen(VarlenQueries::of(&starts, 64))).mask(Mask::Causal)
         };
         let mut scratch = ScratchMemory::new();
         cuda.calls();
@@ -45,7 +46,7 @@ fn prompts_on_e4m3_caches() {
             (256, varlen(256), &["launch paged_f16_e4m3_d64"]),
             (128, varlen(128), &["launch mixed_few_f16_e4m3_d64", "launch mixed_many_f16_e4m3_d64"]),
         ] {
-            let (o, lse) = front.attend_with_lse(&stream, &inputs, &mut scratch).expect("valid");
+            let (o, lse) = front.attend_with_lse::<f16>(&stream, &inputs, &mut scratch).expect("valid");
             assert_eq!((o.len(), lse.len()), (rows * 8 * 64, rows * 8));
             let calls = cuda.calls();
             let ours = of("launch paged_", &calls) + of("launch mixed_", &calls);
@@ -56,15 +57,16 @@ fn prompts_on_e4m3_caches() {
         }
 
         let short = floats.slice(..7);
-        let short = cache(Scale::One, Scale::Heads(PerHead::new(&short).strides([2, 1])));
+        let short = cache(KvScale::One, KvScale::heads(&short, [2, 1]));
         for (name, inputs) in [
-            ("cache.v_scale.elements: 7", Inputs::cached(even, short)),
-            ("cache.k_scale: -5e-1", Inputs::cached(even, cache(Scale::Value(-0.5), Scale::One))),
+            ("cache.v_scale.elements: 7", Inputs::of_cache(even, short)),
+            ("cache.k_scale: -5e-1", Inputs::of_cache(even, cache(KvScale::Value(-0.5), KvScale::One))),
             ("only decode kernels support splits", prompts.splits(Splits::Exactly(2))),
-            ("attention sinks", varlen(256).sinks(&floats)),
+            ("attention sinks", varlen(256).sinks(Sinks::of(&floats))),
             ("chunked 9", prompts.mask(Mask::Chunked { chunk: 9 })),
         ] {
-            let error = front.attend(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(name).to_string();
+            let error =
+                front.attend::<f16>(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(name), "{name}: {error}");
         }
         assert_eq!(launched(cuda), Vec::<String>::new());

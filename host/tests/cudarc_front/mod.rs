@@ -1,16 +1,15 @@
 //! Tests the safe functions on cudarc's slices: their launches, allocations, refusals and frees.
 mod eight;
+mod formats;
 mod serving;
 mod variant;
 
 use super::fake_cuda::in_fake_cuda;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use ferroflash::cudarc::{
-    Bias, Cache, FlashAttention, Inputs, MaskBits, Pages, PerHead, ScratchMemory, Tensor, TensorMut,
-};
+use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Tensor, TensorMut};
 use ferroflash::driver::Harness;
-use ferroflash::request::{self, Index, Mask, Prefix};
+use ferroflash::request::{AlibiSlopes, Bias, Mask, MaskBits, Prefix, Queries, VarlenKeys, VarlenQueries};
 use half::f16;
 use std::sync::Arc;
 
@@ -28,20 +27,20 @@ fn outputs_log_sum_exps_and_refusals() {
         let (shape, kv_shape) = ([1, 100, 8, 64], [1, 100, 2, 64]);
         let zeros = |len: usize| stream.alloc_zeros::<f16>(len).expect("room");
         let (q, kv) = (zeros(100 * 8 * 64), zeros(100 * 2 * 64));
-        let (q, kv) = (Tensor::new(&q, shape), Tensor::new(&kv, kv_shape));
-        let request = Inputs::dense(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
+        let (q, kv) = (Tensor::of(&q, shape), Tensor::of(&kv, kv_shape));
+        let request = Inputs::of(q, kv, kv).mask(Mask::Window { left: Some(9), right: Some(0) });
         cuda.calls();
 
-        let o = attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
+        let o = attention.flash_attn::<f16>(&stream, q, kv, kv, 0.125, true).expect("valid");
         assert_eq!(o.len(), 100 * 8 * 64);
         let mut scratch = ScratchMemory::new();
         let capped = request.softcap(30.0);
-        let (_, lse) = attention.attend_with_lse(&stream, &capped, &mut scratch).expect("valid");
+        let (_, lse) = attention.attend_with_lse::<f16>(&stream, &capped, &mut scratch).expect("valid");
         assert_eq!(lse.len(), 8 * 100);
         let (mut own, mut lse): (CudaSlice<f16>, CudaSlice<f32>) =
             (zeros(2 * 100 * 8 * 64), stream.alloc_zeros(800).expect("room"));
         let mut half = own.slice_mut(100 * 8 * 64..);
-        let into = TensorMut::new(&mut half, shape);
+        let into = TensorMut::of(&mut half, shape);
         attention.attend_into(&stream, &request, &mut scratch, into, Some(&mut lse)).expect("valid");
         assert_eq!(of("launch fwd_", &cuda.calls()), 3);
 
@@ -49,71 +48,71 @@ fn outputs_log_sum_exps_and_refusals() {
         let (numbers, bits) = (zeros(100), stream.alloc_zeros::<u8>(100 * 13).expect("room"));
         let lengths = stream.alloc_zeros::<u32>(1).expect("room");
         let none = lengths.slice(..0);
-        let full = Inputs::dense(q, kv, kv);
-        let address = request::MaskBits::contiguous(1 << 40, 1300, [1, 1, 100, 100]);
+        let full = Inputs::of(q, kv, kv);
         let elsewhere = other.new_stream().expect("a stream");
         let theirs = elsewhere.alloc_zeros::<f16>(100 * 2 * 64).expect("room");
-        let theirs = Tensor::new(&theirs, kv_shape);
+        let theirs = Tensor::of(&theirs, kv_shape);
         cuda.calls();
         let cases = [
-            ("stream", attention.flash_attn(&elsewhere, q, kv, kv, 0.125, false)),
-            ("k", attention.flash_attn(&stream, q, theirs, kv, 0.125, false)),
-            ("scale", attention.flash_attn(&stream, q, kv, kv, f32::NAN, false)),
-            ("softcap", attention.attend(&stream, &request.softcap(-1.0), &mut scratch)),
-            ("v.shape", attention.attend(&stream, &Inputs::dense(q, kv, q), &mut scratch)),
-            // Safe code cannot name memory by its address.
-            ("mask", attention.attend(&stream, &full.mask(Mask::Bits(address)), &mut scratch)),
-            (
-                "mask",
-                attention.attend(
-                    &stream,
-                    &full.mask(Mask::Prefix(Prefix::Each(Index::new(1 << 40, 1)))),
-                    &mut scratch,
-                ),
-            ),
+            ("stream", attention.flash_attn::<f16>(&elsewhere, q, kv, kv, 0.125, false)),
+            ("k", attention.flash_attn::<f16>(&stream, q, theirs, kv, 0.125, false)),
+            ("scale", attention.flash_attn::<f16>(&stream, q, kv, kv, f32::NAN, false)),
+            ("softcap", attention.attend::<f16>(&stream, &request.softcap(-1.0), &mut scratch)),
+            ("v.shape", attention.attend::<f16>(&stream, &Inputs::of(q, kv, q), &mut scratch)),
             (
                 "mask.bits.bytes",
-                attention.attend(
+                attention.attend::<f16>(
                     &stream,
-                    &full.mask_bits(MaskBits::new(&bits, [1, 8, 100, 100])),
+                    &full.mask(Mask::Bits(MaskBits::of(&bits, [1, 8, 100, 100]))),
                     &mut scratch,
                 ),
             ),
             (
                 "mask.bits.strides",
-                attention.attend(
+                attention.attend::<f16>(
                     &stream,
-                    &full.mask_bits(MaskBits::new(&bits, [1, 1, 100, 100]).strides([0, 0, 12])),
+                    &full.mask(Mask::Bits(MaskBits::of(&bits, [1, 1, 100, 100]).strides([0, 0, 12]))),
                     &mut scratch,
                 ),
             ),
-            ("mask.prefix.elements", attention.attend(&stream, &full.prefix_lengths(&none), &mut scratch)),
+            (
+                "mask.prefix.elements",
+                attention.attend::<f16>(
+                    &stream,
+                    &full.mask(Mask::Prefix(Prefix::Each(Integers::of(&none)))),
+                    &mut scratch,
+                ),
+            ),
             (
                 "bias.shape",
-                attention.attend(&stream, &full.bias(Bias::new(&numbers, [1, 1, 1, 99])), &mut scratch),
+                attention.attend::<f16>(&stream, &full.bias(Bias::of(&numbers, [1, 1, 1, 99])), &mut scratch),
             ),
             (
                 "bias.elements",
-                attention.attend(&stream, &full.bias(Bias::new(&numbers, [1, 1, 100, 100])), &mut scratch),
+                attention.attend::<f16>(
+                    &stream,
+                    &full.bias(Bias::of(&numbers, [1, 1, 100, 100])),
+                    &mut scratch,
+                ),
             ),
             (
                 "bias.strides",
-                attention.attend(
+                attention.attend::<f16>(
                     &stream,
-                    &full.bias(Bias::new(&numbers, [1, 1, 100, 100]).strides([0, 0, 1, 1])),
+                    &full.bias(Bias::of(&numbers, [1, 1, 100, 100]).strides([0, 0, 1, 1])),
                     &mut scratch,
                 ),
             ),
             (
                 "q.elements",
-                attention.flash_attn(&stream, Tensor::new(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),
+                attention.flash_attn::<f16>(&stream, Tensor::of(&o, [1, 101, 8, 64]), kv, kv, 1.0, false),
             ),
         ];
         for (name, outcome) in cases {
             let error = outcome.map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(&format!("{name}:")), "{name}: {error}");
         }
-        let long = TensorMut::new(&mut half, [1, 101, 8, 64]);
+        let long = TensorMut::of(&mut half, [1, 101, 8, 64]);
         let short = attention.attend_into(&stream, &request, &mut scratch, long, None);
         assert!(short.expect_err("too long").to_string().contains("o.shape"));
         let calls = cuda.calls();
@@ -131,9 +130,9 @@ fn everything_is_given_back() {
         // Few queries on many keys need a workspace.
         let (q, kv) = (stream.alloc_zeros::<f16>(20 * 4 * 128), stream.alloc_zeros::<f16>(4096 * 4 * 128));
         let (q, kv) = (q.expect("room"), kv.expect("room"));
-        let tensors = (Tensor::new(&q, [1, 20, 4, 128]), Tensor::new(&kv, [1, 4096, 4, 128]));
-        let (inputs, mut scratch) = (Inputs::dense(tensors.0, tensors.1, tensors.1), ScratchMemory::new());
-        let o = attention.attend(&stream, &inputs, &mut scratch).expect("valid");
+        let tensors = (Tensor::of(&q, [1, 20, 4, 128]), Tensor::of(&kv, [1, 4096, 4, 128]));
+        let (inputs, mut scratch) = (Inputs::of(tensors.0, tensors.1, tensors.1), ScratchMemory::new());
+        let o = attention.attend::<f16>(&stream, &inputs, &mut scratch).expect("valid");
         let buffer = attention.attention().driver().allocate(64).expect("room");
         cuda.calls();
         drop(attention);
@@ -154,10 +153,10 @@ fn kernels_stay_where_waiting_for_them_fails() {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
         let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
-        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
+        let (q, kv) = (Tensor::of(&q, [1, 100, 8, 64]), Tensor::of(&kv, [1, 100, 2, 64]));
         let unloaded = |fails: &dyn Fn()| {
             let attention = FlashAttention::new(&context).expect("a driver");
-            attention.flash_attn(&stream, q, kv, kv, 0.125, true).expect("valid");
+            attention.flash_attn::<f16>(&stream, q, kv, kv, 0.125, true).expect("valid");
             fails();
             cuda.calls();
             drop(attention);
@@ -182,16 +181,16 @@ fn rows_of_no_sequence() {
         let stream = context.new_stream().expect("a stream");
         let front = FlashAttention::new(&context).expect("a driver");
         let (q, starts) = (zeros(&stream, 32 * 64), stream.clone_htod(&[0i32, 4]).expect("room"));
-        let q = Tensor::new(&q, [1, 32, 1, 64]);
+        let q = Tensor::of(&q, [1, 32, 1, 64]);
         let lengths = stream.clone_htod(&[4i32]).expect("room");
         let cache = zeros(&stream, 16 * 64);
-        let cache = Cache::dense(Pages::new(&cache, &cache, [1, 16, 1, 64]), &lengths);
+        let cache = Cache::dense(Pages::of(&cache, &cache, [1, 16, 1, 64]), Integers::of(&lengths));
         let mut scratch = ScratchMemory::new();
-        let tensors = Inputs::varlen(q, q, q, &starts, &starts, 4, 4);
-        let cached = Inputs::cached(q, cache).varlen_queries(&starts, 4);
+        let tensors = Inputs::of_varlen(q, q, q, VarlenQueries::of(&starts, 4), VarlenKeys::of(&starts, 4));
+        let cached = Inputs::of_cache(q, cache).queries(Queries::Varlen(VarlenQueries::of(&starts, 4)));
         let outcomes = [
-            front.attend_with_lse(&stream, &tensors, &mut scratch).expect("valid"),
-            front.attend_with_lse(&stream, &cached, &mut scratch).expect("valid"),
+            front.attend_with_lse::<f16>(&stream, &tensors, &mut scratch).expect("valid"),
+            front.attend_with_lse::<f16>(&stream, &cached, &mut scratch).expect("valid"),
         ];
         for (number, (o, lse)) in outcomes.iter().enumerate() {
             let (o, lse) = (stream.clone_dtoh(o), stream.clone_dtoh(lse));
@@ -209,13 +208,13 @@ fn what_comes_again() {
         let stream = context.new_stream().expect("a stream");
         let attention = FlashAttention::new(&context).expect("a driver");
         let (q, kv) = (zeros(&stream, 100 * 4 * 128), zeros(&stream, 4096 * 4 * 128));
-        let kv = Tensor::new(&kv, [1, 4096, 4, 128]);
+        let kv = Tensor::of(&kv, [1, 4096, 4, 128]);
         // Few queries on many keys need a workspace. More queries need a larger workspace.
-        let of_rows = |rows| Inputs::dense(Tensor::new(&q, [1, rows, 4, 128]), kv, kv);
+        let of_rows = |rows| Inputs::of(Tensor::of(&q, [1, rows, 4, 128]), kv, kv);
         let mut scratch = ScratchMemory::new();
         let mut run = |rows| {
             cuda.calls();
-            let o = attention.attend(&stream, &of_rows(rows), &mut scratch).expect("valid");
+            let o = attention.attend::<f16>(&stream, &of_rows(rows), &mut scratch).expect("valid");
             let (calls, bytes) = (cuda.calls(), scratch.bytes().workspace);
             drop(o);
             ([of("cuMemAlloc", &calls), of("cuMemFree", &calls)], bytes)
@@ -229,8 +228,9 @@ fn what_comes_again() {
         assert_eq!(run(4), ([1, 0], large));
         // A stored plan checks other tensors before it takes them.
         let short = q.slice(..4 * 4 * 128 - 1);
-        let short = Inputs::dense(Tensor::new(&short, [1, 4, 4, 128]), kv, kv);
-        let error = attention.attend(&stream, &short, &mut scratch).map(|_| ()).expect_err("too short");
+        let short = Inputs::of(Tensor::of(&short, [1, 4, 4, 128]), kv, kv);
+        let error =
+            attention.attend::<f16>(&stream, &short, &mut scratch).map(|_| ()).expect_err("too short");
         assert!(error.to_string().contains("q.elements"), "{error}");
         cuda.faults();
     });
@@ -247,12 +247,17 @@ fn the_place_of_values_belongs_to_a_plan() {
         let table = stream.alloc_zeros::<i32>(4).expect("room");
         let lengths = stream.alloc_zeros::<i32>(2).expect("room");
         let shape = [4, 16, 1, 192];
-        let apart = Pages::new(&keys, &values, shape).values(128, [16 * 192, 192, 192, 1]);
+        let wide = [16 * 192, 192, 192, 1];
+        let apart = Pages::new(Tensor::of(&keys, shape), Tensor::of(&values, [4, 16, 1, 128]).strides(wide));
         cuda.calls();
-        for pages in [Pages::latent(&keys, shape, 128), apart, Pages::latent(&keys, shape, 128)] {
-            let cache = Cache::paged(pages, &table, 2, &lengths);
-            let inputs = Inputs::cached(Tensor::new(&q, [2, 1, 1, 192]), cache).scale(0.1);
-            front.attend(&stream, &inputs, &mut ScratchMemory::new()).expect("valid");
+        for pages in [
+            Pages::latent(Tensor::of(&keys, shape), 128),
+            apart,
+            Pages::latent(Tensor::of(&keys, shape), 128),
+        ] {
+            let cache = Cache::paged(pages, Integers::of(&table), 2, Integers::of(&lengths));
+            let inputs = Inputs::of_cache(Tensor::of(&q, [2, 1, 1, 192]), cache).scale(0.1);
+            front.attend::<f16>(&stream, &inputs, &mut ScratchMemory::new()).expect("valid");
         }
         assert_eq!(launched(cuda), ["mla", "paged", "mla"]);
         cuda.faults();
@@ -277,24 +282,48 @@ fn candles_functions() {
         let stream = context.new_stream().expect("a stream");
         let front = FlashAttention::new(&context).expect("a driver");
         let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
-        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
+        let (q, kv) = (Tensor::of(&q, [1, 100, 8, 64]), Tensor::of(&kv, [1, 100, 2, 64]));
         let (slopes, starts) = (stream.alloc_zeros::<f32>(8), stream.alloc_zeros::<u32>(4));
         let (slopes, starts) = (slopes.expect("room"), starts.expect("room"));
-        let (may, s, l, r) = (Some(PerHead::new(&slopes)), &stream, Some(9), Some(0));
+        let offsets = Integers::of(&starts);
+        let (may, s, l, r) = (Some(AlibiSlopes::of(&slopes)), &stream, Some(9), Some(0));
         cuda.calls();
         let outcomes = [
-            front.flash_attn_alibi(s, q, kv, kv, &slopes, 0.125, true),
-            front.flash_attn_alibi_windowed(s, q, kv, kv, &slopes, 0.125, l, r),
-            front.flash_attn_alibi_windowed_softcap(s, q, kv, kv, may, 0.125, l, r, 30.0),
-            front.flash_attn_alibi_windowed_softcap(s, q, kv, kv, None, 0.125, l, r, 30.0),
-            front.flash_attn_varlen(s, q, kv, kv, &starts, &starts, 50, 50, 0.125, true),
-            front.flash_attn_varlen_windowed(s, q, kv, kv, &starts, &starts, 50, 50, 0.125, l, r),
-            front.flash_attn_varlen_alibi(s, q, kv, kv, &slopes, &starts, &starts, 50, 50, 0.125, true),
-            front.flash_attn_varlen_alibi_windowed(
-                s, q, kv, kv, &slopes, &starts, &starts, 50, 50, 0.125, l, r,
+            front.flash_attn_alibi::<f16>(s, q, kv, kv, AlibiSlopes::of(&slopes), 0.125, true),
+            front.flash_attn_alibi_windowed::<f16>(s, q, kv, kv, AlibiSlopes::of(&slopes), 0.125, l, r),
+            front.flash_attn_alibi_windowed_softcap::<f16>(s, q, kv, kv, may, 0.125, l, r, 30.0),
+            front.flash_attn_alibi_windowed_softcap::<f16>(s, q, kv, kv, None, 0.125, l, r, 30.0),
+            front.flash_attn_varlen::<f16>(s, q, kv, kv, offsets, offsets, 50, 50, 0.125, true),
+            front.flash_attn_varlen_windowed::<f16>(s, q, kv, kv, offsets, offsets, 50, 50, 0.125, l, r),
+            front.flash_attn_varlen_alibi::<f16>(
+                s,
+                q,
+                kv,
+                kv,
+                AlibiSlopes::of(&slopes),
+                offsets,
+                offsets,
+                50,
+                50,
+                0.125,
+                true,
             ),
-            front.flash_attn_varlen_alibi_windowed_softcap(
-                s, q, kv, kv, may, &starts, &starts, 50, 50, 0.125, l, r, 30.0,
+            front.flash_attn_varlen_alibi_windowed::<f16>(
+                s,
+                q,
+                kv,
+                kv,
+                AlibiSlopes::of(&slopes),
+                offsets,
+                offsets,
+                50,
+                50,
+                0.125,
+                l,
+                r,
+            ),
+            front.flash_attn_varlen_alibi_windowed_softcap::<f16>(
+                s, q, kv, kv, may, offsets, offsets, 50, 50, 0.125, l, r, 30.0,
             ),
         ];
         for outcome in outcomes {
@@ -306,18 +335,32 @@ fn candles_functions() {
         assert_eq!(counts, [9, 5, 5], "{calls:?}");
 
         let few = stream.alloc_zeros::<f32>(7).expect("room");
-        let request = Inputs::dense(q, kv, kv);
+        let request = Inputs::of(q, kv, kv);
         let [one, two, three] = [1, 2, 3].map(|count| starts.slice(..count));
         let cases = [
-            ("alibi.elements", request.alibi(PerHead::new(&few))),
-            ("alibi.elements", request.alibi(PerHead::new(&slopes).strides([8, 2]))),
-            ("seqused_k.elements", Inputs::varlen(q, kv, kv, &starts, &starts, 50, 50).seqused_k(&two)),
-            ("cu_seqlens_k.elements", Inputs::varlen(q, kv, kv, &starts, &three, 50, 50)),
-            ("batch", Inputs::varlen(q, kv, kv, &one, &starts, 50, 50)),
+            ("alibi.elements", request.alibi(AlibiSlopes::of(&few))),
+            ("alibi.elements", request.alibi(AlibiSlopes::of(&slopes).strides([8, 2]))),
+            (
+                "seqused_k.elements",
+                Inputs::of_varlen(
+                    q,
+                    kv,
+                    kv,
+                    VarlenQueries::of(&starts, 50),
+                    VarlenKeys::of(&starts, 50).seqused_k(Integers::of(&two)),
+                ),
+            ),
+            (
+                "cu_seqlens_k.elements",
+                Inputs::of_varlen(q, kv, kv, VarlenQueries::of(&starts, 50), VarlenKeys::of(&three, 50)),
+            ),
+            ("batch", Inputs::of_varlen(q, kv, kv, VarlenQueries::of(&one, 50), VarlenKeys::of(&starts, 50))),
         ];
         for (name, request) in cases {
-            let error =
-                front.attend(&stream, &request, &mut ScratchMemory::new()).map(|_| ()).expect_err(name);
+            let error = front
+                .attend::<f16>(&stream, &request, &mut ScratchMemory::new())
+                .map(|_| ())
+                .expect_err(name);
             let error = error.to_string();
             assert!(error.contains(name), "{name}: {error}");
         }

@@ -4,10 +4,13 @@ use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use ferroflash::cudarc::{
-    Cache, FlashAttention, Inputs, Pages, PagesMut, PerHead, Rotary, Scale, ScratchMemory, State, Tensor,
-    TensorMut,
+    Append, Cache, FlashAttention, Inputs, Integers, Pages, PagesMut, ScratchMemory, Slice, State, Tensor,
+    TensorMut, Turn,
 };
-use ferroflash::request::{LseUnit, Mask, RotaryStyle, Splits};
+use ferroflash::request::{
+    AlibiSlopes, KvScale, LseUnit, LseView, Mask, Positions, Queries, SharedPrefixes, Sinks, Slots, Splits,
+    VarlenQueries,
+};
 use half::f16;
 
 #[test]
@@ -25,19 +28,22 @@ fn caches_of_any_kind() {
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let scales = stream.alloc_zeros::<f32>(8).expect("room");
         let q = zeros(&stream, 4 * 8 * 64);
-        let q = Tensor::new(&q, [4, 1, 8, 64]);
+        let q = Tensor::of(&q, [4, 1, 8, 64]);
         let mut scratch = ScratchMemory::new();
 
         // New tokens go into the cache.
         let slots = stream.alloc_zeros::<i64>(4).expect("room");
         let new = zeros(&stream, 4 * 2 * 64);
-        let new = Tensor::new(&new, [1, 4, 2, 64]);
+        let new = Tensor::of(&new, [1, 4, 2, 64]);
         cuda.calls();
-        let into = PagesMut::new(&mut keys, &mut values, shape);
-        front.append(&stream, new, new, into, &slots).expect("valid");
+        let into = PagesMut::of(&mut keys, &mut values, shape);
+        front.append(&stream, Append::new(new, new, into, Slots::of(&slots))).expect("valid");
         assert_eq!(launched(cuda), ["append"]);
-        let scaled = PagesMut::new(&mut keys, &mut values, shape).scales(Scale::Value(2.0), Scale::One);
-        let error = front.append(&stream, new, new, scaled, &slots).expect_err("a scale of f16").to_string();
+        let scaled = PagesMut::of(&mut keys, &mut values, shape).scales(KvScale::Value(2.0), KvScale::One);
+        let error = front
+            .append(&stream, Append::new(new, new, scaled, Slots::of(&slots)))
+            .expect_err("a scale of f16")
+            .to_string();
         assert!(error.contains("cache.k_scale"), "{error}");
 
         // Keys and queries rotate, in place or not.
@@ -46,72 +52,125 @@ fn caches_of_any_kind() {
         let positions = stream.alloc_zeros::<u32>(4).expect("room");
         let (mut some, mut other) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
         cuda.calls();
-        let turn = Rotary::cos_sin(&wide, [50, 64], &positions);
-        let turn = turn.queries_in_place(TensorMut::new(&mut other, [1, 4, 8, 64]));
-        let into = PagesMut::new(&mut keys, &mut values, shape);
-        front.append_rotary(&stream, new, new, into, &slots, turn).expect("valid");
-        let turn = || Rotary::new(&cos, &sin, [50, 32], &positions);
-        let (from, to) = (Tensor::new(&other, [1, 4, 8, 64]), TensorMut::new(&mut some, [1, 4, 8, 64]));
-        let into = PagesMut::new(&mut keys, &mut values, shape);
-        front.append_rotary(&stream, new, new, into, &slots, turn().queries(from, to)).expect("valid");
+        let turn = Turn::cos_sin(Tensor::of(&wide, [1, 50, 1, 64]), Positions::of(&positions));
+        let turn = turn.queries_in_place(TensorMut::of(&mut other, [1, 4, 8, 64]));
+        let into = PagesMut::of(&mut keys, &mut values, shape);
+        front.append(&stream, Append::new(new, new, into, Slots::of(&slots)).rotary(turn)).expect("valid");
+        // Each rotation borrows for its own launch.
+        macro_rules! turn {
+            () => {
+                Turn::new(
+                    Tensor::of(&cos, [1, 50, 1, 32]),
+                    Tensor::of(&sin, [1, 50, 1, 32]),
+                    Positions::of(&positions),
+                )
+            };
+        }
+        let (from, to) = (Tensor::of(&other, [1, 4, 8, 64]), TensorMut::of(&mut some, [1, 4, 8, 64]));
+        let into = PagesMut::of(&mut keys, &mut values, shape);
+        front
+            .append(&stream, Append::new(new, new, into, Slots::of(&slots)).rotary(turn!().queries(from, to)))
+            .expect("valid");
         assert_eq!(launched(cuda), ["append"; 2]);
-        let into = PagesMut::new(&mut keys, &mut values, shape);
-        let error = front.append_rotary(&stream, new, new, into, &slots, turn().first_column(8));
+        let into = PagesMut::of(&mut keys, &mut values, shape);
+        let error = front
+            .append(&stream, Append::new(new, new, into, Slots::of(&slots)).rotary(turn!().first_column(8)));
         assert!(error.is_err_and(|error| error.to_string().contains("64 columns from column 8 on")));
 
         // Keys and values are in one buffer, in both orders. In the other case, the last value is missing
         // from the buffer.
         let (mut both, mut short) =
             (zeros(&stream, 2 * 40 * 16 * 128), zeros(&stream, 2 * 40 * 16 * 128 - 1));
-        let into = PagesMut::interleaved(&mut both, shape);
-        front.append(&stream, new, new, into, &slots).expect("valid");
+        let into = PagesMut::of_both(TensorMut::of(&mut both, shape).strides([4096, 128, 64, 1]));
+        front.append(&stream, Append::new(new, new, into, Slots::of(&slots))).expect("valid");
         front
-            .append(&stream, new, new, PagesMut::interleaved(&mut both, shape).hnd(), &slots)
+            .append(
+                &stream,
+                Append::new(
+                    new,
+                    new,
+                    PagesMut::of_both(TensorMut::of(&mut both, shape).strides([4096, 64, 1024, 1])),
+                    Slots::of(&slots),
+                ),
+            )
             .expect("valid");
         // The strides describe the same pages, but the distance of two rows is doubled.
-        let half = PagesMut::interleaved(&mut both, [20, 16, 2, 64]).strides([8192, 256, 64, 1]);
-        front.append(&stream, new, new, half, &slots).expect("valid");
-        let error = front.append(&stream, new, new, PagesMut::interleaved(&mut short, shape), &slots);
+        let half = PagesMut::of_both(TensorMut::of(&mut both, [20, 16, 2, 64]).strides([8192, 256, 64, 1]));
+        front.append(&stream, Append::new(new, new, half, Slots::of(&slots))).expect("valid");
+        let error = front.append(
+            &stream,
+            Append::new(
+                new,
+                new,
+                PagesMut::of_both(TensorMut::of(&mut short, shape).strides([4096, 128, 64, 1])),
+                Slots::of(&slots),
+            ),
+        );
         assert!(error.is_err_and(|error| error.to_string().contains("cache.values.elements")));
         assert_eq!(launched(cuda), ["append"; 3]);
 
         // The scratch memory grows once. Every later launch finds enough memory.
-        let pages = Pages::new(&keys, &values, shape);
-        let eight = Pages::new(&bytes, &bytes, shape);
-        let per_head = PerHead::new(&scales).strides([2, 1]);
-        let scaled = eight.scales(Scale::Heads(per_head), Scale::Value(0.5));
-        let paged = Cache::paged(pages, &table, 20, &lengths);
-        let sinks = &scales;
-        front.reserve(&stream, &Inputs::cached(q, paged), &mut scratch).expect("valid");
+        let pages = Pages::of(&keys, &values, shape);
+        let eight = Pages::of(&bytes, &bytes, shape);
+        let per_head = KvScale::heads(&scales, [2, 1]);
+        let scaled = eight.scales(per_head, KvScale::Value(0.5));
+        let paged = Cache::paged(pages, Integers::of(&table), 20, Integers::of(&lengths));
+        let sinks = Sinks::of(&scales);
+        front.reserve(&stream, &Inputs::of_cache(q, paged), &mut scratch).expect("valid");
         let had = scratch.bytes();
         assert!(had.workspace > 0 && had.counters > 0, "{had:?}");
-        front.flash_attn_with_kvcache(&stream, q, paged, 0.125, true, &mut scratch).expect("valid");
+        front.flash_attn_with_kvcache::<f16>(&stream, q, paged, 0.125, true, &mut scratch).expect("valid");
         let mut o = zeros(&stream, 4 * 8 * 64);
         cuda.calls();
-        let mut into = |request: &Inputs<'_, f16>| {
-            front.attend_into(&stream, request, &mut scratch, TensorMut::new(&mut o, [4, 1, 8, 64]), None)
+        let mut into = |request: &Inputs<'_>| {
+            front.attend_into(&stream, request, &mut scratch, TensorMut::of(&mut o, [4, 1, 8, 64]), None)
         };
-        into(&Inputs::cached(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
-        into(&Inputs::cached(q, Cache::dense(pages.strides([2048, 128, 64, 1]), &lengths))).expect("valid");
-        into(&Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, dense), &lengths).max_k(100)))
+        into(&Inputs::of_cache(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
+        into(&Inputs::of_cache(q, Cache::dense(pages.strides([2048, 128, 64, 1]), Integers::of(&lengths))))
             .expect("valid");
-        into(&Inputs::cached(q, Cache::paged(Pages::interleaved(&both, shape), &table, 20, &lengths)))
-            .expect("valid");
-        into(&Inputs::cached(
+        into(&Inputs::of_cache(
             q,
-            Cache::dense(Pages::new(&keys, &values, dense).hnd(), &lengths).rows(&lengths),
+            Cache::dense(Pages::of(&keys, &values, dense), Integers::of(&lengths)).max_k(100),
+        ))
+        .expect("valid");
+        into(&Inputs::of_cache(
+            q,
+            Cache::paged(
+                Pages::of_both(&both, shape, false),
+                Integers::of(&table),
+                20,
+                Integers::of(&lengths),
+            ),
+        ))
+        .expect("valid");
+        into(&Inputs::of_cache(
+            q,
+            Cache::dense(
+                Pages::of(&keys, &values, dense).strides([20480, 64, 10240, 1]),
+                Integers::of(&lengths),
+            )
+            .rows(Integers::of(&lengths)),
         ))
         .expect("valid");
         let calls = cuda.calls();
         assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (5, 5), "{calls:?}");
         assert_eq!(of("cuMemAlloc", &calls), 0, "{calls:?}");
         // A prefix of one page saves too little, so the launch reads whole sequences.
-        into(&Inputs::cached(q, paged).shared_prefixes(2, 1, &lengths)).expect("valid");
+        into(&Inputs::of_cache(q, paged).shared_prefixes(SharedPrefixes::equal(
+            2,
+            1,
+            Integers::of(&lengths),
+        )))
+        .expect("valid");
         let calls = cuda.calls();
         assert_eq!((of("launch decode_", &calls), of("launch", &calls)), (1, 1), "{calls:?}");
-        let short = into(&Inputs::cached(q, paged).shared_prefixes(1, 1, &lengths.slice(1..)));
+        let short = into(&Inputs::of_cache(q, paged).shared_prefixes(SharedPrefixes::equal(
+            1,
+            1,
+            Integers::of(&lengths.slice(1..)),
+        )));
         assert!(short.is_err_and(|error| error.to_string().contains("shared_prefixes.rest.lengths")));
-        let chunks = into(&Inputs::cached(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
+        let chunks = into(&Inputs::of_cache(q, paged).splits(Splits::Exactly(64))).expect_err("too small");
         assert!(chunks.to_string().contains("workspace.bytes"), "{chunks}");
         assert_eq!(scratch.bytes(), had);
 
@@ -119,150 +178,44 @@ fn caches_of_any_kind() {
         // sequences of few queries, and another kernel takes the other sequences. The third case has slopes,
         // which decode kernels do not take.
         let (_, lse) = front
-            .attend_with_lse(
+            .attend_with_lse::<f16>(
                 &stream,
-                &Inputs::cached(q, Cache::paged(scaled, &table, 20, &lengths)),
+                &Inputs::of_cache(q, Cache::paged(scaled, Integers::of(&table), 20, Integers::of(&lengths))),
                 &mut scratch,
             )
             .expect("valid");
         assert_eq!((lse.len(), launched(cuda)), (4 * 8, vec!["decode".to_owned()]));
         let rows = zeros(&stream, 4 * 8 * 64);
-        let flat = Tensor::new(&rows, [1, 4, 8, 64]);
+        let flat = Tensor::of(&rows, [1, 4, 8, 64]);
         let starts = stream.alloc_zeros::<u32>(5).expect("room");
-        let packed = Inputs::cached(flat, paged).varlen_queries(&starts, 2).mask(Mask::Causal);
-        front.attend(&stream, &packed, &mut scratch).expect("valid");
+        let packed = Inputs::of_cache(flat, paged)
+            .queries(Queries::Varlen(VarlenQueries::of(&starts, 2)))
+            .mask(Mask::Causal);
+        front.attend::<f16>(&stream, &packed, &mut scratch).expect("valid");
         front
-            .attend(&stream, &Inputs::cached(q, paged).alibi(PerHead::new(&scales)), &mut scratch)
+            .attend::<f16>(&stream, &Inputs::of_cache(q, paged).alibi(AlibiSlopes::of(&scales)), &mut scratch)
             .expect("valid");
         assert_eq!(launched(cuda), ["mixed", "mixed", "paged"]);
 
         let three = table.slice(..3);
         let cases = [
-            ("cache.table", Inputs::cached(q, Cache::paged(pages, &table, 21, &lengths))),
-            ("q.shape", Inputs::cached(q, paged).varlen_queries(&starts, 2)),
-            ("cache.lengths", Inputs::cached(q, Cache::dense(pages, &three))),
+            (
+                "cache.table",
+                Inputs::of_cache(q, Cache::paged(pages, Integers::of(&table), 21, Integers::of(&lengths))),
+            ),
+            ("q.shape", Inputs::of_cache(q, paged).queries(Queries::Varlen(VarlenQueries::of(&starts, 2)))),
+            ("cache.lengths", Inputs::of_cache(q, Cache::dense(pages, Integers::of(&three)))),
             (
                 "cache.keys",
-                Inputs::cached(q, Cache::dense(Pages::new(&keys, &values, [41, 16, 2, 64]), &lengths)),
+                Inputs::of_cache(
+                    q,
+                    Cache::dense(Pages::of(&keys, &values, [41, 16, 2, 64]), Integers::of(&lengths)),
+                ),
             ),
         ];
         for (name, request) in &cases {
-            let error = front.attend(&stream, request, &mut scratch).map(|_| ()).expect_err(name).to_string();
-            assert!(error.contains(name), "{name}: {error}");
-        }
-        cuda.faults();
-    });
-}
-
-#[test]
-fn int8_caches() {
-    in_fake_cuda("cudarc_front::serving::int8_caches", |cuda| {
-        let context = CudaContext::new(0).expect("a device");
-        let stream = context.new_stream().expect("a stream");
-        let front = FlashAttention::new(&context).expect("a driver");
-        // 40 pages of 16 keys with 2 heads of 64 columns.
-        let shape = [40, 16, 2, 64];
-        let integers = || stream.alloc_zeros::<i8>(40 * 16 * 128).expect("room");
-        let floats = |count| stream.alloc_zeros::<f32>(count).expect("room");
-        let (mut keys, mut values) = (integers(), integers());
-        let (mut k_scale, mut v_scale, mut short) = (floats(1280), floats(1280), floats(1279));
-        let slots = stream.alloc_zeros::<i64>(4).expect("room");
-        let new = zeros(&stream, 4 * 2 * 64);
-        let new = Tensor::new(&new, [1, 4, 2, 64]);
-        cuda.calls();
-        let into = PagesMut::new(&mut keys, &mut values, shape).token_scales(&mut k_scale, &mut v_scale);
-        front.append(&stream, new, new, into, &slots).expect("valid");
-        assert_eq!(launched(cuda), ["append"]);
-        let into = PagesMut::new(&mut keys, &mut values, shape).token_scales(&mut k_scale, &mut short);
-        let error = front.append(&stream, new, new, into, &slots).expect_err("too few").to_string();
-        assert!(error.contains("cache.v_scale.elements: 1279"), "{error}");
-        let into = PagesMut::new(&mut keys, &mut values, shape);
-        let error = front.append(&stream, new, new, into, &slots).expect_err("no scales").to_string();
-        assert!(error.contains("a scale for each token and key head"), "{error}");
-
-        let table = stream.alloc_zeros::<u32>(80).expect("room");
-        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
-        let q = zeros(&stream, 4 * 8 * 64);
-        let q = Tensor::new(&q, [4, 1, 8, 64]);
-        let pages = |v| Pages::new(&keys, &values, shape).token_scales(&k_scale, v);
-        let cached = |v| Inputs::cached(q, Cache::paged(pages(v), &table, 20, &lengths));
-        let mut scratch = ScratchMemory::new();
-        front.attend(&stream, &cached(&v_scale), &mut scratch).expect("valid");
-        assert_eq!(launched(cuda), ["decode"]);
-        let error = front.attend(&stream, &cached(&short), &mut scratch).map(|_| ()).expect_err("too few");
-        assert!(error.to_string().contains("cache.v_scale.elements: 1279"), "{error}");
-    });
-}
-
-#[test]
-fn values_of_half_the_columns() {
-    in_fake_cuda("cudarc_front::serving::values_of_half_the_columns", |cuda| {
-        let context = CudaContext::new(0).expect("a device");
-        let stream = context.new_stream().expect("a stream");
-        let front = FlashAttention::new(&context).expect("a driver");
-        let (keys, values) = (zeros(&stream, 40 * 16 * 128), zeros(&stream, 40 * 16 * 64));
-        let table = stream.alloc_zeros::<u32>(80).expect("room");
-        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
-        let q = zeros(&stream, 4 * 8 * 64);
-        let q = Tensor::new(&q, [4, 1, 8, 64]);
-        let pages = Pages::new(&keys, &values, [40, 16, 2, 64]).values(32, [1024, 64, 32, 1]);
-        let inputs = Inputs::cached(q, Cache::paged(pages, &table, 20, &lengths));
-        cuda.calls();
-        let o = front.attend(&stream, &inputs, &mut ScratchMemory::new()).expect("valid");
-        assert_eq!((o.len(), launched(cuda)), (4 * 8 * 32, vec!["paged".to_owned()]));
-        cuda.faults();
-    });
-}
-
-#[test]
-fn latent_caches() {
-    in_fake_cuda("cudarc_front::serving::latent_caches", |cuda| {
-        let context = CudaContext::new(0).expect("a device");
-        let stream = context.new_stream().expect("a stream");
-        let front = FlashAttention::new(&context).expect("a driver");
-        let (shape, mut rows) = ([40, 16, 1, 576], zeros(&stream, 40 * 16 * 576));
-        let table = stream.alloc_zeros::<u32>(80).expect("room");
-        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
-        let slots = stream.alloc_zeros::<i64>(4).expect("room");
-        let new = zeros(&stream, 4 * 576);
-        let new = Tensor::new(&new, [1, 4, 1, 576]);
-        cuda.calls();
-        let into = PagesMut::latent(&mut rows, shape, 512);
-        front.append_latent(&stream, new, into, &slots).expect("valid");
-        assert_eq!(launched(cuda), ["append"]);
-        // The last 64 columns rotate.
-        let (angles, positions) = (zeros(&stream, 100 * 64), stream.alloc_zeros::<i64>(4).expect("room"));
-        cuda.calls();
-        let turn = || Rotary::cos_sin(&angles, [100, 64], &positions).style(RotaryStyle::Interleaved);
-        let into = PagesMut::latent(&mut rows, shape, 512);
-        front.append_latent_rotary(&stream, new, into, &slots, turn().first_column(512)).expect("valid");
-        assert_eq!(launched(cuda), ["append"]);
-        let into = PagesMut::latent(&mut rows, shape, 512);
-        let error = front.append_latent_rotary(&stream, new, into, &slots, turn().first_column(520));
-        assert!(error.is_err_and(|error| error.to_string().contains("64 columns from column 520 on")));
-        let apart = &mut zeros(&stream, 40 * 16 * 576);
-        let wide = PagesMut::new(&mut rows, apart, shape);
-        let error = front.append_latent(&stream, new, wide, &slots).expect_err("no latent cache").to_string();
-        assert!(error.contains("use PagesMut::latent"), "{error}");
-
-        let mut scratch = ScratchMemory::new();
-        let q = zeros(&stream, 4 * 16 * 576);
-        let q = Tensor::new(&q, [4, 1, 16, 576]);
-        let cache = Cache::paged(Pages::latent(&rows, shape, 512), &table, 20, &lengths);
-        let inputs = Inputs::cached(q, cache).mask(Mask::Causal).scale(0.0721);
-        let (o, lse) = front.attend_with_lse(&stream, &inputs, &mut scratch).expect("valid");
-        assert_eq!((o.len(), lse.len()), (4 * 16 * 512, 4 * 16));
-        let o = front.flash_attn_with_kvcache(&stream, q, cache, 0.0721, true, &mut scratch).expect("valid");
-        assert_eq!(o.len(), 4 * 16 * 512);
-        // A combine kernel merges the splits of each launch.
-        assert_eq!(launched(cuda), ["mla", "decode", "mla", "decode"]);
-        let whole = Cache::paged(Pages::latent(&rows, shape, 520), &table, 20, &lengths);
-        for (name, inputs) in [
-            ("scale", Inputs::cached(q, cache)),
-            ("head_dim_v 520", Inputs::cached(q, whole).scale(0.1)),
-            ("softcap on a latent cache", inputs.softcap(30.0)),
-        ] {
-            let error = front.attend(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(name).to_string();
+            let error =
+                front.attend::<f16>(&stream, request, &mut scratch).map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(name), "{name}: {error}");
         }
         cuda.faults();
@@ -280,9 +233,14 @@ fn what_was_captured_stays() {
         let table = stream.alloc_zeros::<u32>(80).expect("room");
         let lengths = stream.alloc_zeros::<i32>(4).expect("room");
         let (q, mut o) = (zeros(&stream, 4 * 8 * 64), zeros(&stream, 4 * 8 * 64));
-        let q = Tensor::new(&q, [4, 1, 8, 64]);
-        let cache = Cache::paged(Pages::new(&memory, &memory, shape), &table, 20, &lengths);
-        let request = Inputs::cached(q, cache);
+        let q = Tensor::of(&q, [4, 1, 8, 64]);
+        let cache = Cache::paged(
+            Pages::of(&memory, &memory, shape),
+            Integers::of(&table),
+            20,
+            Integers::of(&lengths),
+        );
+        let request = Inputs::of_cache(q, cache);
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let before = cuda.left();
@@ -297,13 +255,7 @@ fn what_was_captured_stays() {
             }
             front.reserve(&stream, &request, &mut scratch).expect("valid");
             let mut launch = || {
-                front.attend_into(
-                    &stream,
-                    &request,
-                    &mut scratch,
-                    TensorMut::new(&mut o, [4, 1, 8, 64]),
-                    None,
-                )
+                front.attend_into(&stream, &request, &mut scratch, TensorMut::of(&mut o, [4, 1, 8, 64]), None)
             };
             launch().expect("valid");
             if captures {
@@ -327,7 +279,7 @@ fn states_are_merged() {
         let stream = context.new_stream().expect("a stream");
         let front = FlashAttention::new(&context).expect("a driver");
         let (first, second) = (zeros(&stream, 10 * 8 * 64), zeros(&stream, 10 * 8 * 64));
-        let (first, second) = (Tensor::new(&first, [1, 10, 8, 64]), Tensor::new(&second, [1, 10, 8, 64]));
+        let (first, second) = (Tensor::of(&first, [1, 10, 8, 64]), Tensor::of(&second, [1, 10, 8, 64]));
         let lse = stream.alloc_zeros::<f32>(2 * 80).expect("room");
         let (one, two) = (lse.slice(..80), lse.slice(80..));
         let (mut o, mut all) = (zeros(&stream, 10 * 8 * 64), stream.alloc_zeros::<f32>(80).expect("room"));
@@ -335,43 +287,46 @@ fn states_are_merged() {
         front
             .merge_attn_states(
                 &stream,
-                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                TensorMut::of(&mut o, [1, 10, 8, 64]),
                 first,
-                &one,
+                Slice::new(&one),
                 second,
-                &two,
+                Slice::new(&two),
                 Some(&mut all),
             )
             .expect("valid");
-        let states = [State::new(first, &one), State::new(second, &two)];
+        let states = [State::of(first, Slice::new(&one)), State::of(second, Slice::new(&two))];
         front
             .merge(
                 &stream,
-                &states.map(|state| state.unit(LseUnit::Two)),
+                &states.map(|state| State { lse: state.lse.unit(LseUnit::Two), ..state }),
                 None,
-                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                TensorMut::of(&mut o, [1, 10, 8, 64]),
                 None,
             )
             .expect("valid");
         front
             .merge(
                 &stream,
-                &[states[0].lse_strides([80, 1, 8])],
-                Some(&one),
-                TensorMut::new(&mut o, [1, 10, 8, 64]),
+                &[State {
+                    lse: LseView::new(Slice::new(&one), 80, [1, 8, 10], [80, 1]).row_stride(8),
+                    ..states[0]
+                }],
+                Some(Sinks::of(&one)),
+                TensorMut::of(&mut o, [1, 10, 8, 64]),
                 None,
             )
             .expect("valid");
         let calls = cuda.calls();
         assert_eq!((of("launch merge_", &calls), of("cuMemAlloc", &calls)), (3, 0), "{calls:?}");
-        let unlike = [states[0], states[1].unit(LseUnit::Two)];
+        let unlike = [states[0], State { lse: states[1].lse.unit(LseUnit::Two), ..states[1] }];
         let error = front
-            .merge(&stream, &unlike, None, TensorMut::new(&mut o, [1, 10, 8, 64]), None)
+            .merge(&stream, &unlike, None, TensorMut::of(&mut o, [1, 10, 8, 64]), None)
             .expect_err("two logarithms")
             .to_string();
         assert!(error.contains("states.lse.unit"), "{error}");
-        let none: [State<'_, f16>; 0] = [];
-        assert!(front.merge(&stream, &none, None, TensorMut::new(&mut o, [1, 10, 8, 64]), None).is_err());
+        let none: [State<'_>; 0] = [];
+        assert!(front.merge(&stream, &none, None, TensorMut::of(&mut o, [1, 10, 8, 64]), None).is_err());
         cuda.faults();
     });
 }

@@ -3,9 +3,10 @@ use super::{launched, zeros};
 use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
 use ferroflash::Error;
-use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Table, Tensor};
+use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Slice, Tensor};
 use ferroflash::request::Mask;
 use ferroflash::variant::{Variant, VariantKernel};
+use half::f16;
 use spec::{And, Causal, F16, Fwd, FwdParams, Scored, Sink, SinkParams, With};
 use std::sync::Mutex;
 
@@ -41,15 +42,15 @@ fn tables_are_the_slices_of_each_launch() {
             })
         };
         let (q, kv) = (zeros(&stream, 100 * 8 * 64), zeros(&stream, 100 * 2 * 64));
-        let (q, kv) = (Tensor::new(&q, [1, 100, 8, 64]), Tensor::new(&kv, [1, 100, 2, 64]));
+        let (q, kv) = (Tensor::of(&q, [1, 100, 8, 64]), Tensor::of(&kv, [1, 100, 2, 64]));
         let logits = stream.alloc_zeros::<f32>(16).expect("room");
         let (first, second) = (logits.slice(..8), logits.slice(8..));
         let mut scratch = ScratchMemory::new();
-        let mut run = |inputs| attention.attend(&stream, &inputs, &mut scratch).map(|_| ());
+        let mut run = |inputs| attention.attend::<f16>(&stream, &inputs, &mut scratch).map(|_| ());
         cuda.calls();
-        let both = [[Table::from(&first)], [Table::from(&second)]];
+        let both = [[Slice::new(&first)], [Slice::new(&second)]];
         for tables in &both {
-            run(Inputs::dense(q, kv, kv).variant(&own, tables)).expect("valid");
+            run(Inputs::of(q, kv, kv).own(&own, tables)).expect("valid");
         }
         assert_eq!(launched(cuda), ["sinks"; 2]);
         let mut tables = TABLES.lock().expect("no panic").clone();
@@ -58,19 +59,19 @@ fn tables_are_the_slices_of_each_launch() {
         assert_eq!(tables, [(base, 8), (base + 32, 8)], "a plan serves other tables");
 
         let elsewhere = other.new_stream().expect("a stream").alloc_zeros::<f32>(8).expect("room");
-        let (own_table, their_table) = ([Table::from(&first)], [Table::from(&elsewhere)]);
-        let many = [Table::from(&first); 5];
+        let (own_table, their_table) = ([Slice::new(&first)], [Slice::new(&elsewhere)]);
+        let many = [Slice::new(&first); 5];
         let (short, empty) = (logits.slice(..7), logits.slice(..0));
-        let (short, empty) = ([Table::from(&short)], [Table::from(&empty)]);
-        let full = Inputs::dense(q, kv, kv);
+        let (short, empty) = ([Slice::new(&short)], [Slice::new(&empty)]);
+        let full = Inputs::of(q, kv, kv);
         for (name, inputs) in [
-            ("variant.table", full.variant(&own, &their_table)),
-            ("variant.tables", full.variant(&own, &many)),
-            ("variant.table", full.variant(&own, &empty)),
-            ("tables", full.variant(&own, &short)),
-            ("tables", full.variant(&own, &[])),
-            ("softcap", full.variant(&own, &own_table).softcap(3.0)),
-            ("mask", full.mask(Mask::Window { left: Some(3), right: None }).variant(&own, &own_table)),
+            ("variant.table", full.own(&own, &their_table)),
+            ("variant.tables", full.own(&own, &many)),
+            ("variant.table", full.own(&own, &empty)),
+            ("tables", full.own(&own, &short)),
+            ("tables", full.own(&own, &[])),
+            ("softcap", full.own(&own, &own_table).softcap(3.0)),
+            ("mask", full.mask(Mask::Window { left: Some(3), right: None }).own(&own, &own_table)),
         ] {
             let error = run(inputs).expect_err(name).to_string();
             assert!(error.contains(&format!("invalid {name}: ")), "{name}: {error}");

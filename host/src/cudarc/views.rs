@@ -1,0 +1,203 @@
+//! The parts of a request in cudarc's slices: their constructors.
+use super::memory::{Integer, Memory, MemoryMut, Number, Slice, SliceMut, SlotNumber};
+use crate::request::{
+    AlibiSlopes, Bias, Index, KvPages, KvScale, LseView, MaskBits, Positions, Rotary, Sinks, Slots,
+    TensorView, TokenScales, VarlenKeys, VarlenQueries,
+};
+
+/// A tensor that a launch reads.
+pub type Tensor<'a> = TensorView<Slice<'a>>;
+/// A tensor that a launch writes.
+pub type TensorMut<'a> = TensorView<SliceMut<'a>>;
+/// The pages of a KV cache, for reading.
+pub type Pages<'a> = KvPages<Slice<'a>>;
+/// The pages of a KV cache, for writing.
+pub type PagesMut<'a> = KvPages<SliceMut<'a>>;
+/// The KV cache of some sequences.
+pub type Cache<'a> = crate::request::KvCache<Slice<'a>>;
+/// Lengths, page indices, or offsets of sequences.
+pub type Integers<'a> = Index<Slice<'a>>;
+/// A partial state of a merge.
+pub type State<'a> = crate::request::State<Slice<'a>>;
+/// An append to a KV cache.
+pub type Append<'a> = crate::request::Append<Slice<'a>, SliceMut<'a>>;
+/// The rotary embedding of an append.
+pub type Turn<'a> = Rotary<Slice<'a>, SliceMut<'a>>;
+
+impl<'a> TensorView<Slice<'a>> {
+    /// Creates a contiguous tensor `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads,
+    /// head_dim]`.
+    pub fn of<T: Number>(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
+        TensorView::bshd(Slice::new(data), u64::MAX, T::DTYPE, shape)
+    }
+}
+
+impl<'a> TensorView<SliceMut<'a>> {
+    /// Creates a contiguous output `[batch, seqlen, heads, head_dim]`.
+    pub fn of<T: Number>(data: &'a mut impl MemoryMut<T>, shape: [usize; 4]) -> Self {
+        TensorView::bshd(SliceMut::new(data), u64::MAX, T::DTYPE, shape)
+    }
+}
+
+impl<'a> LseView<SliceMut<'a>> {
+    /// Creates a contiguous LSE `[batch, heads, seqlen]` of an output of this shape, `[batch, seqlen, heads,
+    /// head_dim]`.
+    pub(super) fn of_rows(lse: SliceMut<'a>, [batch, seqlen, heads, _]: [usize; 4]) -> Self {
+        LseView::contiguous(lse, u64::MAX, [batch, heads, seqlen])
+    }
+}
+
+impl<'a> Index<Slice<'a>> {
+    /// Creates an index of all integers of `data`, `i32` or `u32`.
+    pub fn of<T: Integer>(data: &'a impl Memory<T>) -> Self {
+        Index::new(Slice::new(data), data.bytes() / 4)
+    }
+}
+
+impl<'a> VarlenQueries<Slice<'a>> {
+    /// Creates the queries of `n` sequences from `n + 1` offsets.
+    pub fn of<T: Integer>(cu_seqlens_q: &'a impl Memory<T>, max_seqlen_q: usize) -> Self {
+        let starts = Index::of(cu_seqlens_q);
+        // An empty buffer means no sequence, which planning rejects.
+        VarlenQueries::new(starts.elements.saturating_sub(1) as usize, starts, max_seqlen_q)
+    }
+}
+
+impl<'a> VarlenKeys<Slice<'a>> {
+    /// Creates the keys of sequences whose rows are all valid.
+    pub fn of<T: Integer>(cu_seqlens_k: &'a impl Memory<T>, max_seqlen_k: usize) -> Self {
+        VarlenKeys::new(Index::of(cu_seqlens_k), max_seqlen_k)
+    }
+}
+
+impl<'a> Slots<Slice<'a>> {
+    /// Creates slots: one per token.
+    pub fn of<T: SlotNumber>(data: &'a impl Memory<T>) -> Self {
+        let elements = data.bytes() / size_of::<T>() as u64;
+        Slots { address: Slice::new(data), elements, wide: T::WIDE }
+    }
+}
+
+impl<'a> Positions<Slice<'a>> {
+    /// Creates positions: one per token.
+    pub fn of<T: SlotNumber>(data: &'a impl Memory<T>) -> Self {
+        let elements = data.bytes() / size_of::<T>() as u64;
+        Positions { address: Slice::new(data), elements, wide: T::WIDE }
+    }
+}
+
+impl<'a> AlibiSlopes<Slice<'a>> {
+    /// Creates slopes `[heads]`, which all sequences share.
+    pub fn of(data: &'a impl Memory<f32>) -> Self {
+        AlibiSlopes::new(Slice::new(data), u64::MAX)
+    }
+}
+
+impl<'a> Sinks<Slice<'a>> {
+    /// Creates attention sinks: one logit per query head.
+    pub fn of(data: &'a impl Memory<f32>) -> Self {
+        Sinks { address: Slice::new(data), elements: u64::MAX }
+    }
+}
+
+impl<'a> Bias<Slice<'a>> {
+    /// Creates a contiguous bias `[batch or 1, heads or 1, seqlen_q or 1, seqlen_k]`.
+    pub fn of<T: Number>(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
+        Bias::rows(Slice::new(data), u64::MAX, T::DTYPE, shape, shape[3])
+    }
+}
+
+impl<'a> MaskBits<Slice<'a>> {
+    /// Creates a mask of contiguous rows `[batch or 1, heads or 1, seqlen_q]` of `columns / 8` bytes, rounded
+    /// up. `columns` is the last extent of `shape`. Each row has one bit for each of the sequence's last
+    /// `columns` keys.
+    pub fn of(data: &'a impl Memory<u8>, shape: [usize; 4]) -> Self {
+        MaskBits::contiguous(Slice::new(data), u64::MAX, shape)
+    }
+}
+
+impl<'a> KvScale<Slice<'a>> {
+    /// Creates one scale per key head of an e4m3 cache, or with strides `[heads, 1]` one per sequence and key
+    /// head.
+    pub fn heads(data: &'a impl Memory<f32>, strides: [i64; 2]) -> Self {
+        KvScale::Device { address: Slice::new(data), elements: u64::MAX, strides }
+    }
+}
+
+impl<'a> KvPages<Slice<'a>> {
+    /// Creates pages from two contiguous buffers `[pages, page, heads, head_dim]`, one of keys and one of
+    /// values. A dense KV cache has one page per sequence.
+    pub fn of<T: Number>(keys: &'a impl Memory<T>, values: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
+        KvPages::new(Tensor::of(keys, shape), Tensor::of(values, shape))
+    }
+
+    /// Creates pages of [`TensorView::interleaved`]: keys and values in one contiguous buffer.
+    pub fn of_both<T: Number>(both: &'a impl Memory<T>, shape: [usize; 4], hnd: bool) -> Self {
+        let [keys, values] = Tensor::interleaved(Slice::new(both), u64::MAX, T::DTYPE, shape, hnd);
+        KvPages::new(keys, values)
+    }
+
+    /// Sets the scales of an int8 cache: contiguous, `[pages, page, heads]` of keys and of values.
+    pub fn token_scales(self, keys: &'a impl Memory<f32>, values: &'a impl Memory<f32>) -> Self {
+        let heads = self.keys.shape[2];
+        let scales = |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads));
+        let (keys, values) = (scales(Slice::new(keys)), scales(Slice::new(values)));
+        self.scales(keys, values)
+    }
+}
+
+impl<'a> KvPages<SliceMut<'a>> {
+    /// Creates pages from two contiguous buffers `[pages, page, heads, head_dim]`, one of keys and one of
+    /// values.
+    pub fn of<T: Number>(
+        keys: &'a mut impl MemoryMut<T>,
+        values: &'a mut impl MemoryMut<T>,
+        shape: [usize; 4],
+    ) -> Self {
+        KvPages::new(TensorMut::of(keys, shape), TensorMut::of(values, shape))
+    }
+
+    /// Creates pages with keys and values in one buffer. Values begin half a page stride behind the keys of
+    /// their page.
+    pub fn of_both(keys: TensorMut<'a>) -> Self {
+        let half = (keys.strides[0] / 2).max(0) as u64 * keys.element_bytes();
+        let (dtype, shape, strides) = (keys.dtype, keys.shape, keys.strides);
+        KvPages::new(keys, TensorView::new(SliceMut::again(half), u64::MAX, dtype, shape, strides))
+    }
+
+    /// Creates the pages of a latent cache (MLA), contiguous `[pages, page, 1, head_dim]`; see
+    /// [`KvPages::latent`].
+    pub fn of_latent(rows: TensorMut<'a>, head_dim_v: usize) -> Self {
+        let (dtype, strides, [pages, page, heads, _]) = (rows.dtype, rows.strides, rows.shape);
+        let shape = [pages, page, heads, head_dim_v];
+        KvPages::new(rows, TensorView::new(SliceMut::again(0), u64::MAX, dtype, shape, strides))
+    }
+
+    /// Sets the scales of an int8 cache, which the kernel writes: contiguous, `[pages, page, heads]` of keys
+    /// and of values.
+    ///
+    /// ```compile_fail,E0308
+    /// # use cudarc::driver::CudaSlice;
+    /// # use ferroflash::cudarc::PagesMut;
+    /// fn shared(keys: &mut CudaSlice<i8>, values: &mut CudaSlice<i8>, scales: &CudaSlice<f32>) {
+    ///     let _ = PagesMut::of(keys, values, [2, 16, 2, 64]).token_scales(scales, scales);
+    /// }
+    /// ```
+    pub fn token_scales(
+        self,
+        keys: &'a mut impl MemoryMut<f32>,
+        values: &'a mut impl MemoryMut<f32>,
+    ) -> Self {
+        let heads = self.keys.shape[2];
+        let scales = |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads));
+        let (keys, values) = (scales(SliceMut::new(keys)), scales(SliceMut::new(values)));
+        self.scales(keys, values)
+    }
+}
+
+impl<'a> Rotary<Slice<'a>, SliceMut<'a>> {
+    /// Rotates the queries `q`, `[1, tokens, heads, head_dim]`, in place.
+    pub fn queries_in_place(self, q: TensorMut<'a>) -> Self {
+        self.queries(TensorView::new(Slice::again(), u64::MAX, q.dtype, q.shape, q.strides), q)
+    }
+}
