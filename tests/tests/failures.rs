@@ -319,8 +319,7 @@ fn the_table_of_failures_names_what_holds() {
         "tests/tests/simulated.rs",
         "host/cli/tests/program/kernels.rs",
         "host/tests/launch.rs",
-        "host/tests/validation.rs",
-        "host/tests/planner.rs",
+        "host/tests/tables.rs",
         "device/cuda_builder/tests/report.rs",
         "ptx-sim/tests/checkers.rs",
     ]
