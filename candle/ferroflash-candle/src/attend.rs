@@ -70,6 +70,10 @@ impl Attend {
         Attend::full(softmax_scale).window(None, Some(0))
     }
 
+    pub(crate) fn causal_or_full(softmax_scale: f32, causal: bool) -> Self {
+        if causal { Attend::causal(softmax_scale) } else { Attend::full(softmax_scale) }
+    }
+
     /// Sets a window: keys from `left` before to `right` after the query's own position.
     pub fn window(self, left: Option<usize>, right: Option<usize>) -> Self {
         Attend { window_size_left: left, window_size_right: right, ..self }
@@ -189,14 +193,21 @@ pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> 
 }
 
 /// An operation on three tensors. Computes O, and stores a second result, the LSE.
-struct WithLse<F> {
+pub(crate) struct Operation<F> {
+    name: &'static str,
     run: F,
     lse: Mutex<Option<(CudaStorage, Shape)>>,
 }
 
-impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> CustomOp3 for WithLse<F> {
+impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> Operation<F> {
+    pub fn new(name: &'static str, run: F) -> Self {
+        Operation { name, run, lse: Mutex::default() }
+    }
+}
+
+impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> CustomOp3 for Operation<F> {
     fn name(&self) -> &'static str {
-        "flash-attn-with-lse"
+        self.name
     }
 
     fn cpu_fwd(
@@ -234,7 +245,7 @@ pub(crate) fn run(
     if [q, k, v].into_iter().any(Tensor::track_op) {
         return Err(candle::Error::BackwardNotSupported { op: "flash-attn-with-lse" });
     }
-    let operation = WithLse { run: operation, lse: Mutex::default() };
+    let operation = Operation::new("flash-attn-with-lse", operation);
     let o = q.apply_op3_no_bwd(k, v, &operation)?;
     let lse = lock(&operation.lse).take();
     let none = candle::op::BackpropOp::none;

@@ -44,7 +44,7 @@ pub fn flash_attn_bias(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    flash_attn_with(q, k, v, &causal_or_full(softmax_scale, causal).bias(bias))
+    flash_attn_with(q, k, v, &Attend::causal_or_full(softmax_scale, causal).bias(bias))
 }
 
 /// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with a bias `(sequences or 1, heads or 1,
@@ -65,7 +65,7 @@ pub fn flash_attn_varlen_bias(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let attend = causal_or_full(softmax_scale, causal).bias(bias);
+    let attend = Attend::causal_or_full(softmax_scale, causal).bias(bias);
     flash_attn_varlen_with(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, &attend)
 }
 
@@ -108,8 +108,4 @@ pub fn flash_attn_varlen_sinks(
 ) -> Result<Tensor> {
     let attend = Attend::full(softmax_scale).window(window_size_left, window_size_right).sinks(sinks);
     flash_attn_varlen_with(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, &attend)
-}
-
-fn causal_or_full(softmax_scale: f32, causal: bool) -> Attend {
-    if causal { Attend::causal(softmax_scale) } else { Attend::full(softmax_scale) }
 }

@@ -1,51 +1,11 @@
 //! Varlen attention with candle-flash-attn's functions.
-use crate::attend::{Attend, both, run};
+use crate::attend::{Attend, Operation, both, run};
 use crate::dense::{Starts, forward};
 use crate::errors::invalid;
+use crate::inputs::Stored;
 use crate::paged::{PagedKv, Queries};
 use crate::ranges::{unsigned, with_ranges};
-use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
-
-/// The operation, with handles of the tensors beside Q, K and V.
-struct VarLen {
-    attend: Attend,
-    seqlens_q: Tensor,
-    seqlens_k: Tensor,
-    max_q: usize,
-    max_k: usize,
-}
-
-impl CustomOp3 for VarLen {
-    fn name(&self) -> &'static str {
-        "flash-attn-varlen"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_l: &Layout,
-        k: &CudaStorage,
-        k_l: &Layout,
-        v: &CudaStorage,
-        v_l: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let starts = Starts { q: &self.seqlens_q, k: &self.seqlens_k, max_q: self.max_q, max_k: self.max_k };
-        let outputs = forward([(q, q_l), (k, k_l), (v, v_l)], &self.attend, Some(starts), false)?;
-        Ok((outputs.o, outputs.shape))
-    }
-}
+use candle::{Result, Tensor};
 
 /// Computes varlen attention. `q`, `k` and `v` are `(rows of all sequences, heads, head_dim)`. Sequence `b`
 /// has the rows `seqlens_q[b]..seqlens_q[b + 1]` of `q` and the rows `seqlens_k[b]..seqlens_k[b + 1]` of `k`
@@ -66,7 +26,7 @@ pub fn flash_attn_varlen(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let (attend, max) = (causal_or_full(softmax_scale, causal), [max_seqlen_q, max_seqlen_k]);
+    let (attend, max) = (Attend::causal_or_full(softmax_scale, causal), [max_seqlen_q, max_seqlen_k]);
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], max)
 }
 
@@ -164,7 +124,7 @@ pub fn flash_attn_varlen_alibi(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let attend = causal_or_full(softmax_scale, causal).alibi_slopes(alibi_slopes);
+    let attend = Attend::causal_or_full(softmax_scale, causal).alibi_slopes(alibi_slopes);
     varlen([q, k, v], attend, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
 }
 
@@ -242,16 +202,16 @@ pub fn flash_attn_varlen_with_lse(
     both(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), true))?)
 }
 
-fn causal_or_full(softmax_scale: f32, causal: bool) -> Attend {
-    if causal { Attend::causal(softmax_scale) } else { Attend::full(softmax_scale) }
-}
-
 fn varlen(
     [q, k, v]: [&Tensor; 3],
     attend: Attend,
     [seqlens_q, seqlens_k]: [&Tensor; 2],
     [max_q, max_k]: [usize; 2],
 ) -> Result<Tensor> {
-    let (seqlens_q, seqlens_k) = (seqlens_q.clone(), seqlens_k.clone());
-    q.apply_op3(k, v, VarLen { attend, seqlens_q, seqlens_k, max_q, max_k })
+    let (of_q, of_k) = (seqlens_q.clone(), seqlens_k.clone());
+    let run = move |inputs: [Stored<'_>; 3]| {
+        let starts = Starts { q: &of_q, k: &of_k, max_q, max_k };
+        forward(inputs, &attend, Some(starts), false)
+    };
+    q.apply_op3(k, v, Operation::new("flash-attn-varlen", run))
 }
