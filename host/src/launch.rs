@@ -32,11 +32,9 @@ struct Step {
     params: [u16; 2],
 }
 
-/// Maximum number of steps. Shared prefixes have the most: a mixed batch is a decode kernel with its combine
-/// kernel and a prefill kernel, and the rest is a decode kernel with its combine kernel.
+/// Maximum number of steps: three passes, each with its combine kernel.
 const STEPS: usize = 6;
-/// Maximum number of tensor maps. One kernel has at most six of them: forward attention has Q, K, V, O and a
-/// bias.
+/// Maximum number of tensor maps of all steps.
 const MAPS: usize = 8;
 
 /// Maximum number of bytes of a launch's parameters.

@@ -92,35 +92,6 @@ impl<S> AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams<S> {
     }
 }
 
-impl PagedParams {
-    /// The parameters with these scales.
-    pub const fn scales<S: Copy>(self, scales: S) -> PagedParams<S> {
-        let PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, values, .. } = self;
-        PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
-    }
-}
-
-impl HopperPagedParams {
-    /// The parameters with these scales.
-    pub const fn scales<S: Copy>(self, scales: S) -> HopperPagedParams<S> {
-        let HopperPagedParams { forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, .. } = self;
-        let HopperPagedParams { many, shared_queries, reserved, .. } = self;
-        HopperPagedParams {
-            forward,
-            cache,
-            cu_seqlens_q,
-            lengths,
-            sequences,
-            queries,
-            boxes,
-            many,
-            shared_queries,
-            reserved,
-            scales,
-        }
-    }
-}
-
 impl<S: Copy> Scheduled for PagedParams<S> {
     fn order(&self) -> &TileOrder {
         self.forward.order()
