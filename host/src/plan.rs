@@ -3,11 +3,13 @@
 //! Planning validates every request, selects a kernel, schedules its work, and lowers both to a [`Launch`]. A
 //! [`Plan`] stores everything that does not depend on tensors. [`Plan::bind`] lowers again, for other tensors
 //! of the same problem.
+mod any;
 mod attention;
 mod others;
 
 pub use crate::launch::Launch;
 pub use crate::problem::{CacheShape, MAX_ROWS, Problem};
+pub use any::{AnyPlan, AnyRequest, OwnedMerge};
 
 use crate::request::{AttentionRequest, Scratch};
 use crate::select::{self, Choice};

@@ -6,7 +6,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
 use ferroflash::{Attention, Error, ptx};
 use ptx_sim::Options;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
+use reference::{Case, Loaded, Pages};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub const FILES: [&str; 2] = ["/lengths.rs", "/table.rs"];
 #[derive(Clone, Debug)]
 pub struct Garbage {
     /// The case that the host plans, with the contents of the cache.
-    pub case: DecodeCase,
+    pub case: Case,
     /// The lengths of sequences in device memory.
     pub lengths: Vec<i32>,
     /// The starts of varlen sequences in device memory, if they differ from the starts in the case.
@@ -27,14 +27,14 @@ pub struct Garbage {
 impl Garbage {
     /// Returns the bits of all results.
     fn run(&self, attention: &Attention<SimDriver>, config: &str) -> Result<Vec<u32>, Error> {
-        let memory = DecodeMemory::new(&self.case);
-        let mut loaded = LoadedDecode::new(attention, &memory, Some(config))?;
+        let memory = self.case.memory();
+        let mut loaded = Loaded::new(attention, &memory, Some(config))?;
         if let Some(starts) = &self.starts {
             loaded.start(starts)?;
         }
-        let (_, outcome) = loaded.run(None, &self.lengths)?;
+        let (_, outcome) = loaded.launch(None, &self.lengths)?;
         let sequences = (0..self.lengths.len()).map(|b| outcome.bits(b));
-        let bits = sequences.flat_map(|(o, lse)| o.iter().map(|x| u32::from(*x)).chain(lse.iter().copied()));
+        let bits = sequences.flat_map(|(o, lse)| o.into_iter().map(u32::from).chain(lse));
         Ok(bits.chain([outcome.strays() as u32]).collect())
     }
 }
@@ -46,10 +46,10 @@ impl Garbage {
 pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     let most = 120;
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-    let plain = DecodeCase { mask: Mask::Causal, max_k: most, ..DecodeCase::new(filled) };
+    let plain = Case { mask: Mask::Causal, max_k: most, ..Case::new(filled) };
     let packed = plain.clone().packed([1, 20, 0, 33, 2, 17]);
-    let with = |case: &DecodeCase, pages, lengths: [i32; 6], starts: Option<[i32; 7]>| Garbage {
-        case: DecodeCase { pages, ..case.clone() },
+    let with = |case: &Case, pages, lengths: [i32; 6], starts: Option<[i32; 7]>| Garbage {
+        case: Case { pages, ..case.clone() },
         lengths: lengths.into(),
         starts: starts.map(Vec::from),
     };
@@ -62,8 +62,8 @@ pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
         with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 80, 90])),
         with(&plain, Pages::Nhd(16), [121, -1, 50, 120, 0, 50], None),
     ];
-    let case = DecodeCase { max_k: 400, pages: Pages::Nhd(16), ..DecodeCase::new([20]) }.packed([70]);
-    all.push(Garbage { case: DecodeCase { mask: Mask::Causal, ..case }, lengths: vec![400], starts: None });
+    let case = Case { max_k: 400, pages: Pages::Nhd(16), ..Case::new([20]) }.packed([70]);
+    all.push(Garbage { case: Case { mask: Mask::Causal, ..case }, lengths: vec![400], starts: None });
     all
 }
 

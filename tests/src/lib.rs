@@ -68,7 +68,7 @@ pub fn check<D: Harness>(attention: &Attention<D>, entry: &AttnInfo, case: &Case
     let outcome =
         Loaded::new(attention, &memory, Some(entry.contract.symbol)).and_then(|loaded| loaded.run());
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {case}: {error}", entry.contract.symbol));
-    let verdict = outcome.judge(&reference, case.problem.dtype).expect("the output has the problem's shape");
+    let verdict = outcome.judge(&reference, case.dtype).expect("the output has the problem's shape");
     let failures: Vec<_> = verdict.failures().collect();
     assert!(failures.is_empty(), "{}: {case}: {}", entry.contract.symbol, failures.join("; "));
 }

@@ -1,9 +1,10 @@
 //! Runs attention cases on a cache in the simulator.
+use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
-use ferroflash::{Attention, Plan};
+use ferroflash::plan::AnyPlan;
 use ptx_sim::Kind;
-use reference::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages};
+use reference::{Case, Loaded, Memory, Outcome, Pages};
 
 /// The name of a card with 16 SMs that can run every entry from sm_80 on. With few SMs, kernels need splits
 /// and several rounds.
@@ -22,7 +23,7 @@ pub fn attention() -> Attention<SimDriver> {
 /// # Panics
 /// Panics if the driver refuses a launch, if the simulator reports a finding, or if a result is wrong.
 #[track_caller]
-pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32>]) {
+pub fn check_lengths(case: &Case, config: Option<&str>, lengths: &[Vec<i32>]) {
     check_lengths_on(&attention(), case, config, lengths)
 }
 
@@ -33,12 +34,12 @@ pub fn check_lengths(case: &DecodeCase, config: Option<&str>, lengths: &[Vec<i32
 #[track_caller]
 pub fn check_lengths_on(
     attention: &Attention<SimDriver>,
-    case: &DecodeCase,
+    case: &Case,
     config: Option<&str>,
     lengths: &[Vec<i32>],
 ) {
-    let memory = DecodeMemory::new(case);
-    let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
+    let memory = case.memory();
+    let mut loaded = Loaded::new(attention, &memory, config).expect("a plan");
     let mut plan = None;
     for lengths in lengths {
         plan = Some(launch(attention, (case, &memory), &mut loaded, plan.as_ref(), lengths).0);
@@ -53,19 +54,19 @@ pub fn check_lengths_on(
 #[track_caller]
 pub fn launch(
     attention: &Attention<SimDriver>,
-    (case, memory): (&DecodeCase, &DecodeMemory),
-    loaded: &mut LoadedDecode<'_, SimDriver>,
-    plan: Option<&Plan>,
+    (case, memory): (&Case, &Memory),
+    loaded: &mut Loaded<'_, SimDriver>,
+    plan: Option<&AnyPlan>,
     lengths: &[i32],
-) -> (Plan, DecodeOutcome) {
-    let (plan, outcome) = loaded.run(plan, lengths).unwrap_or_else(|error| {
+) -> (AnyPlan, Outcome) {
+    let (plan, outcome) = loaded.launch(plan, lengths).unwrap_or_else(|error| {
         let reports: Vec<_> = attention.driver().take_reports();
         panic!(
             "{case:?}: {lengths:?}: {error}\n{}",
             reports.iter().map(|r| r.to_string()).collect::<String>()
         )
     });
-    let wrong = memory.judge(&outcome, lengths).expect("a case");
+    let wrong = memory.failures(&outcome, lengths).expect("a case");
     assert!(wrong.is_empty(), "{case:?}: {lengths:?}: {}", wrong.join("\n"));
     (plan, outcome)
 }
@@ -75,7 +76,7 @@ pub fn launch(
 /// # Panics
 /// Panics as [`check_lengths`] does.
 #[track_caller]
-pub fn check(case: &DecodeCase, config: Option<&str>) {
+pub fn check(case: &Case, config: Option<&str>) {
     check_on(&attention(), case, config)
 }
 
@@ -84,7 +85,7 @@ pub fn check(case: &DecodeCase, config: Option<&str>) {
 /// # Panics
 /// Panics as [`check_lengths`] does.
 #[track_caller]
-pub fn check_on(attention: &Attention<SimDriver>, case: &DecodeCase, config: Option<&str>) {
+pub fn check_on(attention: &Attention<SimDriver>, case: &Case, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
     check_lengths_on(attention, case, config, &[lengths]);
 }
@@ -101,16 +102,16 @@ pub fn check_garbage(attention: impl Fn() -> Attention<SimDriver>, entry: &AttnI
     let most = 120;
     let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-    let case = DecodeCase { pages, max_k: most, cache: entry.kv_dtype, ..DecodeCase::new(filled) };
+    let case = Case { pages, max_k: most, cache: entry.kv_dtype, ..Case::new(filled) };
     let case = case.packed([1, 20, 0, 33, 2, 17]);
     let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
     check_lengths_on(&attention(), &case, config, &[lengths(0), lengths(4)]);
-    let (attention, memory) = (attention(), DecodeMemory::new(&case));
-    let mut loaded = LoadedDecode::new(&attention, &memory, config).expect("a plan");
+    let (attention, memory) = (attention(), case.memory());
+    let mut loaded = Loaded::new(&attention, &memory, config).expect("a plan");
     for turn in 0..garbage.len() {
         let starts: Vec<i32> = (0..7).map(|b| garbage[(2 * b + turn) % garbage.len()]).collect();
         loaded.start(&starts).expect("as long");
-        let launched = loaded.run(None, &lengths(turn));
+        let launched = loaded.launch(None, &lengths(turn));
         // Sequences that overlap write the same rows, so races between them are allowed.
         let (races, reports): (Vec<_>, Vec<_>) =
             attention.driver().take_reports().into_iter().partition(|report| report.kind == Kind::GlobalRace);

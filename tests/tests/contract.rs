@@ -49,15 +49,15 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 /// Plans `case` on an H200, which holds every entry, and requests `entry` by name.
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
-    let memory = case.places();
+    let (memory, problem) = (case.to_measure(), case.problem());
     // These are more addresses than a case has buffers.
     let inputs: [u64; 16] = std::array::from_fn(|n| (7 + n as u64) << 32);
-    let tensors = memory.forward(&inputs, 4 << 32, 5 << 32);
+    let tensors = memory.request(&inputs, 4 << 32, 5 << 32);
     let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));
     let h200 = Capabilities::profile("h200").expect("a known card");
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));
     assert_eq!(plan.contract(), &entry.contract);
-    let Problem { batch, heads_q, seqlen_q, .. } = case.problem;
+    let Problem { batch, heads_q, seqlen_q, .. } = problem;
     let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * heads_q;
     let resident = (h200.sms * h200.blocks_per_sm(plan.contract())) as usize;
     let workspace = plan.scratch_bytes().workspace as usize;
@@ -79,13 +79,13 @@ fn check_case(case: &Case, entry: &AttnInfo) {
         // Each sequence gets the number of tiles of the longest sequence, or one additional tile for each
         // sequence that does not fill its last tile.
         (false, true, _) => {
-            let rows = case.problem.varlen.expect("the case is packed")[0];
+            let rows = problem.varlen.expect("the case is packed")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
         // Each block takes two of these tiles. With equal lengths, the grid has one block per SM instead.
         (true, true, _) => {
-            let [rows, keys] = case.problem.varlen.expect("the case is packed");
-            let equal = [rows, keys] == [seqlen_q, case.problem.seqlen_k].map(|most| batch * most);
+            let [rows, keys] = problem.varlen.expect("the case is packed");
+            let equal = [rows, keys] == [seqlen_q, problem.seqlen_k].map(|most| batch * most);
             let tiles = tiles.min((rows / entry.tile_m as usize + batch) * heads_q);
             if equal { (h200.sms as usize).min(tiles) } else { tiles.div_ceil(2) }
         }
@@ -101,7 +101,7 @@ fn every_case_is_solved_by_the_entry_that_it_is_for() {
         }
     }
     // These long cases do not depend on the entry.
-    for case in grid(&ENTRIES[0], 1).iter().filter(|case| case.problem.seqlen_k < 600) {
+    for case in grid(&ENTRIES[0], 1).iter().filter(|case| case.max_k < 600) {
         check_case(case, &ENTRIES[0]);
     }
 }

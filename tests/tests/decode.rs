@@ -8,7 +8,7 @@ use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
 use ferroflash_tests::{is_carried, is_thorough};
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+use reference::{Case, Loaded, Pages, Random};
 
 /// There are more rows than a block takes, so several blocks share the rows of a key head and read the same
 /// keys. The cases vary the number of query heads per key head, the number of queries, and the mask.
@@ -27,26 +27,21 @@ fn blocks_of_rows() {
     let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)];
     let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(3), Pages::Interleaved(64)];
     for (i, ([group, queries], mask)) in cases.into_iter().enumerate() {
-        let plain =
-            DecodeCase { queries, mask, heads: [2 * group, 2], ..DecodeCase::new([0, 1, 300, 40, 17]) };
+        let plain = Case { queries, mask, heads: [2 * group, 2], ..Case::new([0, 1, 300, 40, 17]) };
         for (turn, splits) in splits.into_iter().enumerate() {
             let (counters, sinks) = ((i + turn) % 2 == 0, turn == 1);
-            check(
-                &DecodeCase { splits, counters, sinks, pages: pages[(i + turn) % 4], ..plain.clone() },
-                None,
-            );
+            check(&Case { splits, counters, sinks, pages: pages[(i + turn) % 4], ..plain.clone() }, None);
         }
     }
     // There is a single sequence. On a card of 16 SMs, the blocks of 8 rows leave enough SMs for four splits.
     for (queries, counters) in [(4, true), (4, false), (8, true), (8, false)] {
-        let one =
-            DecodeCase { queries, counters, mask: Mask::Causal, heads: [4, 1], ..DecodeCase::new([700]) };
+        let one = Case { queries, counters, mask: Mask::Causal, heads: [4, 1], ..Case::new([700]) };
         check(&one, None);
     }
     // The kernel takes 8 rows.
     let of_8_rows = |symbol: &&str| symbol.ends_with("_8_rows") && is_carried(symbol);
     let symbol = DECODES.iter().map(|entry| entry.contract.symbol).find(of_8_rows);
-    let few = DecodeCase { heads: [20, 2], queries: 2, mask: Mask::Causal, ..DecodeCase::new([70, 200]) };
+    let few = Case { heads: [20, 2], queries: 2, mask: Mask::Causal, ..Case::new([70, 200]) };
     check(&few, Some(symbol.expect("a build carries one")));
 }
 
@@ -59,8 +54,8 @@ fn many_sequences() {
         let mut filled: Vec<usize> = (0..batch).map(|_| (random.bits() % 60) as usize).collect();
         filled[batch / 2] = 900;
         for (counters, cache) in [(true, DType::F16), (false, DType::F16), (true, DType::Int8)] {
-            let case = DecodeCase { splits, counters, cache, ..DecodeCase::new(filled.clone()) };
-            check(&DecodeCase { heads: [2, 1], ..case }, None);
+            let case = Case { splits, counters, cache, ..Case::new(filled.clone()) };
+            check(&Case { heads: [2, 1], ..case }, None);
         }
     }
 }
@@ -70,7 +65,7 @@ fn many_sequences() {
 fn other_lengths_under_one_plan() {
     let filled = vec![500, 40, 300, 1, 64];
     for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Hnd(3), Splits::Chunk(128))] {
-        let case = DecodeCase { pages, splits, max_k: 600, ..DecodeCase::new(filled.clone()) };
+        let case = Case { pages, splits, max_k: 600, ..Case::new(filled.clone()) };
         let lengths: [[i32; 5]; 4] = [[500, 40, 300, 1, 64], [0; 5], [1, 0, 299, 0, 16], [17, 40, 0, 1, 63]];
         check_lengths(&case, None, &lengths.map(Vec::from));
     }
@@ -86,8 +81,8 @@ fn garbage_lengths_and_pages() {
     for (cache, pages) in caches.into_iter().flat_map(|cache| layouts.map(|pages| (cache, pages))) {
         for (batch, queries) in [(6, 20), (40, 1)] {
             let filled: Vec<usize> = (0..batch).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-            let case = DecodeCase { cache, pages, queries, heads: [2, 1], ..DecodeCase::new(filled) };
-            let case = DecodeCase { max_k: most, ..case };
+            let case = Case { cache, pages, queries, heads: [2, 1], ..Case::new(filled) };
+            let case = Case { max_k: most, ..case };
             let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
             let lengths = (0..batch).map(|b| garbage[b % garbage.len()]).collect();
             check_lengths(&case, None, &[lengths]);
@@ -100,8 +95,7 @@ fn garbage_lengths_and_pages() {
 /// lengths that are off by one, invalid lengths, and unused pages.
 fn garbage(counters: bool) -> Vec<Garbage> {
     const MOST: usize = 300;
-    let plain =
-        |filled: Vec<usize>| DecodeCase { counters, heads: [2, 1], max_k: MOST, ..DecodeCase::new(filled) };
+    let plain = |filled: Vec<usize>| Case { counters, heads: [2, 1], max_k: MOST, ..Case::new(filled) };
     let mut all = vec![];
     // Below 256 keys, no sequence has splits. Otherwise the device computes their number.
     for (batch, max_k) in [(6, MOST), (40, MOST), (40, 100)] {
@@ -109,12 +103,12 @@ fn garbage(counters: bool) -> Vec<Garbage> {
         let by_one = ([max_k as i32 + 1, -1, 50, 0], Splits::Auto);
         let by_far = ([i32::MAX, 50, i32::MIN, 50], Splits::Chunk(128));
         all.extend([by_one, by_far].map(|(lengths, splits)| Garbage {
-            case: DecodeCase { splits, max_k, ..plain(filled.clone()) },
+            case: Case { splits, max_k, ..plain(filled.clone()) },
             lengths: lengths.iter().copied().cycle().take(batch).collect(),
             starts: None,
         }));
     }
-    let case = DecodeCase { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
+    let case = Case { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
     all
 }
@@ -159,17 +153,16 @@ fn a_clamp_that_is_missing_is_noticed() {
 fn chunks_make_sequences_independent() {
     let rounds = if is_thorough() { 200 } else { 40 };
     let (mut random, attention) = (Random::new(11), attention());
-    let one = |case: &DecodeCase, b: usize| {
-        let memory = DecodeMemory::new(case);
+    let one = |case: &Case, b: usize| {
+        let memory = case.memory();
         let lengths: Vec<i32> = case.filled.iter().map(|n| *n as i32).collect();
-        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
-        let (_, outcome) = loaded.run(None, &lengths).expect("a launch");
-        let (o, lse) = outcome.bits(b);
-        (o.to_vec(), lse.to_vec())
+        let mut loaded = Loaded::new(&attention, &memory, None).expect("a plan");
+        let (_, outcome) = loaded.launch(None, &lengths).expect("a launch");
+        outcome.bits(b)
     };
     // The sequence has three such splits, and the other sequences have up to two.
     let (keys, heads) = (300, [2, 1]);
-    let alone = DecodeCase { splits: Splits::Chunk(128), seeds: vec![99], heads, ..DecodeCase::new([keys]) };
+    let alone = Case { splits: Splits::Chunk(128), seeds: vec![99], heads, ..Case::new([keys]) };
     let expected = one(&alone, 0);
     for round in 0..rounds {
         let batch = 1 + (random.bits() % 24) as usize;
@@ -177,8 +170,7 @@ fn chunks_make_sequences_independent() {
         let place = (random.bits() % batch as u64) as usize & !1;
         let filled = (0..batch).map(|b| if b == place { keys } else { (random.bits() % 160) as usize });
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(32), Pages::Rows][round % 4];
-        let mut case =
-            DecodeCase { pages, heads, splits: alone.splits, ..DecodeCase::new(filled.collect::<Vec<_>>()) };
+        let mut case = Case { pages, heads, splits: alone.splits, ..Case::new(filled.collect::<Vec<_>>()) };
         (case.seeds[place], case.seed) = (99, round as u64);
         assert_eq!(one(&case, place), expected, "{case:?}, sequence {place}");
     }

@@ -10,7 +10,7 @@ use ferroflash::request::{AttentionRequest, Mask, TensorView};
 use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
 use ferroflash_tests::is_carried;
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
-use reference::{Case, Layout, Loaded, Reference, Values, reproducer};
+use reference::{Case, Layout, Loaded, Reference, reproducer};
 use std::path::Path;
 
 /// The entry of a configuration that has a full mask.
@@ -153,10 +153,10 @@ fn a_fault_surfaces_at_its_own_launch_and_does_not_go_away() {
 fn wrong_numbers_fail_the_tolerance_rule() {
     // The scores are multiplied by 1 / 8.5 instead of 1 / 8. The error is smaller than the predecessor's
     // error, and 30 times the bound of the rule.
-    let case = reproducer(1)[0];
+    let case = reproducer(1).swap_remove(0);
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let reference = Reference::new(&case.memory().inputs().expect("valid"));
-    let scaled = Case { problem: case.problem.scale(1.0 / 8.5), ..case }.memory();
+    let scaled = Case { scale: Some(1.0 / 8.5), ..case }.memory();
     let outcome = Loaded::new(&attention, &scaled, Some("flashcore/32x32")).and_then(|loaded| loaded.run());
     let verdict = outcome.expect("runs").judge(&reference, DType::F16).expect("the same shape");
     assert!(!verdict.passed() && verdict.out.error < 0.34, "{:?}", verdict.out);
@@ -224,7 +224,7 @@ fn rows_with_no_key_give_zero_and_no_nan() {
         // There are 100 queries and 30 keys. The last query has the position of the last key, so 70 queries
         // see no key.
         let problem = Problem::new(DType::F16, 1, 100, 2, 64).seqlen_k(30).mask(Mask::Causal);
-        let memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
+        let memory = Case::tensors(problem, Layout::Bshd, 3).memory();
         let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
         let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(
@@ -250,7 +250,7 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
         // see no key.
         let problem = Problem::new(DType::F16, 1, 100, 2, head_dim).head_dim_v(head_dim_v);
         let problem = problem.seqlen_k(30).mask(Mask::Causal);
-        let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
+        let mut memory = Case::tensors(problem, Layout::Bshd, 3).memory();
         memory.buffers[memory.v.buffer].fill(0x7c00);
         let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
         let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -274,7 +274,7 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
         let dtype = ferroflash::kernels::entry(name).expect("in the table").dtype;
         let problem = Problem::new(dtype, 1, 64, 1, 64).seqlen_k(KEYS);
-        let mut memory = Case { problem, layout: Layout::Bshd, seed: 3, values: Values::Normal }.memory();
+        let mut memory = Case::tensors(problem, Layout::Bshd, 3).memory();
         // All scores are 0, except for the score of the last key. The value of the last key is 0, and all
         // other values are 1.
         let one = ones[(dtype == DType::Bf16) as usize];

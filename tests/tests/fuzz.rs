@@ -3,7 +3,7 @@
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities};
 use ferroflash_tests::{is_thorough, lacks_kernel};
-use reference::fuzz::{FAMILIES, Fuzz, Limits, Other, faults, refused};
+use reference::fuzz::{Fuzz, Limits, families, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,10 +37,10 @@ fn random_problems_agree_with_the_reference() {
 fn random_problems_of_other_families_are_right() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let (mut random, [_, count]) = (Random::new(2), problems());
-    let mut missing: BTreeMap<_, _> = FAMILIES.map(|family| (family, count)).into();
+    let mut missing: BTreeMap<_, _> = families().map(|family| (family, count)).collect();
     while missing.values().any(|count| *count > 0) {
-        let other = Other::new(random.bits(), Limits::SIMULATOR);
-        let left = missing.entry(other.family).or_default();
+        let other = Fuzz::other(random.bits(), Limits::SIMULATOR);
+        let left = missing.get_mut(other.family.expect("a family")).expect("one of these");
         if *left == 0 {
             continue;
         }
@@ -60,7 +60,7 @@ fn problems_for_a_gpu_are_valid() {
     let mut random = Random::new(5);
     let (problems, apart) = if is_thorough() { (25, 31) } else { (5, 127) };
     for _ in 0..problems {
-        let other = Other::new(random.bits(), Limits::GPU);
+        let other = Fuzz::other(random.bits(), Limits::GPU);
         other.kernel(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
     }
     // The loop takes some subjects of each other family.
@@ -95,7 +95,7 @@ fn the_same_seed_makes_the_same_problem() {
     let l4 = Capabilities::profile("l4").expect("a known card");
     let of = |seed| {
         let fuzz = Fuzz::new(seed, Limits::GPU, l4);
-        (fuzz.to_string(), fuzz.memory.buffers)
+        (fuzz.to_string(), fuzz.work().inputs())
     };
     assert_eq!(of(5), of(5));
     assert_ne!(of(5).0, of(6).0);

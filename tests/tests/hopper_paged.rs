@@ -12,7 +12,7 @@ use ptx_sim::{
     Options,
     mutate::{Mutant, Operator, mutants},
 };
-use reference::{DecodeCase, Pages, paged_edges};
+use reference::{Case, Pages, paged_edges};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -108,7 +108,7 @@ fn an_order_of_converter_warps_that_is_missing_is_noticed() {
     let [_, entry] = smallest();
     let text = ptx::source(entry.contract.symbol).expect("this build carries every kernel");
     let many = paged_edges(entry).pop().expect("an edge of many tiles a block");
-    let many = DecodeCase { cache: entry.kv_dtype, ..many };
+    let many = Case { cache: entry.kv_dtype, ..many };
     let orders = |mutant: &Mutant| {
         let is_of = |file| mutant.source.iter().any(|line| line.file.ends_with(file));
         let operators =
@@ -140,14 +140,14 @@ fn pages_of_every_size() {
     let sizes = [Pages::Nhd(8), Pages::Hnd(24), Pages::Interleaved(32), Pages::Nhd(64), Pages::Nhd(80)];
     let large = [Pages::Hnd(128), Pages::Interleaved(192), Pages::Nhd(256), Pages::Dense, Pages::Rows];
     for (turn, pages) in sizes.into_iter().chain(large).enumerate() {
-        let case = DecodeCase { pages, mask: Mask::Causal, ..DecodeCase::new(lengths) };
+        let case = Case { pages, mask: Mask::Causal, ..Case::new(lengths) };
         // The queries are varlen, or each sequence has the same number of queries.
         let case = match turn % 2 {
             0 => case.packed([1, 130, 20, 3, 0, 12]),
-            _ => DecodeCase { queries: 9, ..case },
+            _ => Case { queries: 9, ..case },
         };
         for entry in smallest() {
-            let case = DecodeCase { cache: entry.kv_dtype, ..case.clone() };
+            let case = Case { cache: entry.kv_dtype, ..case.clone() };
             check_on(&h200(), &case, Some(entry.contract.symbol));
         }
     }

@@ -201,7 +201,7 @@ fn the_headline_workload_is_right_where_the_predecessor_was_off_by_a_third() {
     // These configurations only run with batch 1, because `ferroflash verify --all-configs` runs every batch
     // on a GPU.
     for name in ["flashcore/32x32", "flashcore/64x32-persistent"] {
-        let cases = headline(1).into_iter().filter(|case| case.problem.batch == 1).collect();
+        let cases = headline(1).into_iter().filter(|case| case.batch() == 1).collect();
         for error in errors(name, cases) {
             assert!(error < 2e-3, "{name}: {error}");
         }

@@ -2,17 +2,18 @@
 //! `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::Contract;
+use ferroflash::plan::AnyPlan;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, DECODES, HOPPERS_PAGED, MIXED_FEW, PAGED, beside, combine_of};
-use ferroflash::{Attention, DType, Error, Plan};
+use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{self, check_garbage};
 use ferroflash_tests::{is_carried, is_thorough};
 use ptx_sim::Options;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
-use reference::{DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, Random};
+use reference::{Case, Loaded, Outcome, Pages, Random};
 
 /// The kernels of a mixed batch.
 #[derive(Clone, Copy)]
@@ -79,12 +80,12 @@ fn attention(pair: &Pair) -> Attention<SimDriver> {
 }
 
 /// A case with four query heads per key head, for which decode takes up to four queries per sequence.
-fn case(few: &AttnInfo, queries: &[usize], keys: &[usize], pages: Pages) -> DecodeCase {
-    let case = DecodeCase { dtype: few.dtype, cache: few.kv_dtype, heads: [8, 2], ..DecodeCase::new(keys) };
-    DecodeCase { pages, mask: Mask::Causal, ..case }.packed(queries)
+fn case(few: &AttnInfo, queries: &[usize], keys: &[usize], pages: Pages) -> Case {
+    let case = Case { dtype: few.dtype, cache: few.kv_dtype, heads: [8, 2], ..Case::new(keys) };
+    Case { pages, mask: Mask::Causal, ..case }.packed(queries)
 }
 
-fn lengths(case: &DecodeCase) -> Vec<i32> {
+fn lengths(case: &Case) -> Vec<i32> {
     case.filled.iter().map(|n| *n as i32).collect()
 }
 
@@ -93,12 +94,12 @@ fn lengths(case: &DecodeCase) -> Vec<i32> {
 #[track_caller]
 fn launch(
     attention: &Attention<SimDriver>,
-    case: &DecodeCase,
+    case: &Case,
     config: Option<&str>,
-    plan: Option<&Plan>,
-) -> (Plan, DecodeOutcome) {
-    let memory = DecodeMemory::new(case);
-    let mut loaded = LoadedDecode::new(attention, &memory, config).expect("a plan");
+    plan: Option<&AnyPlan>,
+) -> (AnyPlan, Outcome) {
+    let memory = case.memory();
+    let mut loaded = Loaded::new(attention, &memory, config).expect("a plan");
     on_cache::launch(attention, (case, &memory), &mut loaded, plan, &lengths(case))
 }
 
@@ -120,7 +121,7 @@ fn mixtures() {
         // `sequences_have_the_bits_of_their_own_launches` launches these kernels.
         assert!(is_carried(pair.decode) && is_carried(pair.paged), "{} and {}", pair.decode, pair.paged);
         for (pages, counters) in layouts {
-            let case = DecodeCase { counters, ..case(pair.few, queries, keys, pages) };
+            let case = Case { counters, ..case(pair.few, queries, keys, pages) };
             // These sequences are too short for the planner to choose Hopper's kernel.
             let config = (pair.card == "h200").then_some(pair.few.contract.symbol);
             let (plan, _) = launch(&attention(&pair), &case, config, None);
@@ -141,7 +142,7 @@ fn other_mixtures_under_one_plan() {
         let case = |queries: &[usize], keys: &[usize]| case(pair.few, queries, keys, Pages::Dense);
         let (attention, mut plan) = (attention(&pair), None);
         for (queries, keys) in mixtures {
-            let case = DecodeCase { max_k: 300, ..case(&queries, &keys) };
+            let case = Case { max_k: 300, ..case(&queries, &keys) };
             let config = Some(pair.few.contract.symbol);
             plan = Some(launch(&attention, &case, config, plan.as_ref()).0);
         }
@@ -151,11 +152,11 @@ fn other_mixtures_under_one_plan() {
 /// The bits of O and LSE of every sequence.
 type Bits = Vec<(Vec<u16>, Vec<u32>)>;
 
-fn bits(attention: &Attention<SimDriver>, case: &DecodeCase, config: &str) -> Bits {
+fn bits(attention: &Attention<SimDriver>, case: &Case, config: &str) -> Bits {
     let (plan, outcome) = launch(attention, case, Some(config), None);
     assert_eq!(plan.contract().symbol, config);
     let sequences = (0..case.filled.len()).map(|b| outcome.bits(b));
-    sequences.map(|(o, lse)| (o.to_vec(), lse.to_vec())).collect()
+    sequences.collect()
 }
 
 /// Tests that sequences of many queries have the same bits as in a launch of the prefill kernel alone. If
@@ -187,9 +188,9 @@ fn have_own_bits(pair: &Pair, rounds: usize) {
         let pages = pair.pages[round % 4];
         let splits = [Splits::Chunk(128), Splits::Auto][round % 2];
         let counters = below(2) == 0;
-        let case = DecodeCase { splits, counters, seed: round as u64, ..case(few, &queries, &keys, pages) };
+        let case = Case { splits, counters, seed: round as u64, ..case(few, &queries, &keys, pages) };
         let mixed = bits(&attention, &case, few.contract.symbol);
-        let prefill = DecodeCase { splits: Splits::Auto, ..case.clone() };
+        let prefill = Case { splits: Splits::Auto, ..case.clone() };
         let prefill = bits(&attention, &prefill, pair.paged);
         for b in (0..batch).filter(|b| queries[*b] > 4) {
             assert_eq!(mixed[b], prefill[b], "{case:?}, sequence {b}");
@@ -199,7 +200,7 @@ fn have_own_bits(pair: &Pair, rounds: usize) {
         let own = |b: &usize| b.is_multiple_of(2) && (1..=4).contains(&queries[*b]);
         for b in (0..batch).filter(|_| round % 2 == 0).filter(own).take(2) {
             let (seeds, filled) = (vec![case.seeds[b]], vec![case.filled[b]]);
-            let alone = DecodeCase { seeds, filled, queries: queries[b], packed: None, ..case.clone() };
+            let alone = Case { seeds, filled, queries: queries[b], packed: None, ..case.clone() };
             assert_eq!(mixed[b], bits(&attention, &alone, pair.decode)[0], "{case:?}, sequence {b}");
             compared[1] += 1;
         }
@@ -237,7 +238,7 @@ fn garbage(few: &AttnInfo) -> Vec<Garbage> {
         all.extend([by_one, by_far].map(|(lengths, splits)| {
             let case = case(&queries, &filled, Pages::Dense);
             Garbage {
-                case: DecodeCase { splits, max_k, heads: [2, 1], ..case },
+                case: Case { splits, max_k, heads: [2, 1], ..case },
                 lengths: lengths.iter().copied().cycle().take(batch).collect(),
                 starts: None,
             }
@@ -251,10 +252,10 @@ fn garbage(few: &AttnInfo) -> Vec<Garbage> {
         let mut starts: Vec<i32> = std::iter::once(0).chain(ends).collect();
         starts[batch] = i32::MAX;
         let filled = [&filled[1..], &[MOST]].concat();
-        let case = DecodeCase { splits: Splits::Chunk(128), ..case(&queries, &filled, Pages::Nhd(16)) };
+        let case = Case { splits: Splits::Chunk(128), ..case(&queries, &filled, Pages::Nhd(16)) };
         all.push(Garbage { lengths: lengths(&case), case, starts: Some(starts) });
     }
-    let case = DecodeCase { max_k: MOST, splits: Splits::Chunk(128), ..case(&[1], &[20], Pages::Nhd(16)) };
+    let case = Case { max_k: MOST, splits: Splits::Chunk(128), ..case(&[1], &[20], Pages::Nhd(16)) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
     all.iter_mut().for_each(|launch| launch.case.cache = few.kv_dtype);
     all
@@ -317,9 +318,9 @@ fn a_kernel_that_takes_others_sequences_is_noticed() {
     let many: Vec<_> = (0..40).map(|b| 4 + b % 2).collect();
     let many = |keys: usize| case(&many, &(0..40).map(|b| b % 3 * keys).collect::<Vec<_>>(), Pages::Dense);
     // From 256 keys on, the device computes the number of splits.
-    let split = DecodeCase { max_k: 256, ..many(9) };
+    let split = Case { max_k: 256, ..many(9) };
     let cases = [most(20), many(9), split];
-    let memories = cases.each_ref().map(DecodeMemory::new);
+    let memories = cases.each_ref().map(Case::memory);
     let all = cases.each_ref().map(lengths);
     let [decode, prefill] = DECIDES;
     let kernels = [
@@ -336,8 +337,8 @@ fn a_kernel_that_takes_others_sequences_is_noticed() {
                 let attention = attention(&pair);
                 // SAFETY: the simulator checks every access.
                 unsafe { attention.load_from(symbol, text) }.expect("it changes one comparison");
-                let loaded = LoadedDecode::new(&attention, memory, Some(few.contract.symbol));
-                let (_, outcome) = loaded?.run(None, lengths)?;
+                let loaded = Loaded::new(&attention, memory, Some(few.contract.symbol));
+                let (_, outcome) = loaded?.launch(None, lengths)?;
                 Ok::<_, Error>(outcome)
             });
             results.collect::<Result<Vec<_>, _>>()

@@ -10,14 +10,14 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check_lengths_on, check_on};
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use ptx_sim::{Completion, Options};
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages, Random};
+use reference::{Case, Loaded, Pages, Random};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A case with DeepSeek's widths and approximately its scale, and with one query of 4 heads on one latent
 /// head.
-fn latent(filled: impl Into<Vec<usize>>) -> DecodeCase {
-    let widths = DecodeCase { head_dim: 576, head_dim_v: Some(512), latent: true, ..DecodeCase::new(filled) };
-    DecodeCase { heads: [4, 1], mask: Mask::Causal, scale: Some(0.07), ..widths }
+fn latent(filled: impl Into<Vec<usize>>) -> Case {
+    let widths = Case { head_dim: 576, head_dim_v: Some(512), latent: true, ..Case::new(filled) };
+    Case { heads: [4, 1], mask: Mask::Causal, scale: Some(0.07), ..widths }
 }
 
 /// An MLA kernel, and a simulated card with 16 SMs that runs it.
@@ -44,16 +44,16 @@ impl On {
     }
 
     /// A case on pages that the kernel reads. TMA copies boxes of at least 8 rows.
-    fn fit(&self, case: &DecodeCase) -> DecodeCase {
+    fn fit(&self, case: &Case) -> Case {
         let pages = match case.pages {
             Pages::Nhd(rows) if self.kernel.has_maps() && rows % 8 > 0 => Pages::Nhd(8 * rows),
             pages => pages,
         };
-        DecodeCase { pages, dtype: self.kernel.dtype, cache: self.kernel.kv_dtype, ..case.clone() }
+        Case { pages, dtype: self.kernel.dtype, cache: self.kernel.kv_dtype, ..case.clone() }
     }
 
     #[track_caller]
-    fn check(&self, case: &DecodeCase) {
+    fn check(&self, case: &Case) {
         check_on(&self.attention, &self.fit(case), self.symbol())
     }
 }
@@ -63,7 +63,7 @@ impl On {
 #[test]
 fn every_length() {
     for (lengths, pages) in [(0..32, Pages::Dense), (32..64, Pages::Nhd(3)), (60..97, Pages::Nhd(16))] {
-        let case = DecodeCase { pages, ..latent(lengths.collect::<Vec<_>>()) };
+        let case = Case { pages, ..latent(lengths.collect::<Vec<_>>()) };
         On::each().iter().for_each(|on| on.check(&case));
     }
 }
@@ -72,7 +72,7 @@ fn every_length() {
 #[test]
 fn other_lengths_under_one_plan() {
     for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Chunk(128))] {
-        let case = DecodeCase { pages, splits, max_k: 400, ..latent([300, 40, 200, 1, 64]) };
+        let case = Case { pages, splits, max_k: 400, ..latent([300, 40, 200, 1, 64]) };
         let lengths: [[i32; 5]; 4] = [[300, 40, 200, 1, 64], [0; 5], [1, 0, 199, 0, 16], [17, 40, 0, 1, 63]];
         for on in On::each() {
             check_lengths_on(&on.attention, &on.fit(&case), on.symbol(), &lengths.map(Vec::from));
@@ -85,8 +85,8 @@ fn other_lengths_under_one_plan() {
 #[test]
 fn maxima_of_one_warp_reach_all() {
     for seed in 1..5 {
-        let case = DecodeCase { heads: [16, 1], ..latent([260, 96]) };
-        let case = DecodeCase { scale: Some(0.4), splits: Splits::Exactly(2), ..case }.seeded(seed);
+        let case = Case { heads: [16, 1], ..latent([260, 96]) };
+        let case = Case { scale: Some(0.4), splits: Splits::Exactly(2), ..case }.seeded(seed);
         On::each().iter().for_each(|on| on.check(&case));
     }
 }
@@ -96,7 +96,7 @@ fn maxima_of_one_warp_reach_all() {
 /// page indices that name no page.
 fn garbage() -> Vec<Garbage> {
     const MOST: usize = 160;
-    let plain = |filled: Vec<usize>| DecodeCase { max_k: MOST, heads: [2, 1], ..latent(filled) };
+    let plain = |filled: Vec<usize>| Case { max_k: MOST, heads: [2, 1], ..latent(filled) };
     let mut all = vec![];
     // Below 256 keys, no sequence has splits. Otherwise the device computes their number.
     for (batch, max_k) in [(6, MOST), (40, MOST), (40, 256)] {
@@ -106,12 +106,12 @@ fn garbage() -> Vec<Garbage> {
             ([i32::MAX, 20, i32::MIN, 20], Splits::Chunk(128)),
             ([max_k as i32 + 1, -1, 20, 0], Splits::Exactly(2)),
         ] {
-            let case = DecodeCase { splits, max_k, ..plain(filled.clone()) };
+            let case = Case { splits, max_k, ..plain(filled.clone()) };
             let lengths = lengths.iter().copied().cycle().take(batch).collect();
             all.push(Garbage { case, lengths, starts: None });
         }
     }
-    let case = DecodeCase { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
+    let case = Case { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
     all
 }
@@ -144,23 +144,22 @@ fn chunks_make_sequences_independent() {
 
 fn are_independent(on: &On) {
     let mut random = Random::new(11);
-    let one = |case: &DecodeCase, b: usize| {
-        let memory = DecodeMemory::new(&on.fit(case));
+    let one = |case: &Case, b: usize| {
+        let memory = on.fit(case).memory();
         let lengths: Vec<i32> = case.filled.iter().map(|n| *n as i32).collect();
-        let mut loaded = LoadedDecode::new(&on.attention, &memory, on.symbol()).expect("a plan");
-        let (_, outcome) = loaded.run(None, &lengths).expect("a launch");
-        let (o, lse) = outcome.bits(b);
-        (o.to_vec(), lse.to_vec())
+        let mut loaded = Loaded::new(&on.attention, &memory, on.symbol()).expect("a plan");
+        let (_, outcome) = loaded.launch(None, &lengths).expect("a launch");
+        outcome.bits(b)
     };
-    let chunks = |filled: Vec<usize>| DecodeCase { splits: Splits::Chunk(128), ..latent(filled) };
-    let expected = one(&DecodeCase { seeds: vec![99], ..chunks(vec![300]) }, 0);
+    let chunks = |filled: Vec<usize>| Case { splits: Splits::Chunk(128), ..latent(filled) };
+    let expected = one(&Case { seeds: vec![99], ..chunks(vec![300]) }, 0);
     for round in 0..20 {
         let batch = 1 + (random.bits() % 12) as usize;
         // A sequence at an even place shares no page with the previous sequence.
         let place = (random.bits() % batch as u64) as usize & !1;
         let filled = (0..batch).map(|b| if b == place { 300 } else { (random.bits() % 160) as usize });
         let pages = [Pages::Dense, Pages::Nhd(16), Pages::Nhd(7), Pages::Rows][round % 4];
-        let mut case = DecodeCase { pages, ..chunks(filled.collect()) };
+        let mut case = Case { pages, ..chunks(filled.collect()) };
         (case.seeds[place], case.seed) = (99, round as u64);
         assert_eq!(one(&case, place), expected, "{case:?}, sequence {place}");
     }
@@ -190,8 +189,8 @@ fn an_order_of_hoppers_warpgroups_that_is_missing_is_noticed() {
     let on = On::each().pop().expect("Hopper's kernel is the last one");
     let symbol = on.kernel.contract.symbol;
     let text = ptx::source(symbol).expect("this build carries every kernel");
-    let case = DecodeCase { heads: [40, 1], queries: 2, scale: Some(0.4), ..latent([300, 130, 40, 64]) };
-    let case = on.fit(&DecodeCase { splits: Splits::Exactly(2), ..case });
+    let case = Case { heads: [40, 1], queries: 2, scale: Some(0.4), ..latent([300, 130, 40, 64]) };
+    let case = on.fit(&Case { splits: Splits::Exactly(2), ..case });
     let run = |text: &str, completion| {
         let options = Options {
             budget: 60_000_000,

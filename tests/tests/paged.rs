@@ -9,7 +9,7 @@ use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check, check_garbage};
 use ferroflash_tests::{is_carried, is_thorough, simulator_with};
 use ptx_sim::Options;
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
+use reference::{Case, Loaded, Pages};
 
 /// Tests pages that contain whole tiles, parts of a tile, or several tiles, in any order. Two sequences share
 /// their first page. There are more rows than decode kernels take, and the queries are not varlen, so the
@@ -17,10 +17,9 @@ use reference::{DecodeCase, DecodeMemory, LoadedDecode, Pages};
 #[test]
 fn pages_of_every_size() {
     for pages in [Pages::Nhd(1), Pages::Hnd(3), Pages::Nhd(16), Pages::Interleaved(64), Pages::Dense] {
-        let case =
-            DecodeCase { pages, queries: 33, mask: Mask::Causal, ..DecodeCase::new([130, 70, 33, 64]) };
+        let case = Case { pages, queries: 33, mask: Mask::Causal, ..Case::new([130, 70, 33, 64]) };
         check(&case, None);
-        check(&DecodeCase { cache: DType::E4m3, ..case }, None);
+        check(&Case { cache: DType::E4m3, ..case }, None);
     }
 }
 
@@ -30,23 +29,25 @@ fn pages_of_every_size() {
 fn chunks_give_the_bits_of_the_whole() {
     let causal = PAGED.iter().filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
     for (entry, pages) in causal.zip([Pages::Nhd(16), Pages::Hnd(5)].into_iter().cycle()) {
-        let case = DecodeCase { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..DecodeCase::new([300]) };
+        let case = Case { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..Case::new([300]) };
         let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
         let apart = (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize);
-        let case = DecodeCase { dtype, cache: entry.kv_dtype, head_dim, head_dim_v: apart, ..case };
+        let case = Case { dtype, cache: entry.kv_dtype, head_dim, head_dim_v: apart, ..case };
         let attention = simulator_with(entry, Options::default());
-        let memory = DecodeMemory::new(&case.packed([300]));
-        let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
-        let (plan, whole) = loaded.run(None, &[300]).expect("a launch");
+        let memory = case.packed([300]).memory();
+        let mut loaded = Loaded::new(&attention, &memory, None).expect("a plan");
+        let (plan, whole) = loaded.launch(None, &[300]).expect("a launch");
         assert_eq!(plan.contract().symbol, entry.contract.symbol);
-        let wrong = memory.judge(&whole, &[300]).expect("a case");
+        let wrong = memory.failures(&whole, &[300]).expect("a case");
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         for (first, end) in [(0, 128), (128, 256), (256, 300)] {
             loaded.start(&[first, end]).expect("as long");
-            let (_, chunk) = loaded.run(Some(&plan), &[end]).expect("a launch");
-            let (row, of) = (whole.o(0).len() / 300, first as usize..end as usize);
-            assert_eq!(chunk.o(0)[of.start * row..of.end * row], whole.o(0)[of.start * row..of.end * row]);
-            let lses = chunk.bits(0).1.chunks(300).zip(whole.bits(0).1.chunks(300));
+            let (_, chunk) = loaded.launch(Some(&plan), &[end]).expect("a launch");
+            let ([chunk, whole], of) =
+                ([&chunk, &whole].map(|outcome| outcome.bits(0)), first as usize..end as usize);
+            let row = whole.0.len() / 300;
+            assert_eq!(chunk.0[of.start * row..of.end * row], whole.0[of.start * row..of.end * row]);
+            let lses = chunk.1.chunks(300).zip(whole.1.chunks(300));
             lses.for_each(|(chunk, whole)| assert_eq!(chunk[of.clone()], whole[of.clone()]));
         }
     }

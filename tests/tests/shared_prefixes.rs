@@ -6,44 +6,44 @@ use ferroflash::spec::{DecodeParams, States};
 use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::on_cache::attention;
 use ptx_sim::{Kind, Options};
-use reference::{DecodeCase, DecodeMemory, LoadedDecode, OnDevice, Pages, Rule, Shared, Told, Work};
+use reference::{Case, Loaded, Memory, OnDevice, Pages, Rule, Shared, Told, Work};
 use std::mem::offset_of;
 
 const PAGES: Pages = Pages::Nhd(16);
 
 /// A case of groups, each with its number of sequences and of shared pages. Sequence `i` of a group has
 /// `rests[i % rests.len()]` keys behind the prefix.
-fn case(groups: &[[usize; 2]], rests: &[usize], pages: Pages) -> DecodeCase {
+fn case(groups: &[[usize; 2]], rests: &[usize], pages: Pages) -> Case {
     let page = match pages {
         Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) => page,
-        Pages::Dense | Pages::DenseHnd | Pages::Rows => panic!("sequences share pages"),
+        Pages::Tensors(_) | Pages::Dense | Pages::DenseHnd | Pages::Rows => panic!("sequences share pages"),
     };
     let filled = groups.iter().flat_map(|[count, shared]| {
         (0..*count).map(move |i| shared * page + rests[i % rests.len()]).collect::<Vec<_>>()
     });
     let filled: Vec<_> = filled.collect();
     let max_k = filled.iter().max().copied().unwrap_or(1) + page;
-    DecodeCase { pages, max_k, shared: Some(Shared::new(groups)), ..DecodeCase::new(filled) }
+    Case { pages, max_k, shared: Some(Shared::new(groups)), ..Case::new(filled) }
 }
 
-fn lengths(case: &DecodeCase) -> Vec<i32> {
+fn lengths(case: &Case) -> Vec<i32> {
     case.filled.iter().map(|keys| *keys as i32).collect()
 }
 
 /// Launches a case, and returns the failures. The launch must make two passes.
-fn failures(attention: &Attention<SimDriver>, case: &DecodeCase, memory: &DecodeMemory) -> Vec<String> {
-    let mut loaded = LoadedDecode::new(attention, memory, None).expect("a plan");
-    let (plan, outcome) = loaded.run(None, &lengths(case)).unwrap_or_else(|error| {
+fn failures(attention: &Attention<SimDriver>, case: &Case, memory: &Memory) -> Vec<String> {
+    let mut loaded = Loaded::new(attention, memory, None).expect("a plan");
+    let (plan, outcome) = loaded.launch(None, &lengths(case)).unwrap_or_else(|error| {
         let reports: Vec<_> = attention.driver().take_reports();
         panic!("{case:?}: {error}\n{}", reports.iter().map(|r| r.to_string()).collect::<String>())
     });
     assert!(plan.reason().contains("share prefixes"), "{case:?}: {}", plan.reason());
-    memory.judge(&outcome, &lengths(case)).expect("a case")
+    memory.failures(&outcome, &lengths(case)).expect("a case")
 }
 
 #[track_caller]
-fn check(case: &DecodeCase) {
-    let wrong = failures(&attention(), case, &DecodeMemory::new(case));
+fn check(case: &Case) {
+    let wrong = failures(&attention(), case, &case.memory());
     assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
 }
 
@@ -56,7 +56,7 @@ fn groups_of_every_kind() {
     for groups in groups {
         for rests in [&[0][..], &[1, 0, 40], &[17]] {
             for (pages, counters) in [(PAGES, true), (Pages::Hnd(24), false), (Pages::Interleaved(5), true)] {
-                check(&DecodeCase { counters, ..case(groups, rests, pages) });
+                check(&Case { counters, ..case(groups, rests, pages) });
             }
         }
     }
@@ -70,23 +70,23 @@ fn queries_heads_and_scores() {
     for heads in [[2, 2], [4, 1], [8, 1]] {
         for (queries, mask) in [(1, Mask::Causal), (2, Mask::Full), (3, Mask::Causal), (4, Mask::Causal)] {
             for groups in [&[[4, 6]][..], &[[2, 3], [2, 3]], &[[3, 2], [1, 5]]] {
-                check(&DecodeCase { heads, queries, mask, ..plain(groups) });
+                check(&Case { heads, queries, mask, ..plain(groups) });
             }
         }
     }
     let of = plain(&[[3, 4]]);
-    check(&DecodeCase { sinks: true, ..of.clone() });
-    check(&DecodeCase { softcap: Some(20.0), mask: Mask::Causal, ..of.clone() });
-    check(&DecodeCase { cache: DType::E4m3, ..of.clone() });
-    check(&DecodeCase { scale: Some(0.3), counters: false, ..of });
-    check(&DecodeCase { sinks: true, ..plain(&[[3, 2], [1, 5]]) });
+    check(&Case { sinks: true, ..of.clone() });
+    check(&Case { softcap: Some(20.0), mask: Mask::Causal, ..of.clone() });
+    check(&Case { cache: DType::E4m3, ..of.clone() });
+    check(&Case { scale: Some(0.3), counters: false, ..of });
+    check(&Case { sinks: true, ..plain(&[[3, 2], [1, 5]]) });
 }
 
 /// More than 64 rows of a group's queries take work tiles. On a device with idle SMs, the pass cuts a single
 /// prefix into parts.
 #[test]
 fn many_queries_of_a_group() {
-    let of = |groups: &[[usize; 2]]| DecodeCase { heads: [8, 2], ..case(groups, &[0, 21], PAGES) };
+    let of = |groups: &[[usize; 2]]| Case { heads: [8, 2], ..case(groups, &[0, 21], PAGES) };
     for groups in [&[[20, 40]][..], &[[20, 33]], &[[17, 34], [17, 34]], &[[18, 4], [1, 9]]] {
         check(&of(groups));
     }
@@ -96,11 +96,11 @@ fn many_queries_of_a_group() {
 /// prefix, which share the rows of Q. `sms` is the number of SMs of the device.
 #[test]
 fn hopper() {
-    let groups = DecodeCase { heads: [8, 2], queries: 4, ..case(&[[33, 25], [33, 25]], &[3, 20], PAGES) };
+    let groups = Case { heads: [8, 2], queries: 4, ..case(&[[33, 25], [33, 25]], &[3, 20], PAGES) };
     let told = vec![Told::Filled, Told::Fewer(3), Told::Garbage(5)];
     let parts = |sequences, heads, queries| {
         let told = told.clone();
-        DecodeCase { head_dim: 128, told, heads, queries, ..case(&[[sequences, 32]], &[3, 10, 20], PAGES) }
+        Case { head_dim: 128, told, heads, queries, ..case(&[[sequences, 32]], &[3, 10, 20], PAGES) }
     };
     for (case, sms, name) in [
         (groups, 8, "hopper_paged_f16_d64_"),
@@ -109,8 +109,8 @@ fn hopper() {
     ] {
         let card =
             SimDriver::of_multiprocessors("h200", Options::default(), Some(sms)).expect("a known card");
-        let (attention, memory) = (Attention::new(card), DecodeMemory::new(&case));
-        let judge = Work::judge(&memory, Rule::Tolerance).expect("a case");
+        let (attention, memory) = (Attention::new(card), case.memory());
+        let judge = memory.judge(Rule::Tolerance).expect("a case");
         let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
         for (round, written) in device.run_all().expect("launches").iter().enumerate() {
             assert!(written.entry.starts_with(name), "{}", written.entry);
@@ -128,9 +128,9 @@ fn other_integers_under_one_plan() {
     let groups: [&[[usize; 2]]; 4] = [&[[5, 3]], &[[2, 4], [2, 4]], &[[1, 1], [2, 3], [5, 2]], &[[20, 32]]];
     for groups in groups {
         let told = vec![Told::Filled, Told::Fewer(3), Told::Fewer(4), Told::Garbage(5), Told::Garbage(6)];
-        let case = DecodeCase { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
-        let (attention, memory) = (attention(), DecodeMemory::new(&case));
-        let judge = Work::judge(&memory, Rule::Tolerance).expect("a case");
+        let case = Case { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
+        let (attention, memory) = (attention(), case.memory());
+        let judge = memory.judge(Rule::Tolerance).expect("a case");
         let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
         for (round, written) in device.run_all().expect("launches").iter().enumerate() {
             let failures = judge(round, written).failures;
@@ -143,16 +143,16 @@ fn other_integers_under_one_plan() {
 #[test]
 fn padding_has_the_prefix() {
     for groups in [&[[20, 40]][..], &[[2, 4], [2, 4]], &[[17, 34], [17, 34]], &[[1, 1], [2, 3], [5, 2]]] {
-        let case = DecodeCase { heads: [8, 2], ..case(groups, &[5, 21], PAGES) };
-        let (attention, memory) = (attention(), DecodeMemory::new(&case));
+        let case = Case { heads: [8, 2], ..case(groups, &[5, 21], PAGES) };
+        let (attention, memory) = (attention(), case.memory());
         let prefixes = groups.iter().flat_map(|[count, pages]| vec![(16 * pages) as i32; *count]);
         for real in [0, 1, 3] {
             let padded = prefixes.clone().enumerate().zip(lengths(&case));
             let padded: Vec<_> =
                 padded.map(|((b, prefix), all)| if b < real { all } else { prefix }).collect();
-            let mut loaded = LoadedDecode::new(&attention, &memory, None).expect("a plan");
-            let (_, outcome) = loaded.run(None, &padded).expect("a launch");
-            let wrong = memory.judge(&outcome, &padded).expect("a case");
+            let mut loaded = Loaded::new(&attention, &memory, None).expect("a plan");
+            let (_, outcome) = loaded.launch(None, &padded).expect("a launch");
+            let wrong = memory.failures(&outcome, &padded).expect("a case");
             assert!(wrong.is_empty(), "{groups:?}, {real}: {}", wrong.join("\n"));
         }
     }
@@ -165,8 +165,8 @@ fn invalid_groups_and_pages() {
     for groups in [&[[2, 4], [2, 4]][..], &[[1, 1], [2, 3], [5, 2]], &[[20, 3], [1, 2]]] {
         for seed in 0..6 {
             let told = vec![Told::Lost(seed)];
-            let case = DecodeCase { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
-            let (attention, memory) = (attention(), DecodeMemory::new(&case));
+            let case = Case { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
+            let (attention, memory) = (attention(), case.memory());
             let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
             device.change(&memory.rounds()[0]).expect("buffers of these sizes");
             let launched = device.run();
@@ -186,8 +186,8 @@ fn invalid_groups_and_pages() {
 #[test]
 fn equal_requests_give_equal_bits() {
     for groups in [&[[5, 3]][..], &[[20, 32]], &[[1, 1], [2, 3], [5, 2]]] {
-        let case = DecodeCase { heads: [8, 2], ..case(groups, &[70, 0, 33], PAGES) };
-        let (attention, memory) = (attention(), DecodeMemory::new(&case));
+        let case = Case { heads: [8, 2], ..case(groups, &[70, 0, 33], PAGES) };
+        let (attention, memory) = (attention(), case.memory());
         let device = OnDevice::new(&attention, &memory, None).expect("a plan");
         let written = device.run().expect("a launch");
         assert_eq!(written, device.run().expect("a launch"), "{case:?}");
@@ -197,12 +197,12 @@ fn equal_requests_give_equal_bits() {
 }
 
 /// Launches a case after changes of its integers, and returns the failures.
-fn after(attention: &Attention<SimDriver>, case: &DecodeCase, change: Option<Planted>) -> Vec<String> {
-    let memory = DecodeMemory::new(case);
+fn after(attention: &Attention<SimDriver>, case: &Case, change: Option<Planted>) -> Vec<String> {
+    let memory = case.memory();
     let mut device = OnDevice::new(attention, &memory, None).expect("a plan");
     if let Some((name, plant)) = change {
         let (at, input) =
-            memory.inputs().into_iter().enumerate().find(|(_, input)| input.name == name).expect(name);
+            Work::inputs(&memory).into_iter().enumerate().find(|(_, input)| input.name == name).expect(name);
         let integers = input.period.as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes));
         let mut integers: Vec<_> = integers.collect();
         plant(&mut integers);
@@ -210,7 +210,7 @@ fn after(attention: &Attention<SimDriver>, case: &DecodeCase, change: Option<Pla
         device.change(&[(at, bytes)]).expect("as many integers");
     }
     let written = device.run().expect("a launch");
-    Work::judge(&memory, Rule::Tolerance).expect("a case")(0, &written).failures
+    memory.judge(Rule::Tolerance).expect("a case")(0, &written).failures
 }
 
 /// The name of a buffer of integers, and a change of its integers.

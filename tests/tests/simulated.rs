@@ -6,7 +6,7 @@ use ferroflash::kernels::{AttnInfo, entries};
 use ferroflash_tests::subjects::check_edges;
 use ferroflash_tests::{carried, check, is_carried, on_every_core, simulator_with};
 use ptx_sim::Options;
-use reference::{Case, Layout, Loaded, OnDevice, Soak, Subject, edges, soak};
+use reference::{Case, Layout, Loaded, OnDevice, Pages, Soak, Subject, edges, soak};
 
 /// A simulator of the smallest card that can run `entry`.
 fn simulator(entry: &AttnInfo) -> Attention<SimDriver> {
@@ -82,8 +82,9 @@ fn local_entries_solve_every_mask() {
     let attention = simulator(local);
     for mask in ["full", "causal"] {
         for case in edges(entry(mask), 5) {
-            let problem = case.problem.head_dim(local.head_dim as usize).dtype(local.dtype);
-            check(&attention, local, &Case { problem, layout: Layout::Bshd, ..case });
+            let (pages, head_dim) = (Pages::Tensors(Layout::Bshd), local.head_dim as usize);
+            let case = Case { pages, dtype: local.dtype, head_dim, head_dim_v: None, ..case };
+            check(&attention, local, &case);
         }
     }
 }
@@ -93,17 +94,15 @@ fn a_wrong_result_is_noticed() {
     // The window of the kernel begins one key later than the window of the reference.
     let local = entry("local");
     let attention = simulator(local);
-    let case = edges(local, 1)[3];
+    let case = edges(local, 1).swap_remove(3);
     let memory = case.memory();
-    let ferroflash::request::Mask::Window { left: Some(left), right } = case.problem.mask else {
-        panic!("a window")
-    };
+    let ferroflash::request::Mask::Window { left: Some(left), right } = case.mask else { panic!("a window") };
     let narrower = ferroflash::request::Mask::Window { left: Some(left - 1), right };
-    let wrong = Case { problem: case.problem.mask(narrower), ..case }.memory();
+    let wrong = Case { mask: narrower, ..case.clone() }.memory();
     let outcome = Loaded::new(&attention, &wrong, Some(local.contract.symbol))
         .and_then(|loaded| loaded.run())
         .expect("runs");
     let reference = reference::Reference::new(&memory.inputs().expect("valid"));
-    let verdict = outcome.judge(&reference, case.problem.dtype).expect("same shape");
+    let verdict = outcome.judge(&reference, case.dtype).expect("same shape");
     assert!(!verdict.passed());
 }

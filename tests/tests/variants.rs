@@ -5,7 +5,7 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, MaskBits, Prefix};
 use ferroflash::{Attention, DType};
 use ferroflash_tests::lacks_kernel;
-use reference::{Case, DecodeCase, Layout, OnDevice, Pages, Rule, Task, Values};
+use reference::{Case, Layout, OnDevice, Pages, Rule, Task};
 
 /// Runs the kernel that the planner selects for a problem. The kernel's symbol must begin with `kernel`.
 /// Returns false if this build only has a sample of the kernels, without this one.
@@ -32,7 +32,7 @@ fn check(card: &str, task: &Task, kernel: &str, reason: &str) -> bool {
 }
 
 fn dense(problem: Problem) -> Task {
-    Task::Forward(Case { problem, layout: Layout::Bhsd, seed: 5, values: Values::Normal })
+    Task::Attention(Case::tensors(problem, Layout::Bhsd, 5))
 }
 
 const MERGED: &str = "a merge kernel adds them";
@@ -42,21 +42,21 @@ const MERGED: &str = "a merge kernel adds them";
 #[test]
 fn a_merge_kernel_adds_sinks() {
     let of = |dtype, head_dim| Problem::new(dtype, 2, 70, 4, head_dim).seqlen_k(50).heads_k(2).sinks(true);
-    let cached = |queries, heads| DecodeCase {
+    let cached = |queries, heads| Case {
         queries,
         heads,
         head_dim: 256,
         pages: Pages::Nhd(16),
         mask: Mask::Causal,
         sinks: true,
-        ..DecodeCase::new([100, 0, 30])
+        ..Case::new([100, 0, 30])
     };
     let ran = [
         check("l4", &dense(of(DType::F16, 192)), "fwd_f16_d192_full", MERGED),
         check("a100", &dense(of(DType::Bf16, 256).mask(Mask::Causal)), "fwd_bf16_d256_causal", MERGED),
-        check("l4", &Task::Cache(cached(70, [2, 1])), "paged_f16_d256_causal", MERGED),
+        check("l4", &Task::Attention(cached(70, [2, 1])), "paged_f16_d256_causal", MERGED),
         // There are few rows, so decode kernels take them.
-        check("l4", &Task::Cache(cached(3, [2, 1])), "decode_f16_d256", "few rows"),
+        check("l4", &Task::Attention(cached(3, [2, 1])), "decode_f16_d256", "few rows"),
     ];
     assert!(ran.contains(&true), "this build carries no kernel of these");
 }
@@ -110,9 +110,8 @@ fn kernels_of_masks_and_scores_on_caches() {
     let [_, _, heads_q, heads_k, head_dim, _] = SIZES;
     let ran = variants.map(|(queries, mask, sinks, kernel, reason)| {
         let (heads, pages) = ([heads_q, heads_k], Pages::Nhd(16));
-        let case =
-            DecodeCase { queries, heads, head_dim, pages, mask, sinks, ..DecodeCase::new([100, 0, 70]) };
-        check("l4", &Task::Cache(case), kernel, reason)
+        let case = Case { queries, heads, head_dim, pages, mask, sinks, ..Case::new([100, 0, 70]) };
+        check("l4", &Task::Attention(case), kernel, reason)
     });
     assert!(ran.contains(&true), "this build carries no kernel of these");
 }

@@ -8,7 +8,7 @@ use ferroflash::request::Mask;
 use ferroflash::spec::{Queries, ScoreKinds};
 use ferroflash_tests::{check, is_carried, on_every_core, simulator_with};
 use ptx_sim::Options;
-use reference::{Case, Layout, Values};
+use reference::{Case, Layout};
 
 /// Returns columns of keys and of values: the kernel's own, fewer of both, fewer of one, one chunk, more of
 /// values.
@@ -35,7 +35,7 @@ fn cases(entry: &AttnInfo) -> Vec<Case> {
     let case = |(turn, [head_dim, head_dim_v], [seqlen_q, seqlen_k]): (usize, [usize; 2], [usize; 2])| {
         let problem = Problem::new(entry.dtype, 1 + turn % 2, seqlen_q, 2, head_dim).head_dim_v(head_dim_v);
         let problem = problem.seqlen_k(seqlen_k).heads_k(1 + turn % 2).mask(mask);
-        Case { problem, layout: layouts[turn % 3], seed: turn as u64, values: Values::Normal }
+        Case::tensors(problem, layouts[turn % 3], turn as u64)
     };
     all.map(case).collect()
 }

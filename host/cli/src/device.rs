@@ -11,7 +11,7 @@ use ferroflash::plan::explain;
 use ferroflash::request::Scratch;
 use ferroflash::tuning::Tuning;
 use ferroflash::{Attention, Capabilities};
-use reference::fuzz::{Findings, Fuzz, Other};
+use reference::fuzz::{Findings, Fuzz};
 use reference::{Loaded, Memory, OnDevice, Outcome, Soak, Work, Written, exact};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -54,8 +54,6 @@ pub(super) trait Runner {
     fn soak(&self, work: &dyn Work, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
     /// Runs [`Fuzz::run`].
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
-    /// Runs [`Other::run`].
-    fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error>;
     /// Returns the number of bytes of device memory in use, if the driver knows it.
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
     /// Returns a stopwatch for the device time of consecutive launches of one kernel on one problem.
@@ -94,10 +92,6 @@ impl<D: Harness> Runner for Attention<D> {
 
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error> {
         fuzz.run(self)
-    }
-
-    fn fuzz_other(&self, other: &Other) -> Result<Findings, ferroflash::Error> {
-        other.run(self)
     }
 
     fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error> {
@@ -239,7 +233,7 @@ impl Device {
             Device::Kernels { runner, .. } => {
                 let (outcome, took) =
                     runner.run_timed(memory, config).map_err(|e| self.explained(e, config))?;
-                let (o, lse) = (outcome.o().to_vec(), outcome.lse().to_vec());
+                let (o, lse) = (outcome.o().to_vec(), outcome.lse());
                 let (kernel, reason) = (Some(outcome.entry), Some(outcome.reason));
                 Ok(self.timed(Results { kernel, reason, o, lse, took }))
             }

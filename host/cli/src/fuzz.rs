@@ -5,7 +5,7 @@ use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::DType;
-use reference::fuzz::{FAMILIES, Findings, Fuzz, Limits, Other, faults, refused};
+use reference::fuzz::{Findings, Fuzz, Limits, families, faults, refused};
 use reference::{ENOUGH_ELEMENTS, Random, lacks_kernel, score_limit};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let bar = console.progress("fuzz, seconds", args.seconds as usize);
     let mut random = Random::new(args.seed);
     let mut refusals: BTreeMap<_, _> = faults().map(|name| (name, 0)).collect();
-    let mut others: BTreeMap<_, _> = FAMILIES.into_iter().map(|name| (name, 0)).collect();
+    let mut others: BTreeMap<_, _> = families().map(|name| (name, 0)).collect();
     let (mut solved, mut small, mut left_out, mut failure) = (0, 0, 0, None);
     let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
     // The command solves at least one problem, however short the time is, unless this build lacks the
@@ -128,15 +128,15 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
                 wide_rows += if fuzz.wide.is_some() { findings.rows } else { 0 };
                 rows_not_judged += findings.not_judged;
                 solved += 1;
-                small += u64::from(fuzz.wide.is_none() && fuzz.is_small());
+                small += u64::from(fuzz.wide.is_none() && fuzz.is_small);
             }
             Ok(None) => left_out += 1,
             Err(wrong) => failure = Some(format!("{fuzz}: {wrong}")),
         }
         if failure.is_none() {
-            let other = Other::new(seed, limits);
-            match judged(runner.fuzz_other(&other)) {
-                Ok(Some(_)) => *others.entry(other.family).or_default() += 1,
+            let other = Fuzz::other(seed, limits);
+            match judged(runner.fuzz(&other)) {
+                Ok(Some(_)) => *others.entry(other.family.unwrap_or_default()).or_default() += 1,
                 Ok(None) => left_out += 1,
                 Err(wrong) => failure = Some(format!("{other}: {wrong}")),
             }

@@ -186,8 +186,8 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
     let mut work = Trials::default();
     for (kind, (name, entry)) in kinds.into_iter().flat_map(|kind| runs.iter().map(move |run| (kind, run))) {
         if entry.mask == kind {
-            let cases = cases.iter().filter(|case| case.problem.mask_kind() == kind);
-            work.add(Row::new(name, *entry, runner), cases.copied().map(Task::Forward));
+            let cases = cases.iter().filter(|case| case.problem().mask_kind() == kind);
+            work.add(Row::new(name, *entry, runner), cases.cloned().map(Task::Attention));
         }
     }
     work

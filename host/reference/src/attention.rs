@@ -44,17 +44,6 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Returns the first `columns` columns of each row of O.
-    #[must_use]
-    pub(super) fn first_columns(mut self, columns: usize) -> Self {
-        let head_dim = self.shape[3];
-        if columns < head_dim {
-            self.out = self.out.chunks(head_dim).flat_map(|row| &row[..columns]).copied().collect();
-            self.shape[3] = columns;
-        }
-        self
-    }
-
     /// Returns O rounded to `dtype`, contiguous BSHD.
     pub fn out_bits(&self, dtype: DType) -> Vec<u16> {
         self.out.iter().map(|x| encode(dtype, *x)).collect()

@@ -1,140 +1,360 @@
-//! A problem that an entry must solve, as data.
-use super::alibi::Slopes;
-use super::extras::Extras;
-use super::masks::fit;
-use super::memory::{Layout, Memory};
-use super::sequences::{Lengths, Sequences};
+//! A problem of attention, as data: sequences, the memory layout of their tensors, and the contents.
+use super::arithmetic::{decode, encode};
+use super::e4m3;
+use super::masks::{self, fit};
+use super::place::{Layout, Sharing};
+use super::sequences::Sequences;
+use super::shared::Shared;
 use super::told::Told;
+use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask, Splits};
 
-/// A problem, its memory layout, and the seed of its inputs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
-    /// The problem.
-    pub problem: Problem,
-    /// Memory layout of its tensors.
-    pub layout: Layout,
-    /// Seed of the inputs.
-    pub seed: u64,
-    /// Distribution of the inputs.
-    pub values: Values,
+mod integers;
+mod words;
+
+/// Memory layout of keys and values: of tensors, or of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// No cache: keys and values are tensors. All sequences have equal numbers of queries and of keys, or the
+    /// batch is varlen.
+    Tensors(Layout),
+    /// `[batch][max_k][heads][head_dim]`.
+    Dense,
+    /// `[batch][heads][max_k][head_dim]`.
+    DenseHnd,
+    /// [`Pages::Dense`] with one page index per sequence (`cache_batch_idx`).
+    Rows,
+    /// Pages `[page][heads][head_dim]` with this number of keys.
+    Nhd(usize),
+    /// Pages `[heads][page][head_dim]` with this number of keys.
+    Hnd(usize),
+    /// Pages that hold keys and values, `[2][page][heads][head_dim]`.
+    Interleaved(usize),
 }
 
-/// Distribution of a case's inputs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Values {
-    /// Standard normal.
-    #[default]
-    Normal,
-    /// Standard normal, but some rows see one key with a huge score ([`Memory::with_peaks`]).
-    Peaks {
-        /// Keys per block.
-        block: u32,
-    },
-    /// Standard normal, as a varlen batch. Rows that no sequence uses are NaN.
-    Packed {
-        /// The sequences.
-        lengths: &'static [Lengths],
-        /// Queries per tile and keys per block.
-        tile: [u32; 2],
-        /// The lengths in device memory, one entry per launch of one plan.
-        told: &'static [Told],
-    },
+impl Pages {
+    /// Returns whether each sequence has one page, as long as the longest sequence.
+    pub(super) fn are_whole(self) -> bool {
+        matches!(self, Pages::Dense | Pages::DenseHnd | Pages::Rows)
+    }
+}
+
+/// The integers of an int8 cache are normal numbers times this number.
+const INTEGERS: f32 = 32.0;
+
+/// A problem and the seeds of its inputs, which are normal numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// Element type of queries and output.
+    pub dtype: DType,
+    /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values. In an int8 cache,
+    /// every row has its own scales.
+    pub cache: DType,
+    /// Number of keys of each sequence. The rows of a cache behind these keys are NaN.
+    pub filled: Vec<usize>,
+    /// Number of rows of K and V behind the keys of each sequence of varlen tensors; empty for none. The rows
+    /// are NaN.
+    pub unused: Vec<usize>,
+    /// Seed of each sequence's queries, keys and values, on a cache.
+    pub seeds: Vec<u64>,
+    /// Upper bound of a sequence's keys.
+    pub max_k: usize,
+    /// Queries per sequence.
+    pub queries: usize,
+    /// Queries of each sequence of a varlen batch, or `None` if all sequences have `queries`.
+    pub packed: Option<Vec<usize>>,
+    /// Numbers of rows of Q and of K that follow the last sequence of a varlen batch. The rows are NaN.
+    pub spare: [usize; 2],
+    /// Numbers of query heads and of key heads.
+    pub heads: [usize; 2],
+    /// Columns of a head.
+    pub head_dim: usize,
+    /// Number of columns of values and of O; `None` for the number of the keys' columns.
+    pub head_dim_v: Option<usize>,
+    /// Whether values are the first columns of keys (MLA).
+    pub latent: bool,
+    /// Memory layout of keys and values.
+    pub pages: Pages,
+    /// The keys that a query sees.
+    pub mask: Mask,
+    /// How queries align with keys.
+    pub alignment: Alignment,
+    /// Factor of the scores; `None` is the default. A latent cache has no default.
+    pub scale: Option<f32>,
+    /// Softcap of the scores.
+    pub softcap: Option<f32>,
+    /// Whether the problem has ALiBi slopes.
+    pub alibi: bool,
+    /// Whether the problem has attention sinks.
+    pub sinks: bool,
+    /// Element type of the bias, if the problem has one.
+    pub bias: Option<DType>,
+    /// Number of splits per sequence of a cache.
+    pub splits: Splits,
+    /// Whether the block that finishes a sequence last combines its splits. Otherwise a second kernel
+    /// combines them.
+    pub counters: bool,
+    /// Whether the scales of keys that no query of their sequence sees are poisoned, in an int8 cache. All
+    /// launches must then find the lengths of [`Told::Filled`].
+    pub poisoned_scales: bool,
+    /// Keys per block, if some rows of tensors see one key with a huge score ([`super::Memory::with_peaks`]).
+    pub peaks: Option<u32>,
+    /// Seed of the tensors, or of a cache's page order and sinks.
+    pub seed: u64,
+    /// The prefixes that groups of sequences share, on pages.
+    pub shared: Option<Shared>,
+    /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
+    pub told: Vec<Told>,
 }
 
 impl Case {
-    /// Returns the case's tensors.
-    pub fn memory(&self) -> Memory {
-        self.with_values(Memory::random(self.problem, self.layout, self.seed))
-    }
-
-    /// Returns the case's tensors with all elements 0, for callers that only plan.
-    pub fn places(&self) -> Memory {
-        let memory = Memory::filled(self.problem, self.layout, |len| vec![0; len]);
-        let memory = Memory { extras: Extras::random(&self.problem, self.seed), ..memory };
-        let memory = match self.problem.alibi {
-            true => {
-                memory.with_slopes(Slopes::random(self.seed, self.problem.batch, self.problem.heads_q, -1))
-            }
-            false => memory,
-        };
-        match self.values {
-            Values::Packed { lengths, tile, .. } => memory.with_sequences(Sequences::of(lengths, tile)),
-            Values::Normal | Values::Peaks { .. } => memory,
+    /// Creates a case: f16, one query, 4 query heads and 2 key heads, head dim 64, dense cache, full mask,
+    /// counters.
+    pub fn new(filled: impl Into<Vec<usize>>) -> Self {
+        let filled = filled.into();
+        Case {
+            dtype: DType::F16,
+            cache: DType::F16,
+            max_k: filled.iter().copied().max().unwrap_or(1).max(1),
+            seeds: (1..=filled.len() as u64).collect(),
+            filled,
+            unused: vec![],
+            queries: 1,
+            packed: None,
+            spare: [3; 2],
+            heads: [4, 2],
+            head_dim: 64,
+            head_dim_v: None,
+            latent: false,
+            pages: Pages::Dense,
+            mask: Mask::Full,
+            alignment: Alignment::BottomRight,
+            scale: None,
+            softcap: None,
+            alibi: false,
+            sinks: false,
+            bias: None,
+            splits: Splits::Auto,
+            counters: true,
+            poisoned_scales: false,
+            peaks: None,
+            seed: 1,
+            shared: None,
+            told: vec![Told::Filled],
         }
     }
 
-    fn with_values(&self, memory: Memory) -> Memory {
-        match self.values {
-            Values::Normal => memory,
-            Values::Peaks { block } => memory.with_peaks(block as usize),
-            Values::Packed { lengths, tile, told } => {
-                let memory = memory.with_sequences(Sequences::of(lengths, tile)).with_poison();
-                Memory { told: told.into(), ..memory }
-            }
+    /// Creates a case of tensors, whose sequences have equal lengths.
+    pub fn tensors(p: Problem, layout: Layout, seed: u64) -> Self {
+        Case {
+            dtype: p.dtype,
+            cache: p.dtype,
+            max_k: p.seqlen_k,
+            queries: p.seqlen_q,
+            heads: [p.heads_q, p.heads_k],
+            head_dim: p.head_dim,
+            head_dim_v: (p.head_dim_v != p.head_dim).then_some(p.head_dim_v),
+            pages: Pages::Tensors(layout),
+            mask: p.mask,
+            alignment: p.alignment,
+            scale: p.scale,
+            softcap: p.softcap,
+            alibi: p.alibi,
+            sinks: p.sinks,
+            bias: p.bias,
+            seed,
+            ..Case::new(vec![p.seqlen_k; p.batch])
         }
     }
-}
 
-impl std::fmt::Display for Case {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} seed {}", self.problem, self.layout.name(), self.seed)?;
-        match self.values {
-            Values::Peaks { .. } => write!(f, " with peaks"),
-            Values::Normal | Values::Packed { .. } => Ok(()),
-        }
+    /// Makes the queries a varlen batch: `queries` has the number of queries of each sequence.
+    #[must_use]
+    pub fn packed(self, queries: impl Into<Vec<usize>>) -> Self {
+        Case { packed: Some(queries.into()), ..self }
     }
-}
 
-/// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
-/// simpler mask, because the kernels of masks with parameters do not solve such a case.
-pub(super) fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
-    let scored = cases.into_iter().map(|case| {
-        let problem = scored(entry, fit(case.problem));
+    /// Makes the tensors a varlen batch of sequences with these numbers of queries, of keys, and of rows of K
+    /// and V behind the keys.
+    #[must_use]
+    pub fn varlen(self, sequences: impl IntoIterator<Item = [usize; 3]>) -> Self {
+        let all: Vec<_> = sequences.into_iter().collect();
+        let of = |which: usize| all.iter().map(|lengths| lengths[which]).collect::<Vec<_>>();
+        let unused = if all.iter().any(|[.., unused]| *unused > 0) { of(2) } else { vec![] };
+        let max_k = all.iter().map(|[_, keys, unused]| keys + unused).max().unwrap_or(0).max(1);
+        Case { filled: of(1), unused, max_k, ..self.packed(of(0)) }
+    }
+
+    /// Changes the seed of all inputs.
+    #[must_use]
+    pub fn seeded(mut self, seed: u64) -> Self {
+        self.seeds.iter_mut().for_each(|own| *own = own.wrapping_add(seed).wrapping_sub(1));
+        Case { seed: self.seed.wrapping_add(seed).wrapping_sub(1), ..self }
+    }
+
+    /// Gives the case the scores of an entry, and a mask of the case's sizes. Kernels of [`MaskKind::Local`]
+    /// also solve problems without slopes.
+    #[must_use]
+    pub fn of(self, entry: &AttnInfo) -> Self {
+        let (sinks, alibi) = (self.sinks || entry.scores.sink, self.alibi || entry.scores.alibi);
         // See `Extras::random`.
-        let seed = case.seed | u64::from(entry.has_maps() && entry.scores.bias.is_some());
-        Case { problem, seed, ..case }
-    });
-    let is_plain = matches!(entry.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
-    scored.filter(|case| is_plain || case.problem.mask_kind() == entry.mask).collect()
-}
-
-/// A problem with an entry's scores. Kernels of [`MaskKind::Local`] also solve problems without slopes.
-pub fn scored(entry: &AttnInfo, problem: Problem) -> Problem {
-    let alibi = problem.alibi || entry.scores.alibi;
-    problem.sinks(entry.scores.sink).bias(entry.scores.bias).alibi(alibi)
-}
-
-/// Returns whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
-pub(super) fn takes_slopes(entry: &AttnInfo) -> bool {
-    !entry.has_maps()
-}
-
-/// Returns numbers of columns of keys and of values that run on an entry: the entry's own, and smaller ones
-/// that the entry pads.
-pub(super) fn columns(entry: &AttnInfo) -> [[usize; 2]; 2] {
-    let held = entry.columns().map(|columns| columns as usize);
-    [held, held.map(padded)]
-}
-
-/// Returns a problem without rows, with these columns of keys and of values.
-pub(super) fn of_columns(entry: &AttnInfo, [head_dim, head_dim_v]: [usize; 2]) -> Problem {
-    Problem::new(entry.dtype, 1, 0, 0, head_dim).head_dim_v(head_dim_v)
-}
-
-/// Returns a number of columns that entries of `held` columns pad.
-const fn padded(held: usize) -> usize {
-    match held {
-        32 => 24,
-        64 => 40,
-        96 => 80,
-        128 => 112,
-        192 => 160,
-        256 => 224,
-        // In kernels of head dim 512, two warps share the columns. Head dim 264 has one chunk more than the
-        // first warp's half.
-        512 => 264,
-        other => other - 8,
+        let is_odd =
+            matches!(self.pages, Pages::Tensors(_)) && entry.has_maps() && entry.scores.bias.is_some();
+        let seed = self.seed | u64::from(is_odd);
+        let case = Case { sinks, alibi, bias: entry.scores.bias, seed, ..self };
+        Case { mask: fit(case.problem()).mask, ..case }
     }
+
+    /// Returns whether kernels with this mask solve the case. The kernels of masks with parameters do not
+    /// solve a case whose mask equals a simpler mask.
+    pub(super) fn suits(&self, mask: MaskKind) -> bool {
+        matches!(mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local)
+            || self.problem().mask_kind() == mask
+    }
+
+    /// Returns the number of sequences.
+    pub fn batch(&self) -> usize {
+        self.filled.len()
+    }
+
+    /// Returns the number of queries of sequence `b`.
+    pub(super) fn queries_of(&self, b: usize) -> usize {
+        self.packed.as_ref().map_or(self.queries, |queries| queries[b])
+    }
+
+    /// Returns the entries of `cu_seqlens_q`: the first row of Q of each sequence, then the total number of
+    /// rows.
+    pub(super) fn starts(&self) -> Vec<usize> {
+        starts((0..self.batch()).map(|b| self.queries_of(b)))
+    }
+
+    /// Returns the sequences of varlen tensors, or `None` if all sequences have equal lengths.
+    pub fn sequences(&self) -> Option<Sequences> {
+        let (Pages::Tensors(_), Some(_)) = (self.pages, &self.packed) else { return None };
+        let rows = |b: usize| self.filled[b] + self.unused.get(b).copied().unwrap_or(0);
+        let integers = |all: Vec<usize>| all.into_iter().map(|n| n as i32).collect::<Vec<_>>();
+        Some(Sequences {
+            cu_seqlens_q: integers(self.starts()),
+            cu_seqlens_k: integers(starts((0..self.batch()).map(rows))),
+            seqused_k: (!self.unused.is_empty()).then(|| integers(self.filled.clone())),
+        })
+    }
+
+    /// Returns batches and rows of Q and O. In a varlen batch, some rows belong to no sequence.
+    pub(super) fn q_shape(&self) -> [usize; 2] {
+        match self.packed {
+            Some(_) => [1, self.starts()[self.batch()] + self.spare[0]],
+            None => [self.batch(), self.queries],
+        }
+    }
+
+    /// Returns the problem of sequence `b` on `keys` keys.
+    pub(super) fn problem_of(&self, b: usize, keys: usize) -> Problem {
+        self.problem().batch(1).seqlen_q(self.queries_of(b)).seqlen_k(keys)
+    }
+
+    /// Returns the problem of all sequences, with the maximum numbers of queries and keys per sequence.
+    pub fn problem(&self) -> Problem {
+        let queries = (0..self.batch()).map(|b| self.queries_of(b)).max().unwrap_or(1).max(1);
+        let mut p = Problem::new(self.dtype, self.batch(), queries, self.heads[0], self.head_dim)
+            .head_dim_v(self.columns())
+            .seqlen_k(self.max_k)
+            .heads_k(self.heads[1])
+            .mask(self.mask)
+            .alignment(self.alignment)
+            .alibi(self.alibi)
+            .sinks(self.sinks)
+            .bias(self.bias);
+        (p.scale, p.softcap) = (self.scale, self.softcap);
+        let rows = |all: Sequences| [all.rows() + self.spare[0], all.key_rows() + self.spare[1]];
+        p.varlen(self.sequences().map(rows))
+    }
+
+    /// Returns the number of columns of values and of O.
+    pub(super) fn columns(&self) -> usize {
+        self.head_dim_v.unwrap_or(self.head_dim)
+    }
+
+    /// Returns how keys and values of a cache share memory.
+    pub(super) fn sharing(&self) -> Sharing {
+        match (self.latent, self.pages) {
+            (true, _) => Sharing::Latent,
+            (false, Pages::Interleaved(_)) => Sharing::Interleaved,
+            (false, _) => Sharing::Apart,
+        }
+    }
+
+    /// Returns the scale of keys (0) or of values (1). In an int8 cache, it is the scale of row `row`,
+    /// counted in `[key][head]`.
+    pub(super) fn scale(&self, which: usize, row: usize) -> f32 {
+        match self.cache {
+            DType::E4m3 => [2.0, 0.5][which],
+            DType::Int8 => {
+                let bits = ((row * 2 + which) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                let factor = 1.0 + (bits & 0xffff) as f32 / 65536.0;
+                // The scales of values have very different magnitudes.
+                let exponent = [1 - (bits >> 16) as i32 % 3, -((bits >> 16) as i32 % 11)][which];
+                factor * 2f32.powi(exponent) / INTEGERS
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// Returns whether no query of sequence `b` sees key `key`.
+    pub(super) fn hides(&self, b: usize, key: usize) -> bool {
+        masks::hides(&self.problem_of(b, self.filled[b]), key)
+    }
+
+    /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact.
+    /// An integer of an int8 cache is not multiplied by its scale.
+    pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
+        match self.cache {
+            DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
+            DType::Int8 => {
+                let integer = encode(DType::Int8, x * f64::from(INTEGERS));
+                encode(self.dtype, f64::from(decode(DType::Int8, integer)))
+            }
+            _ => encode(self.dtype, x),
+        }
+    }
+
+    /// Converts a value that [`Case::number`] has returned to the bytes of the cache.
+    pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
+        let number = decode(self.dtype, bits);
+        let bytes = match self.cache {
+            DType::E4m3 => encode(self.cache, f64::from(number / scale)).to_le_bytes(),
+            DType::Int8 => encode(self.cache, f64::from(number)).to_le_bytes(),
+            _ => bits.to_ne_bytes(),
+        };
+        bytes.into_iter().take(self.cache.bytes())
+    }
+
+    /// Converts bytes of the cache to a value of the queries' type.
+    pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
+        match self.cache {
+            DType::E4m3 => encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()) * scale)),
+            DType::Int8 => encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()))),
+            _ => u16::from_ne_bytes([bytes[0], bytes[1]]),
+        }
+    }
+
+    /// Returns the number of keys per page, and a function that returns the number of pages of a sequence.
+    pub(super) fn paging(&self) -> (usize, impl Fn(usize) -> usize) {
+        let (whole, most) = (self.pages.are_whole(), self.max_k);
+        let page = match self.pages {
+            Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) => page,
+            Pages::Tensors(_) | Pages::Dense | Pages::DenseHnd | Pages::Rows => most,
+        };
+        (page, move |filled| if whole { 1 } else { filled.div_ceil(page) })
+    }
+}
+
+/// Returns the first row of each sequence, and one past the last sequence's last row.
+pub(super) fn starts(rows: impl Iterator<Item = usize>) -> Vec<usize> {
+    let ends = rows.scan(0, |end, rows| {
+        *end += rows;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
 }

@@ -1,12 +1,19 @@
-//! The problems that each entry must solve.
-use super::case::{Case, Values, columns, of, of_columns, takes_slopes};
-use super::masks::{at_edges, one, several};
-use super::memory::Layout;
-use super::packed;
+//! The problems that each attention kernel must solve.
+use super::case::{Case, Pages};
+use super::masks::{Masked, at_edges, one, several};
+use super::place::Layout;
+use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
-use ferroflash::spec::{Isa, TileScheduler};
+use ferroflash::spec::{Isa, Keys, Queries, Schedule, TileScheduler};
+
+mod cache;
+mod latent;
+mod mixed;
+mod varlen;
+
+pub use cache::paged_edges;
 
 /// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, and exact tiles; equal lengths, more keys than
 /// queries, and more queries than keys.
@@ -37,39 +44,155 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 /// groupings, and with one batch.
 const LONG: usize = 1000;
 
+/// The kind of an attention kernel's problems: on tensors, on varlen tensors, decode, decode on a latent
+/// cache, prefill on a KV cache, or decode and prefill in one batch.
+enum Kind {
+    Tensors,
+    Varlen,
+    Decode,
+    Latent,
+    Paged,
+    Mixed,
+}
+
+impl Kind {
+    fn of(entry: &AttnInfo) -> Self {
+        match (entry.schedule, entry.keys) {
+            (_, Keys::Latent) => Kind::Latent,
+            _ if entry.queries == Queries::Mixed => Kind::Mixed,
+            (Schedule::Transposed, _) => Kind::Decode,
+            (_, Keys::Cache(_)) => Kind::Paged,
+            _ if entry.is_varlen() => Kind::Varlen,
+            _ => Kind::Tensors,
+        }
+    }
+}
+
+/// Returns the edges of an entry, in problems that are small enough for the simulator.
+pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
+    match Kind::of(entry) {
+        Kind::Tensors => dense_edges(entry, seed),
+        Kind::Varlen => varlen::edges(entry, seed),
+        Kind::Decode => seeded(cache::decode_edges(entry), seed),
+        Kind::Latent => seeded(latent::edges(entry), seed),
+        Kind::Paged => seeded(paged_edges(entry), seed),
+        Kind::Mixed => seeded(mixed::edges(entry), seed),
+    }
+}
+
+/// Returns the problems of an entry for a GPU: on tensors a grid, on a cache the [`edges`] and larger
+/// problems.
+pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
+    let more = match Kind::of(entry) {
+        Kind::Tensors => return dense_grid(entry, seed),
+        Kind::Varlen => return varlen::grid(entry, seed),
+        Kind::Decode => cache::decode_long(entry),
+        Kind::Latent => latent::long(entry),
+        Kind::Paged => cache::paged_long(entry),
+        Kind::Mixed => mixed::long(entry),
+    };
+    edges(entry, seed).into_iter().chain(seeded(more, seed)).collect()
+}
+
+/// Returns problems with invalid `cu_seqlens`, which make several blocks write the same rows.
+pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Option<Case> {
+    let case = match Kind::of(entry) {
+        Kind::Varlen | Kind::Paged | Kind::Mixed => soak(entry, seed),
+        Kind::Tensors | Kind::Decode | Kind::Latent => return None,
+    };
+    Some(Case { told: super::told::lost(), ..case })
+}
+
+/// Returns a problem with several blocks, heads and batches, for repeated launches.
+pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
+    match Kind::of(entry) {
+        Kind::Tensors => {
+            let (mask, alignment, softcap, _) = several(entry.mask)[0];
+            let case = tensors(entry, columns(entry)[0], [2, 203, 300], [4, 2]);
+            Case { seed, ..masked(case, (mask, alignment, softcap, false)) }.of(entry)
+        }
+        Kind::Varlen => varlen::soak(entry, seed),
+        // The launches follow one another. Several blocks share the splits.
+        _ => edges(entry, seed).swap_remove(0),
+    }
+}
+
+fn seeded(cases: Vec<Case>, seed: u64) -> Vec<Case> {
+    cases.into_iter().map(|case| case.seeded(seed)).collect()
+}
+
+/// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
+/// simpler mask.
+fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
+    let all = cases.into_iter().map(|case| case.of(entry));
+    all.filter(|case| case.suits(entry.mask)).collect()
+}
+
+/// Returns whether an entry of [`MaskKind::Local`] supports ALiBi slopes. Hopper's entries do not.
+fn takes_slopes(entry: &AttnInfo) -> bool {
+    !entry.has_maps()
+}
+
+/// Returns numbers of columns of keys and of values that run on an entry: the entry's own, and smaller ones
+/// that the entry pads.
+fn columns(entry: &AttnInfo) -> [[usize; 2]; 2] {
+    let held = entry.columns().map(|columns| columns as usize);
+    [held, held.map(padded)]
+}
+
+/// Returns a number of columns that entries of `held` columns pad.
+const fn padded(held: usize) -> usize {
+    match held {
+        32 => 24,
+        64 => 40,
+        96 => 80,
+        128 => 112,
+        192 => 160,
+        256 => 224,
+        // In kernels of head dim 512, two warps share the columns. Head dim 264 has one chunk more than the
+        // first warp's half.
+        512 => 264,
+        other => other - 8,
+    }
+}
+
+/// Returns a case of tensors with these columns of keys and of values, `[batch, queries, keys]`, and query
+/// heads and key heads.
+fn tensors(
+    entry: &AttnInfo,
+    [head_dim, head_dim_v]: [usize; 2],
+    [batch, queries, keys]: [usize; 3],
+    [heads_q, heads_k]: [usize; 2],
+) -> Case {
+    let p = Problem::new(entry.dtype, batch, queries, heads_q, head_dim).head_dim_v(head_dim_v);
+    Case::tensors(p.seqlen_k(keys).heads_k(heads_k), Layout::Bshd, 1)
+}
+
+/// Returns a case with this mask and with these scores.
+fn masked(case: Case, (mask, alignment, softcap, alibi): Masked) -> Case {
+    Case { mask, alignment, softcap, alibi, ..case }
+}
+
 /// Returns the grid of an entry: every length with every mask of its kind. Layouts, head dims and batches
 /// alternate. Entries with equal dtype, head dim and mask have equal grids. Short problems run with every
 /// head grouping. Long problems run with one or two head groupings, because the reference is slow on them.
-pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
-    if entry.is_varlen() {
-        return packed::grid(entry, seed);
-    }
+fn dense_grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mut cases = vec![];
-    for [seqlen_q, seqlen_k] in LENGTHS {
-        for (mask, alignment, softcap, alibi) in several(entry.mask) {
-            if alibi && !takes_slopes(entry) {
-                continue;
-            }
-            let long = seqlen_q.max(seqlen_k) >= LONG;
+    for [queries, keys] in LENGTHS {
+        for mask in several(entry.mask).into_iter().filter(|(.., alibi)| !alibi || takes_slopes(entry)) {
+            let long = queries.max(keys) >= LONG;
             for (i, group) in GROUPS.into_iter().enumerate() {
                 let turn = cases.len();
                 // The number of cases selects the grouping, so that the groupings take turns.
                 if long && (turn + i) % GROUPS.len() != 0 {
                     continue;
                 }
-                let heads_k = if long || group == 8 { 1 } else { 2 };
-                let problem = of_columns(entry, columns(entry)[turn / 2 % 2])
-                    .batch(if long { 1 } else { 1 + turn % 2 })
-                    .seqlen_q(seqlen_q)
-                    .seqlen_k(seqlen_k)
-                    .heads_q(heads_k * group)
-                    .heads_k(heads_k)
-                    .mask(mask)
-                    .alignment(alignment)
-                    .softcap(softcap.unwrap_or_default())
-                    .alibi(alibi);
-                let (layout, seed) = (LAYOUTS[turn % 3], seed.wrapping_add(turn as u64));
-                cases.push(Case { problem, layout, seed, values: Values::Normal });
+                let (batch, heads_k) =
+                    (if long { 1 } else { 1 + turn % 2 }, if long || group == 8 { 1 } else { 2 });
+                let columns = columns(entry)[turn / 2 % 2];
+                let case = tensors(entry, columns, [batch, queries, keys], [heads_k * group, heads_k]);
+                let (pages, seed) = (Pages::Tensors(LAYOUTS[turn % 3]), seed.wrapping_add(turn as u64));
+                cases.push(masked(Case { pages, seed, ..case }, mask));
             }
         }
     }
@@ -77,21 +200,14 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     of(entry, cases)
 }
 
-/// Returns a problem with the entry's columns.
-fn own(entry: &AttnInfo, batch: usize, seqlen: usize, heads: usize) -> Problem {
-    let one = of_columns(entry, columns(entry)[0]).batch(batch);
-    one.seqlen_q(seqlen).seqlen_k(seqlen).heads_q(heads).heads_k(heads)
-}
-
 /// Returns a case in which every row of a tile sees one huge score in every key block, while its neighbour
 /// rows see none. Kernels must rescale only this row.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
-    let seqlen_k = m.max(3 * n) + n / 2 + 1;
-    let heads = 16 * seqlen_k.div_ceil(n);
-    let mask = one(entry.mask, n);
-    let problem = own(entry, 1, m, heads).seqlen_k(seqlen_k).mask(mask);
-    Case { problem, layout: Layout::Bhsd, seed, values: Values::Peaks { block: entry.tile_n } }
+    let keys = m.max(3 * n) + n / 2 + 1;
+    let case = tensors(entry, columns(entry)[0], [1, m, keys], [16 * keys.div_ceil(n); 2]);
+    let (pages, peaks) = (Pages::Tensors(Layout::Bhsd), Some(entry.tile_n));
+    Case { mask: one(entry.mask, n), pages, peaks, seed, ..case }
 }
 
 /// Returns a case with one tile of queries and many key blocks. Small errors per block add up and become
@@ -101,106 +217,92 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
         MaskKind::Local => Mask::Window { left: None, right: Some(0) },
         other => one(other, 2000),
     };
-    let problem = own(entry, 1, 3, 1).seqlen_k(8192).mask(mask);
-    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
+    Case { mask, seed, ..tensors(entry, columns(entry)[0], [1, 3, 8192], [1; 2]) }
 }
 
-/// Returns the edges of an entry, in problems that are small enough for the simulator:
+/// Returns the edges of an entry on tensors:
 ///
 /// | property | edges |
 /// |---|---|
 /// | lengths | one row; one row or one key more than a tile; exact tiles; 8192 keys |
 /// | masks | rows and whole tiles without a key; window edges inside and at the end of a tile |
 /// | tensors | grouped heads; two batches; a padded head dim; every layout; rows that see a huge key |
-pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
-    if entry.is_varlen() {
-        return packed::edges(entry, seed);
-    }
+fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     use Alignment::{BottomRight, TopLeft};
+    use Layout::{Bhsd, Bshd, Packed};
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let [held, padded] = columns(entry);
-    let case = |index: u64, seqlen_q, seqlen_k, [heads_q, heads_k]: [usize; 2], columns, layout| Case {
-        problem: of_columns(entry, columns)
-            .seqlen_q(seqlen_q)
-            .seqlen_k(seqlen_k)
-            .heads_q(heads_q)
-            .heads_k(heads_k),
-        layout,
-        seed: seed.wrapping_add(index),
-        values: Values::Normal,
+    let case = |index: u64, lengths, heads: [usize; 2], columns, layout| {
+        let (pages, seed) = (Pages::Tensors(layout), seed.wrapping_add(index));
+        Case { pages, seed, ..tensors(entry, columns, lengths, heads) }
     };
-    let two_batches = |case: Case| Case { problem: case.problem.batch(2), ..case };
     let shapes = [
-        case(0, 1, 1, [1, 1], held, Layout::Bshd),
-        two_batches(case(1, 1, n + 1, [4, 2], padded, Layout::Bhsd)),
-        case(2, m, 3 * n, [1, 1], held, Layout::Bshd),
-        case(3, m + 1, 2 * n + 1, [2, 1], held, Layout::Bhsd),
-        case(4, m + 17, m + 17, [2, 2], padded, Layout::Packed),
-        case(5, m + 3, n - 1, [1, 1], held, Layout::Packed),
+        case(0, [1, 1, 1], [1, 1], held, Bshd),
+        case(1, [2, 1, n + 1], [4, 2], padded, Bhsd),
+        case(2, [1, m, 3 * n], [1, 1], held, Bshd),
+        case(3, [1, m + 1, 2 * n + 1], [2, 1], held, Bhsd),
+        case(4, [1, m + 17, m + 17], [2, 2], padded, Packed),
+        case(5, [1, m + 3, n - 1], [1, 1], held, Packed),
     ];
+    let shape = |index: usize| shapes[index].clone();
     // With this alignment the last query sees the last key, so the first tile of queries sees no key.
-    let unseen = case(6, 2 * m + 3, m / 2, [2, 1], padded, Layout::Packed);
+    let unseen = case(6, [1, 2 * m + 3, m / 2], [2, 1], padded, Packed);
     // Splits have different lengths in each tile. If the first query sees the first key, some splits have no
     // keys.
-    let sliced = [
-        two_batches(case(8, 3, 11 * n + 5, [2, 1], held, Layout::Bshd)),
-        case(9, m + 1, 6 * n, [1, 1], padded, Layout::Bhsd),
-    ];
+    let sliced =
+        [case(8, [2, 3, 11 * n + 5], [2, 1], held, Bshd), case(9, [1, m + 1, 6 * n], [1, 1], padded, Bhsd)];
     // There are more tiles than a simulated card with little shared memory holds at once.
-    let many = case(7, 3, 5, [320, 320], held, Layout::Bshd);
-    let with = |case: Case, mask, alignment, softcap: Option<f32>| Case {
-        problem: case.problem.mask(mask).alignment(alignment).softcap(softcap.unwrap_or_default()),
-        ..case
-    };
-    let alibi = |case: Case| Case { problem: case.problem.alibi(true), ..case };
+    let many = case(7, [1, 3, 5], [320, 320], held, Bshd);
+    let with = |case: Case, mask, alignment, softcap| Case { mask, alignment, softcap, ..case };
+    let alibi = |case: Case| Case { alibi: true, ..case };
     let window =
         |left: usize, right: usize| Mask::Window { left: Some(left as u32), right: Some(right as u32) };
     let mut all = match entry.mask {
         MaskKind::Full => shapes.to_vec(),
         MaskKind::Causal => {
-            let top_left = [shapes[3], shapes[5]].map(|case| with(case, Mask::Causal, TopLeft, None));
+            let top_left = [3, 5].map(|index| with(shape(index), Mask::Causal, TopLeft, None));
             let bottom_right = shapes.into_iter().chain([unseen]);
             bottom_right.map(|case| with(case, Mask::Causal, BottomRight, None)).chain(top_left).collect()
         }
         MaskKind::Local => vec![
-            with(shapes[0], window(0, 0), BottomRight, None),
-            with(shapes[1], window(n, 0), BottomRight, Some(30.0)),
-            with(shapes[2], window(n - 1, n), BottomRight, None),
-            with(shapes[3], window(5, 3), BottomRight, None),
-            with(shapes[3], Mask::Window { left: Some(n as u32), right: None }, TopLeft, None),
-            with(shapes[4], Mask::Causal, BottomRight, Some(5.0)),
-            with(shapes[4], Mask::Full, BottomRight, Some(2.0)),
-            with(shapes[5], window(2, 1), BottomRight, None),
-            with(unseen, window(2, 1), BottomRight, None),
-            alibi(with(shapes[1], Mask::Full, BottomRight, None)),
-            alibi(with(shapes[3], Mask::Causal, BottomRight, None)),
-            alibi(with(shapes[4], window(n, 5), TopLeft, Some(5.0))),
+            with(shape(0), window(0, 0), BottomRight, None),
+            with(shape(1), window(n, 0), BottomRight, Some(30.0)),
+            with(shape(2), window(n - 1, n), BottomRight, None),
+            with(shape(3), window(5, 3), BottomRight, None),
+            with(shape(3), Mask::Window { left: Some(n as u32), right: None }, TopLeft, None),
+            with(shape(4), Mask::Causal, BottomRight, Some(5.0)),
+            with(shape(4), Mask::Full, BottomRight, Some(2.0)),
+            with(shape(5), window(2, 1), BottomRight, None),
+            with(unseen.clone(), window(2, 1), BottomRight, None),
+            alibi(with(shape(1), Mask::Full, BottomRight, None)),
+            alibi(with(shape(3), Mask::Causal, BottomRight, None)),
+            alibi(with(shape(4), window(n, 5), TopLeft, Some(5.0))),
             alibi(with(unseen, Mask::Full, BottomRight, None)),
         ],
         other => {
             let masks = at_edges(other, [m, n]);
-            let each = shapes.into_iter().chain([unseen]).zip(masks.iter().cycle());
+            let each = shapes.clone().into_iter().chain([unseen]).zip(masks.iter().cycle());
             let each = each.map(|(case, (mask, alignment))| with(case, *mask, *alignment, None));
-            let every = masks.iter().map(|(mask, alignment)| with(shapes[3], *mask, *alignment, None));
+            let every = masks.iter().map(|(mask, alignment)| with(shape(3), *mask, *alignment, None));
             each.chain(every).collect()
         }
     };
-    all.retain(|case| takes_slopes(entry) || !case.problem.alibi);
-    let mask = all[0].problem.mask;
+    all.retain(|case| takes_slopes(entry) || !case.alibi);
+    let mask = all[0].mask;
     match (entry.isa, entry.scheduler, entry.splits) {
         (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
         // The second case has two tiles per head, which one block of a causal kernel takes.
         (Isa::Sm90a, _, false) => all.extend(
-            [many, case(7, m + 3, n + 1, [140, 140], held, Layout::Bshd)]
+            [many, case(7, [1, m + 3, n + 1], [140, 140], held, Bshd)]
                 .map(|case| with(case, mask, BottomRight, None)),
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
         // `many` has more tiles, and `slices` has more splits, than the simulated cards can hold blocks at
         // once. `slices` computes many products, so only f16 kernels run it.
         (Isa::Sm90a, _, true) => {
-            let slices = case(7, 3, 24 * n, [67, 1], held, Layout::Bshd);
+            let slices = case(7, [1, 3, 24 * n], [67, 1], held, Bshd);
             all.extend(sliced.into_iter().chain([many]).map(|case| with(case, mask, TopLeft, None)));
-            if entry.dtype == ferroflash::DType::F16 {
+            if entry.dtype == DType::F16 {
                 all.push(with(slices, mask, BottomRight, None));
             }
         }
@@ -223,23 +325,6 @@ pub fn headline(seed: u64) -> Vec<Case> {
 }
 
 fn headline_of(batch: usize, seqlen: usize, heads: usize, seed: u64) -> Vec<Case> {
-    let problem = Problem::new(ferroflash::DType::F16, batch, seqlen, heads, 64);
-    let case =
-        |mask| Case { problem: problem.mask(mask), layout: Layout::Bhsd, seed, values: Values::Normal };
-    [Mask::Full, Mask::Causal].map(case).into()
-}
-
-/// Returns a problem with several blocks, heads and batches, for repeated launches.
-pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
-    if entry.is_varlen() {
-        return packed::soak(entry, seed);
-    }
-    let (mask, alignment, softcap, _) = several(entry.mask)[0];
-    let problem = own(entry, 2, 203, 4)
-        .mask(mask)
-        .alignment(alignment)
-        .softcap(softcap.unwrap_or_default())
-        .seqlen_k(300)
-        .heads_k(2);
-    of(entry, vec![Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }]).remove(0)
+    let problem = Problem::new(DType::F16, batch, seqlen, heads, 64);
+    [Mask::Full, Mask::Causal].map(|mask| Case::tensors(problem.mask(mask), Layout::Bhsd, seed)).into()
 }

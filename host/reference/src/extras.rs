@@ -167,10 +167,8 @@ impl Extras {
         sinks.chain(bias).chain(prefixes).chain(bits).collect()
     }
 
-    /// Adds the extras to a request. The extras' buffers lie at the addresses `at`.
-    pub fn give(&self, request: &mut AttentionRequest<'_>, at: &[u64]) {
-        let mut at = at.iter().copied();
-        let mut next = || at.next().unwrap_or(0);
+    /// Adds the extras to a request. `next` returns the addresses of the extras' buffers, in order.
+    pub fn give(&self, request: &mut AttentionRequest<'_>, mut next: impl FnMut() -> u64) {
         let (scores, mask) = (&mut request.scores, &mut request.mask);
         if let Some(sinks) = &self.sinks {
             scores.sinks = Some(Sinks { address: next(), elements: sinks.len() as u64 });

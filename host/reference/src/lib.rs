@@ -10,6 +10,9 @@
 //! [`Loaded`] runs it on a device.
 //!
 //! [`verify`] judges kernels of a caller's [`variant`](mod@variant).
+#[macro_use]
+mod bytes;
+
 mod alibi;
 mod append;
 mod arithmetic;
@@ -18,7 +21,6 @@ mod bounds;
 mod case;
 mod cases;
 mod cycled;
-mod decode;
 pub mod e4m3;
 mod extras;
 pub mod fuzz;
@@ -26,10 +28,10 @@ mod inputs;
 mod masks;
 mod memory;
 mod merge;
-mod packed;
-mod runner;
+mod place;
 mod scales;
 mod sequences;
+mod shared;
 mod sinks;
 mod soak;
 mod subject;
@@ -44,22 +46,20 @@ pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append, app
 pub use arithmetic::{unit_roundoff, widen_e4m3, widen_int8};
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use bounds::{Bounds, score_limit};
-pub use case::{Case, Values, scored};
-pub use cases::{edges, grid, headline, reproducer, soak};
-pub use decode::{
-    DecodeCase, DecodeMemory, DecodeOutcome, LoadedDecode, Pages, Shared, decode_edges, paged_edges,
-};
+pub use case::{Case, Pages};
+pub use cases::{edges, grid, headline, paged_edges, reproducer, soak};
 pub use extras::{BiasTensor, BitsTensor, Extras};
 pub use inputs::Random;
-pub use masks::{fit, hides, one as one_mask};
-pub use memory::{Layout, Memory, PEAK, Place};
+pub use masks::{hides, one as one_mask};
+pub use memory::{Loaded, Memory, Outcome, PEAK};
 pub use merge::{Lie, MergeCase, MergeMemory, merge, merge_edges};
-pub use runner::{Loaded, Outcome};
-pub use sequences::{Lengths, Sequences};
+pub use place::{Layout, Place};
+pub use sequences::Sequences;
+pub use shared::Shared;
 pub use soak::Soak;
 pub use subject::{Subject, Task, carries_all, is_carried, lacks_kernel, subjects, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{ENOUGH_ELEMENTS, Reference, Rule, Verdict, Worst};
 pub use variant::{verify, verify_against};
-pub use work::{Asked, Input, Judge, Judgement, LaunchOptions, OnDevice, Plans, Ready, Rows, Work, Written};
+pub use work::{Input, Judge, Judgement, LaunchOptions, OnDevice, Ready, Rows, Work, Written};

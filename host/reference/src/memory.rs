@@ -2,127 +2,81 @@
 use super::alibi::Slopes;
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
+use super::case::{Case, Pages};
 use super::cycled;
 use super::extras::Extras;
 use super::inputs::Random;
+use super::place::{Layout, Place};
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
 use ferroflash::plan::Problem;
-use ferroflash::request::{AttentionRequest, LseView, Scores, TensorView};
+use ferroflash::variant::WithVariant;
+
+mod cache;
+mod judge;
+mod loaded;
+mod outcome;
+mod work;
+
+pub use loaded::Loaded;
+pub use outcome::Outcome;
+
+pub(super) use cache::Cache;
 
 /// The scaled score of a huge key. Its exponential is so large that f32 rounding removes all earlier sums.
 pub const PEAK: f64 = 40.0;
-
-/// Memory layout of a problem's tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// `[batch][seqlen][heads][head_dim]`, one buffer per tensor.
-    Bshd,
-    /// `[batch][heads][seqlen][head_dim]`, one buffer per tensor.
-    Bhsd,
-    /// A row of one buffer holds the heads of Q, K and V side by side if `seqlen_q` equals `seqlen_k`;
-    /// otherwise only K and V share a buffer. In O, 8 elements between two rows belong to no row.
-    Packed,
-}
-
-impl Layout {
-    /// Returns the layout's name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Layout::Bshd => "bshd",
-            Layout::Bhsd => "bhsd",
-            Layout::Packed => "packed",
-        }
-    }
-}
-
-/// The position of a tensor in a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Index of the buffer.
-    pub buffer: usize,
-    /// The index in the buffer of the tensor's first element.
-    pub offset: usize,
-    /// `[batch, seqlen, heads, head_dim]`.
-    pub shape: [usize; 4],
-    /// Strides of batch, row, head and column, in elements.
-    pub strides: [i64; 4],
-}
-
-impl Place {
-    /// Returns the number of elements from the first to the last element, both included.
-    pub fn span(&self) -> usize {
-        1 + self
-            .shape
-            .iter()
-            .zip(self.strides)
-            .map(|(size, stride)| (size - 1) * stride as usize)
-            .sum::<usize>()
-    }
-
-    /// Returns the index of the element where row `index` starts. Rows are counted as
-    /// `[batch][seqlen][heads]`.
-    pub fn row(&self, index: usize) -> usize {
-        let [_, rows, heads, _] = self.shape;
-        let position = [index / (rows * heads), index / heads % rows, index % heads];
-        self.offset + position.iter().zip(self.strides).map(|(i, stride)| i * stride as usize).sum::<usize>()
-    }
-
-    /// Returns the place of a tensor that fills its own buffer. `Packed` leaves 8 elements between rows.
-    fn alone(buffer: usize, layout: Layout, shape: [usize; 4]) -> Self {
-        let [_, rows, heads, head_dim] = shape.map(|size| size as i64);
-        let gap = if layout == Layout::Packed { 8 } else { 0 };
-        let strides = match layout {
-            Layout::Bhsd => [heads * rows * head_dim, head_dim, rows * head_dim, 1],
-            _ => [rows * (heads * head_dim + gap), heads * head_dim + gap, head_dim, 1],
-        };
-        Place { buffer, offset: 0, shape, strides }
-    }
-
-    /// Returns the places of tensors that share a buffer. A row of the buffer holds the heads of all of them.
-    fn side_by_side<const N: usize>(buffer: usize, shapes: [[usize; 4]; N]) -> [Self; N] {
-        let row: usize = shapes.iter().map(|[_, _, heads, columns]| heads * columns).sum();
-        let mut first = 0;
-        shapes.map(|shape| {
-            let [_, rows, heads, columns] = shape;
-            let strides = [rows * row, row, columns, 1].map(|elements| elements as i64);
-            let place = Place { buffer, offset: first, shape, strides };
-            first += heads * columns;
-            place
-        })
-    }
-}
 
 /// A problem with its inputs, one `Vec` per buffer.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// The problem.
     pub problem: Problem,
-    /// Buffers of the inputs.
+    /// Buffers of Q, and of K and V unless they lie on a cache.
     pub buffers: Vec<Vec<u16>>,
     /// Queries.
     pub q: Place,
-    /// Keys.
+    /// Keys; the pages `[pages, page, heads, columns]` of a cache. Buffer 1 is the cache's first buffer.
     pub k: Place,
-    /// Values.
+    /// Values; the pages of a cache.
     pub v: Place,
     /// The output. `buffers` does not contain the output's buffer.
     pub o: Place,
-    /// ALiBi slopes. The first buffer behind the tensors' buffers holds the slopes.
+    /// ALiBi slopes.
     pub slopes: Option<Slopes>,
-    /// The sequences of a varlen batch. The last buffers hold the integers of these sequences.
+    /// Sinks, bias and masks.
+    pub extras: Extras,
+    /// The sequences of varlen tensors.
     pub sequences: Option<Sequences>,
+    /// The caller's mask and scores.
+    pub variant: Option<WithVariant>,
+    /// The cache of keys and values.
+    pub(super) cache: Option<Cache>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
     pub told: Vec<Told>,
-    /// Sinks, bias and masks. Their buffers follow `buffers`.
-    pub extras: Extras,
 }
 
-/// Splits 32-bit words into the 16-bit elements of a buffer.
-fn halves(words: impl Iterator<Item = u32>) -> Vec<u16> {
-    let halves = |x: u32| x.to_ne_bytes().as_chunks().0.iter().map(|b| u16::from_ne_bytes(*b)).collect();
-    words.flat_map::<Vec<_>, _>(halves).collect()
+impl Case {
+    /// Draws the case's tensors.
+    pub fn memory(&self) -> Memory {
+        let Pages::Tensors(layout) = self.pages else { return Cache::draw(self) };
+        let memory = self.in_sequences(Memory::random(self.problem(), layout, self.seed));
+        let block = self.peaks.map(|block| block as usize);
+        block.into_iter().fold(memory, Memory::with_peaks).with_poison()
+    }
+
+    /// Makes inputs for a measurement. The elements repeat with a long period, because the generation of
+    /// gigabytes must be fast.
+    pub fn to_measure(&self) -> Memory {
+        let Pages::Tensors(layout) = self.pages else { return Cache::cycle(self) };
+        let (problem, mut tensor) = (self.problem(), 0..);
+        let fill = |len| cycled::halves(problem.dtype, tensor.next().unwrap_or(0), len);
+        self.in_sequences(Memory::filled(problem, layout, fill).with_random_extras(self.seed))
+    }
+
+    fn in_sequences(&self, memory: Memory) -> Memory {
+        Memory { told: self.told.clone(), sequences: self.sequences(), ..memory }
+    }
 }
 
 impl Memory {
@@ -130,27 +84,31 @@ impl Memory {
     /// at most 1/2.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let memory = Self::filled(problem, layout, |len| random.normals(problem.dtype, len));
-        let memory = Memory { extras: Extras::random(&problem, seed), ..memory };
-        match problem.alibi {
-            true => memory.with_slopes(Slopes::random(seed, problem.batch, problem.heads_q, -1)),
-            false => memory,
-        }
+        Self::filled(problem, layout, |len| random.normals(problem.dtype, len)).with_random_extras(seed)
+    }
+
+    fn with_random_extras(self, seed: u64) -> Self {
+        let Problem { batch, heads_q, alibi, .. } = self.problem;
+        let slopes = alibi.then(|| Slopes::random(seed, batch, heads_q, -1));
+        Memory { extras: Extras::random(&self.problem, seed), slopes, ..self }
     }
 
     /// Adds these ALiBi slopes.
     #[must_use]
-    pub fn with_slopes(mut self, slopes: Slopes) -> Self {
-        let bits = halves(slopes.values().iter().map(|x| x.to_bits()));
-        self.buffers.insert(self.tensor_buffers(), bits);
-        (self.problem.alibi, self.slopes) = (true, Some(slopes));
-        self
+    pub fn with_slopes(self, slopes: Slopes) -> Self {
+        Memory { problem: self.problem.alibi(true), slopes: Some(slopes), ..self }
     }
 
     /// Replaces the extras.
     #[must_use]
     pub fn with_extras(self, extras: Extras) -> Self {
         Memory { problem: extras.of(self.problem), extras, ..self }
+    }
+
+    /// Makes the problem a varlen batch.
+    #[must_use]
+    pub fn with_sequences(self, sequences: Sequences) -> Self {
+        Memory { sequences: Some(sequences), ..self }
     }
 
     /// Gives every sixteenth row of each head one huge key. The row's scaled score with this key is [`PEAK`],
@@ -184,16 +142,7 @@ impl Memory {
         self
     }
 
-    /// Makes the problem a varlen batch. Adds one buffer for each array of integers.
-    #[must_use]
-    pub fn with_sequences(mut self, sequences: Sequences) -> Self {
-        let bits = |(_, array): (_, &Vec<i32>)| halves(array.iter().map(|x| *x as u32));
-        self.buffers.extend(sequences.arrays().map(bits));
-        self.sequences = Some(sequences);
-        self
-    }
-
-    /// Fills the rows that no sequence uses with NaN.
+    /// Fills the rows of varlen tensors that no sequence uses with NaN.
     #[must_use]
     pub fn with_poison(mut self) -> Self {
         let Some(sequences) = &self.sequences else { return self };
@@ -215,30 +164,23 @@ impl Memory {
         self
     }
 
-    /// Returns the problem with the integers that device memory holds during a launch.
-    pub(super) fn told(&self, told: Told) -> Self {
-        let sequences = self.sequences.as_ref().map(|sequences| sequences.told(told));
-        Memory { sequences, ..self.clone() }
+    /// Returns tensors in these places.
+    pub(super) fn in_places(problem: Problem, buffers: Vec<Vec<u16>>, [q, k, v, o]: [Place; 4]) -> Self {
+        let (extras, told) = (Extras::default(), vec![Told::Filled]);
+        let (slopes, sequences, variant, cache) = (None, None, None, None);
+        Memory { problem, buffers, q, k, v, o, slopes, extras, sequences, variant, cache, told }
     }
 
-    /// Fills the input buffers. `fill` receives a number of elements and returns the elements.
-    pub fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
-        let mut memory = Self::places(problem, layout);
-        let (places, buffers) = ([memory.q, memory.k, memory.v], memory.tensor_buffers());
+    /// Fills the tensors' buffers. `fill` receives a number of elements and returns the elements.
+    fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
+        let memory = Self::places(problem, layout);
+        let places = [memory.q, memory.k, memory.v];
         let len = |buffer| {
-            let ends =
-                places.iter().filter(|place| place.buffer == buffer).map(|place| place.offset + place.span());
-            ends.max().unwrap_or(0)
+            let own = places.iter().filter(|place| place.buffer == buffer);
+            own.map(|place| place.offset + place.span()).max().unwrap_or(0)
         };
-        memory.buffers = (0..buffers).map(|buffer| fill(len(buffer))).collect();
-        memory
-    }
-
-    /// Returns inputs for a measurement: elements repeat with a long period, because that is fast to
-    /// generate.
-    pub fn to_measure(problem: Problem, layout: Layout) -> Self {
-        let mut tensor = 0..;
-        Self::filled(problem, layout, |len| cycled::halves(problem.dtype, tensor.next().unwrap_or(0), len))
+        let last = places.iter().map(|place| place.buffer).max().unwrap_or(0);
+        Memory { buffers: (0..=last).map(|buffer| fill(len(buffer))).collect(), ..memory }
     }
 
     /// Lays out given inputs. Each input is contiguous in `layout`, which must not be [`Layout::Packed`].
@@ -247,31 +189,22 @@ impl Memory {
     /// Returns [`TensorError`] if a tensor is shorter than the problem needs.
     pub fn contiguous(problem: Problem, layout: Layout, qkv: [Vec<u16>; 3]) -> Result<Self, TensorError> {
         let memory = Memory { buffers: qkv.into(), ..Self::places(problem, layout) };
-        for place in [memory.q, memory.k, memory.v] {
-            memory.tensor(place)?;
-        }
+        [memory.q, memory.k, memory.v].into_iter().try_for_each(|place| memory.tensor(place).map(drop))?;
         Ok(memory)
     }
 
-    /// Returns the number of buffers of Q, K and V. These buffers come first.
-    pub(super) fn tensor_buffers(&self) -> usize {
-        1 + [self.q, self.k, self.v].iter().map(|place| place.buffer).max().unwrap_or(0)
-    }
-
-    /// Returns the index of the first buffer of integers. This buffer follows the buffers of tensors and
-    /// slopes.
-    pub(super) fn first_array(&self) -> usize {
-        self.tensor_buffers() + usize::from(self.slopes.is_some())
-    }
-
-    /// Returns the name of each buffer.
-    pub fn names(&self) -> Vec<String> {
-        let places = [("q", self.q), ("k", self.k), ("v", self.v)];
-        let tensors = (0..self.tensor_buffers()).map(|buffer| {
-            places.iter().filter(|(_, place)| place.buffer == buffer).map(|(name, _)| *name).collect()
-        });
-        let arrays = self.sequences.iter().flat_map(Sequences::arrays).map(|(name, _)| name.to_owned());
-        tensors.chain(self.slopes.iter().map(|_| "alibi_slopes".into())).chain(arrays).collect()
+    fn places(problem: Problem, layout: Layout) -> Self {
+        let [q, k, v, o] = problem.shapes();
+        let o = Place::alone(0, layout, o);
+        let [q, k, v] = match layout {
+            Layout::Packed if q[1] == k[1] => Place::side_by_side(0, [q, k, v]),
+            Layout::Packed => {
+                let [k, v] = Place::side_by_side(1, [k, v]);
+                [Place::alone(0, Layout::Bshd, q), k, v]
+            }
+            alone => [(0, q), (1, k), (2, v)].map(|(buffer, shape)| Place::alone(buffer, alone, shape)),
+        };
+        Self::in_places(problem, vec![], [q, k, v, o])
     }
 
     /// Returns the expected LSE of all rows; -inf for rows that belong to no sequence.
@@ -286,9 +219,8 @@ impl Memory {
     /// Returns the rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the
     /// end of the last sequence.
     pub fn written(&self) -> Place {
-        let [batches, rows, heads, head_dim] = self.o.shape;
-        let rows = self.sequences.as_ref().map_or(rows, Sequences::rows);
-        Place { shape: [batches, rows, heads, head_dim], ..self.o }
+        let [batches, _, heads, head_dim] = self.o.shape;
+        Place { shape: [batches, self.rows_written(Told::Filled), heads, head_dim], ..self.o }
     }
 
     /// Returns the LSE of the rows that [`Memory::written`] describes.
@@ -312,39 +244,6 @@ impl Memory {
         [batches, heads, rows]
     }
 
-    /// Returns the request in device memory. Copies of `buffers` are at `inputs`, O is at `o`, and a
-    /// contiguous LSE is at `lse`.
-    pub fn forward(&self, inputs: &[u64], o: u64, lse: u64) -> AttentionRequest<'static> {
-        let Problem { dtype, mask, alignment, scale, softcap, .. } = self.problem;
-        let view = |base: u64, place: Place, elements: usize| {
-            let address = base + (place.offset * dtype.bytes()) as u64;
-            TensorView::new(address, elements as u64, dtype, place.shape, place.strides)
-        };
-        let input = |place: Place| {
-            view(inputs[place.buffer], place, self.buffers[place.buffer].len().saturating_sub(place.offset))
-        };
-        let lse_shape = self.lse_shape();
-        let lse = LseView::contiguous(lse, lse_shape.iter().product::<usize>() as u64, lse_shape);
-        let mut integers = &inputs[self.tensor_buffers()..];
-        let mut scores = Scores::new().softcap(softcap.unwrap_or_default());
-        scores.scale = scale;
-        if let (Some(slopes), [address, others @ ..]) = (&self.slopes, integers) {
-            (scores.alibi, integers) = (Some(slopes.view(*address)), others);
-        }
-        let [q, k, v] = [self.q, self.k, self.v].map(input);
-        let o = view(o, self.o, self.o.span());
-        let forward = match &self.sequences {
-            None => AttentionRequest::dense(q, k, v, o),
-            Some(sequences) => {
-                let (queries, keys) = sequences.varlen(&self.problem, integers);
-                AttentionRequest::varlen(q, k, v, o, queries, keys)
-            }
-        };
-        let mut forward = forward.mask(mask).alignment(alignment).scores(scores).lse(lse);
-        self.extras.give(&mut forward, inputs.get(self.buffers.len()..).unwrap_or_default());
-        forward
-    }
-
     /// Returns O of `outputs`, rounded and laid out as [`Memory::o`] says.
     pub fn place(&self, outputs: &Outputs) -> Vec<u16> {
         let mut bits = vec![0; self.o.span()];
@@ -356,39 +255,20 @@ impl Memory {
         bits
     }
 
-    fn places(problem: Problem, layout: Layout) -> Self {
-        let [q, k, v, o] = problem.shapes();
-        let (o, told) = (Place::alone(0, layout, o), vec![Told::Filled]);
-        let [q, k, v] = match layout {
-            Layout::Packed if q[1] == k[1] => Place::side_by_side(0, [q, k, v]),
-            Layout::Packed => {
-                let [k, v] = Place::side_by_side(1, [k, v]);
-                [Place::alone(0, Layout::Bshd, q), k, v]
-            }
-            alone => [(0, q), (1, k), (2, v)].map(|(buffer, shape)| Place::alone(buffer, alone, shape)),
-        };
-        let (buffers, extras) = (vec![], Extras::default());
-        Memory { problem, buffers, q, k, v, o, slopes: None, sequences: None, told, extras }
-    }
-
-    /// Returns the problem's inputs for the reference.
+    /// Returns the inputs of a problem on tensors for the reference.
     ///
     /// # Errors
-    /// Returns [`TensorError`] if a buffer is too short, or if the number of query heads is not a multiple of
-    /// the number of key heads.
+    /// Returns [`TensorError`] if a buffer is too short, if keys lie on a cache, or if the number of query
+    /// heads is not a multiple of the number of key heads.
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
-        let inputs =
-            Inputs::new(self.problem, self.tensor(self.q)?, self.tensor(self.k)?, self.tensor(self.v)?)?;
-        Ok(inputs.packed(self.sequences.as_ref()).alibi(self.slopes.as_ref(), 0).extras(&self.extras, [0; 2]))
+        let [q, k, v] = [self.q, self.k, self.v].map(|place| self.tensor(place));
+        let inputs = Inputs::new(self.problem, q?, k?, v?)?.packed(self.sequences.as_ref());
+        Ok(inputs.alibi(self.slopes.as_ref(), 0).extras(&self.extras, [0; 2]))
     }
 
+    /// Returns a tensor of `buffers`. The buffers of a cache are not among them.
     fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {
-        HostTensor::new(
-            &self.buffers[place.buffer],
-            place.offset,
-            self.problem.dtype,
-            place.shape,
-            place.strides,
-        )
+        let (bits, Place { offset, shape, strides, .. }) = (self.buffers.get(place.buffer), place);
+        HostTensor::new(bits.map_or(&[], |bits| bits), offset, self.problem.dtype, shape, strides)
     }
 }

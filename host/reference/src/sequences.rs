@@ -3,11 +3,10 @@ use super::inputs::Random;
 use super::tensor::TensorError;
 use super::told::Told;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Index, VarlenKeys, VarlenQueries};
 use std::ops::Range;
 
 /// The sequences of a varlen batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequences {
     /// First row of Q of each sequence, then the end of the last sequence.
     pub cu_seqlens_q: Vec<i32>,
@@ -17,30 +16,7 @@ pub struct Sequences {
     pub seqused_k: Option<Vec<i32>>,
 }
 
-/// A sequence of a case, `[tiles, queries, blocks, keys, unused]`. The sequence has `tiles` whole tiles and
-/// `queries` further queries, `blocks` whole key blocks and `keys` further keys, and `unused` rows of K and V
-/// behind its keys.
-pub type Lengths = [i32; 5];
-
 impl Sequences {
-    /// Creates the sequences of a case. `[m, n]` are queries per tile and keys per block.
-    pub fn of(lengths: &[Lengths], [m, n]: [u32; 2]) -> Self {
-        let starts = |count: &dyn Fn(&Lengths) -> i32| {
-            let ends = lengths.iter().scan(0, |end, lengths| {
-                *end += count(lengths);
-                Some(*end)
-            });
-            std::iter::once(0).chain(ends).collect()
-        };
-        let keys = |[_, _, blocks, keys, _]: &Lengths| blocks * n as i32 + keys;
-        let are_used = lengths.iter().any(|[.., unused]| *unused > 0);
-        Sequences {
-            cu_seqlens_q: starts(&|[tiles, queries, ..]| tiles * m as i32 + queries),
-            cu_seqlens_k: starts(&|lengths| keys(lengths) + lengths[4]),
-            seqused_k: are_used.then(|| lengths.iter().map(keys).collect()),
-        }
-    }
-
     /// Creates the sequences of a file or a caller. `rows` are the numbers of rows of Q and of K.
     ///
     /// # Errors
@@ -147,20 +123,9 @@ impl Sequences {
     }
 
     /// Returns the arrays of integers, by name.
-    pub(super) fn arrays(&self) -> impl Iterator<Item = (&'static str, &Vec<i32>)> {
-        let starts = [("cu_seqlens_q", &self.cu_seqlens_q), ("cu_seqlens_k", &self.cu_seqlens_k)];
-        starts.into_iter().chain(self.seqused_k.as_ref().map(|used| ("seqused_k", used)))
-    }
-
-    /// Returns the request's views of the arrays at `addresses`.
-    pub(super) fn varlen(&self, p: &Problem, addresses: &[u64]) -> (VarlenQueries, VarlenKeys) {
-        let mut arrays = addresses.iter().zip(self.arrays());
-        let mut next = || arrays.next().map(|(address, (_, array))| Index::new(*address, array.len() as u64));
-        let nothing = Index::new(0, 0);
-        let [starts_q, starts_k] = [(); 2].map(|()| next().unwrap_or(nothing));
-        let keys = VarlenKeys::new(starts_k, p.seqlen_k);
-        let queries = VarlenQueries::new(self.count(), starts_q, p.seqlen_q);
-        (queries, next().map_or(keys, |used| keys.seqused_k(used)))
+    pub(super) fn into_arrays(self) -> impl Iterator<Item = (&'static str, Vec<i32>)> {
+        let starts = [("cu_seqlens_q", self.cu_seqlens_q), ("cu_seqlens_k", self.cu_seqlens_k)];
+        starts.into_iter().chain(self.seqused_k.map(|used| ("seqused_k", used)))
     }
 }
 

@@ -3,17 +3,12 @@
 use super::append::{AppendCase, AppendMemory, append_edges};
 use super::case::Case;
 use super::cases;
-use super::decode::{
-    DecodeCase, DecodeMemory, decode_edges, decode_long, latent_edges, latent_long, mixed_astray,
-    mixed_edges, mixed_long, paged_astray, paged_edges, paged_long,
-};
 use super::merge::{MergeCase, MergeMemory, merge_edges};
-use super::packed;
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, HOPPER_MLAS, KERNELS, Keys, MERGES, MIXED_FEW, MLAS, MergeInfo, Queries,
-    Schedule, beside, combine_of,
+    APPENDS, AppendInfo, DECODES, HOPPER_MLAS, KERNELS, MERGES, MIXED_FEW, MLAS, MergeInfo, beside,
+    combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 
@@ -63,7 +58,9 @@ pub trait Subject: Sync {
     }
 
     /// Returns a problem with several blocks, for repeated launches.
-    fn soak(&self, seed: u64) -> Task;
+    fn soak(&self, seed: u64) -> Task {
+        self.edges(seed).swap_remove(0)
+    }
 }
 
 /// Returns all subjects of the table, ordered by family.
@@ -110,66 +107,42 @@ pub fn lacks_kernel(error: &Error) -> bool {
     matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))
 }
 
-/// A problem of any family, as data.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Task {
+/// Declares the kinds of problems: a name, the problem as data, and the problem in host memory.
+macro_rules! tasks {
+    ($($(#[$doc:meta])* $kind:ident($case:ty) => $memory:expr,)*) => {
+        /// A problem of any kind, as data.
+        #[derive(Clone, Debug, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "lists of tasks are short")]
+        pub enum Task {
+            $($(#[$doc])* $kind($case),)*
+        }
+
+        impl Task {
+            /// Creates the problem in host memory.
+            pub fn work(&self) -> Box<dyn Work + Send> {
+                match self {
+                    $(Task::$kind(case) => Box::new($memory(case)),)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for Task {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Task::$kind(case) => case.fmt(f),)*
+                }
+            }
+        }
+    };
+}
+
+tasks! {
     /// Attention.
-    Forward(Case),
-    /// Attention on a cache.
-    Cache(DecodeCase),
+    Attention(Case) => Case::memory,
     /// An append of new keys and values.
-    Append(AppendCase),
+    Append(AppendCase) => AppendMemory::new,
     /// A merge of partial states.
-    Merge(MergeCase),
-}
-
-impl Task {
-    /// Creates the problem in host memory.
-    pub fn work(&self) -> Box<dyn Work + Send> {
-        match self {
-            Task::Forward(case) => Box::new(case.memory()),
-            Task::Cache(case) => Box::new(DecodeMemory::new(case)),
-            Task::Append(case) => Box::new(AppendMemory::new(case)),
-            Task::Merge(case) => Box::new(MergeMemory::new(case)),
-        }
-    }
-}
-
-impl std::fmt::Display for Task {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Task::Forward(case) => case.fmt(f),
-            Task::Cache(case) => case.fmt(f),
-            Task::Append(case) => case.fmt(f),
-            Task::Merge(case) => case.fmt(f),
-        }
-    }
-}
-
-/// The kind of an attention kernel's problems: on tensors, decode, decode on a latent cache, prefill on a KV
-/// cache, or decode and prefill in one batch.
-enum Cases {
-    Tensors,
-    Decode,
-    Latent,
-    Paged,
-    Mixed,
-}
-
-impl Cases {
-    fn of(entry: &AttnInfo) -> Self {
-        match (entry.schedule, entry.keys) {
-            (_, Keys::Latent) => Cases::Latent,
-            _ if entry.queries == Queries::Mixed => Cases::Mixed,
-            (Schedule::Transposed, _) => Cases::Decode,
-            (_, Keys::Cache(_)) => Cases::Paged,
-            _ => Cases::Tensors,
-        }
-    }
-}
-
-fn on_cache(cases: Vec<DecodeCase>, seed: u64) -> Vec<Task> {
-    cases.into_iter().map(|case| Task::Cache(case.seeded(seed))).collect()
+    Merge(MergeCase) => MergeMemory::new,
 }
 
 impl Subject for AttnInfo {
@@ -194,47 +167,19 @@ impl Subject for AttnInfo {
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
-        match Cases::of(self) {
-            Cases::Tensors => cases::edges(self, seed).into_iter().map(Task::Forward).collect(),
-            Cases::Decode => on_cache(decode_edges(self), seed),
-            Cases::Latent => on_cache(latent_edges(self), seed),
-            Cases::Paged => on_cache(paged_edges(self), seed),
-            Cases::Mixed => on_cache(mixed_edges(self), seed),
-        }
+        cases::edges(self, seed).into_iter().map(Task::Attention).collect()
     }
 
     fn grid(&self, seed: u64) -> Vec<Task> {
-        match Cases::of(self) {
-            Cases::Tensors => cases::grid(self, seed).into_iter().map(Task::Forward).collect(),
-            Cases::Decode => {
-                on_cache(decode_edges(self).into_iter().chain(decode_long(self)).collect(), seed)
-            }
-            Cases::Latent => {
-                on_cache(latent_edges(self).into_iter().chain(latent_long(self)).collect(), seed)
-            }
-            Cases::Paged => on_cache(paged_edges(self).into_iter().chain(paged_long(self)).collect(), seed),
-            Cases::Mixed => on_cache(mixed_edges(self).into_iter().chain(mixed_long(self)).collect(), seed),
-        }
+        cases::grid(self, seed).into_iter().map(Task::Attention).collect()
     }
 
     fn corrupt(&self, seed: u64) -> Vec<Task> {
-        match Cases::of(self) {
-            Cases::Tensors if self.is_varlen() => vec![Task::Forward(packed::corrupt(self, seed))],
-            Cases::Paged => on_cache(vec![paged_astray(self)], seed),
-            Cases::Mixed => on_cache(vec![mixed_astray(self)], seed),
-            _ => vec![],
-        }
+        cases::corrupt(self, seed).map(Task::Attention).into_iter().collect()
     }
 
     fn soak(&self, seed: u64) -> Task {
-        match Cases::of(self) {
-            Cases::Tensors => Task::Forward(cases::soak(self, seed)),
-            // The launches follow one another. Several blocks share the splits.
-            Cases::Decode => Task::Cache(decode_edges(self).swap_remove(0).seeded(seed)),
-            Cases::Latent => Task::Cache(latent_edges(self).swap_remove(0).seeded(seed)),
-            Cases::Paged => Task::Cache(paged_edges(self).swap_remove(0).seeded(seed)),
-            Cases::Mixed => Task::Cache(mixed_edges(self).swap_remove(0).seeded(seed)),
-        }
+        Task::Attention(cases::soak(self, seed))
     }
 }
 
@@ -257,10 +202,6 @@ impl Subject for AppendInfo {
     fn edges(&self, seed: u64) -> Vec<Task> {
         append_edges(self, seed).into_iter().map(Task::Append).collect()
     }
-
-    fn soak(&self, seed: u64) -> Task {
-        self.edges(seed).swap_remove(0)
-    }
 }
 
 impl Subject for MergeInfo {
@@ -274,10 +215,6 @@ impl Subject for MergeInfo {
 
     fn edges(&self, seed: u64) -> Vec<Task> {
         merge_edges(self, seed).into_iter().map(Task::Merge).collect()
-    }
-
-    fn soak(&self, seed: u64) -> Task {
-        self.edges(seed).swap_remove(0)
     }
 }
 

@@ -148,6 +148,14 @@ impl<'a> HostTensor<'a> {
         self.scales.map(|_| all().fold(0.0, |most, x| f64::from(x.abs()).max(most)))
     }
 
+    /// Returns a range of the tensor's batches.
+    #[must_use]
+    pub fn batches(self, batches: std::ops::Range<usize>) -> Self {
+        let [_, rows, heads, head_dim] = self.shape;
+        let offset = self.offset + batches.start as i64 * self.strides[0];
+        HostTensor { offset, shape: [batches.len(), rows, heads, head_dim], ..self }
+    }
+
     /// Returns a range of the tensor's rows, which may be empty.
     #[must_use]
     pub fn rows(self, rows: std::ops::Range<usize>) -> Self {

@@ -13,3 +13,13 @@ pub enum Told {
     /// failures.
     Lost(u64),
 }
+
+/// Launches that find fewer keys and invalid lengths.
+pub(super) fn others() -> Vec<Told> {
+    vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled]
+}
+
+/// Launches that find invalid starts.
+pub(super) fn lost() -> Vec<Told> {
+    vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled]
+}

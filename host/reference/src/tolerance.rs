@@ -12,6 +12,9 @@ pub enum Rule {
     /// FlashAttention's rule, widened for few elements. With few elements, the naive result's largest error
     /// may be small by luck. Two roundings of the largest value plus 1e-5 are also permitted.
     Few,
+    /// The error [bounds](super::Bounds) of inputs of any magnitude. Results on caches keep FlashAttention's
+    /// rule.
+    Bounds,
 }
 
 /// The exact result of a problem, and the tolerance.
@@ -108,7 +111,7 @@ impl Worst {
     }
 
     /// Returns the error relative to the tolerance, or infinite if there is no tolerance.
-    fn parts(&self) -> f64 {
+    pub(super) fn parts(&self) -> f64 {
         match (self.error, self.tolerance.is_finite()) {
             (_, false) => f64::INFINITY,
             (0.0, true) => 0.0,
@@ -151,21 +154,14 @@ const LSE_RELATIVE: f64 = 1e-5;
 impl Reference {
     /// Computes the exact result, the naive result and the tolerances.
     pub fn new(inputs: &Inputs) -> Self {
-        Self::of_columns(inputs, usize::MAX)
-    }
-
-    /// Like [`Reference::new`], for the first `columns` columns of O. A latent cache's values are the first
-    /// columns of its keys.
-    pub fn of_columns(inputs: &Inputs, columns: usize) -> Self {
-        let [exact, naive] = [without_sinks(inputs), naive(inputs)].map(|all| all.first_columns(columns));
-        let mut reference = Self::of_results(exact, &naive, inputs.problem().dtype);
+        let mut reference = Self::of_results(without_sinks(inputs), &naive(inputs), inputs.problem().dtype);
         if let Some(largest) = inputs.v().largest_scaled() {
             // Decode kernels round each probability to f16 after its product with its value's scale, so the
             // error does not cancel with the error of the sum.
             reference.tolerance += unit_roundoff(DType::F16) * largest;
             // Prefill kernels round each product of an element and its row's scale. In naive attention, later
             // roundings may cancel the errors of a few rows.
-            let rounded = attention(inputs, OnElementsOf(inputs.problem().dtype)).first_columns(columns);
+            let rounded = attention(inputs, OnElementsOf(inputs.problem().dtype));
             reference.tolerance += max_difference(&rounded.out, &reference.exact.out);
             reference.lse_tolerance += max_difference(&rounded.lse, &reference.exact.lse);
         }
@@ -173,6 +169,17 @@ impl Reference {
             reference.add_sinks(inputs.problem().dtype, sinks);
         }
         reference
+    }
+
+    /// Returns the reference of rows that see no key. Their O is exactly 0, and their LSE is the sink or
+    /// -inf.
+    pub fn without_keys(shape: [usize; 4], dtype: DType, sinks: Option<&[f32]>) -> Self {
+        let [batches, rows, heads, _] = shape;
+        let (out, lse) = (vec![0.0; shape.iter().product()], vec![f64::NEG_INFINITY; batches * rows * heads]);
+        let exact = Outputs { shape, out, lse };
+        let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
+        sinks.iter().for_each(|sinks| all.add_sinks(dtype, sinks));
+        all
     }
 
     /// Permits one more rounding, for a result that is merged from states of shared prefixes: kernels round
@@ -204,7 +211,7 @@ impl Reference {
     #[must_use]
     pub(super) fn by(self, rule: Rule, dtype: DType, values: impl Iterator<Item = f64>) -> Self {
         let roundings = match rule {
-            Rule::Tolerance => 0.0,
+            Rule::Tolerance | Rule::Bounds => 0.0,
             Rule::Few => two_roundings(dtype, values),
         };
         Reference { tolerance: self.tolerance.max(roundings), ..self }

@@ -21,14 +21,16 @@ mod block_bias;
 mod buffers;
 mod case;
 mod exact;
-mod launch;
 mod report;
 
 pub use buffers::Buffers;
 pub use case::{Case, Front};
 pub use report::{Failure, Report, Verified};
 
+use crate::case::{Case as Shape, Pages};
 use crate::inputs::Random;
+use crate::memory::{Cache, Loaded, Memory};
+use crate::place::Layout;
 use ferroflash::driver::Harness;
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, Error};
@@ -36,6 +38,9 @@ use kernels_gpu::exact::{MaskFn, Sequence};
 
 /// The seeds of each case's tensors.
 pub const SEEDS: [u64; 3] = [1, 2, 3];
+
+/// Keys of a page.
+const PAGE: usize = 16;
 
 /// Q, K and V of a case: rows of all sequences, each `[heads][head_dim]`, as bits of the kernel's dtype.
 struct Tensors([Vec<u16>; 3]);
@@ -47,6 +52,33 @@ impl Tensors {
         let [heads_q, heads_k] = case.heads;
         let rows = [(queries, heads_q), (keys, heads_k), (keys, heads_k)];
         Tensors(rows.map(|(rows, heads)| random.normals(case.kernel.dtype, rows * heads * case.head_dim())))
+    }
+
+    /// Lays the tensors out for the kernel: as they are, or with keys and values on a cache.
+    fn memory(&self, case: &Case) -> Memory {
+        let of = |which: usize| case.lengths.iter().map(|lengths| lengths[which]).collect::<Vec<_>>();
+        let (heads, head_dim, queries) = (case.heads, case.head_dim(), case.max_queries());
+        let (dtype, spare, pages) = (case.kernel.dtype, [0; 2], Pages::Nhd(PAGE));
+        let (cache, seed) = (dtype, case.seed);
+        let new = Shape::new(of(1));
+        let shape = Shape { dtype, cache, heads, head_dim, queries, spare, pages, seed, ..new };
+        let rows = || {
+            let starts = case.starts().into_iter().map(|[_, start]| start).zip(of(1));
+            let row = heads[1] * head_dim;
+            let of = |which: usize| {
+                let own = starts.clone().map(|(start, keys)| start * row..(start + keys) * row);
+                own.map(|own| self.0[which][own].to_vec()).collect::<Vec<_>>()
+            };
+            [of(1), of(2)]
+        };
+        let on_tensors = Shape { pages: Pages::Tensors(Layout::Bshd), ..shape.clone() };
+        let varlen = || case.lengths.iter().map(|[queries, keys]| [*queries, *keys, 0]);
+        match case.front {
+            Front::Dense => on_tensors.memory(),
+            Front::Varlen => on_tensors.varlen(varlen()).memory(),
+            Front::Cached => Cache::given(&shape, self.0[0].clone(), &rows()),
+            Front::VarlenCached => Cache::given(&shape.packed(of(0)), self.0[0].clone(), &rows()),
+        }
     }
 }
 
@@ -162,9 +194,11 @@ fn one<M: MaskFn, D: Harness>(
     let (tensors, params) = (Tensors::random(case), params_of::<M, D>(params, &mut buffers, case)?);
     // A function that panics on the host would trap on a GPU, so the host comes first.
     let expected = exact::expected::<M>(case, &params, &tensors, buffers.copies())?;
-    let written = launch::run(card, variant, case, &tensors, params, &mut buffers).map_err(refused)?;
-    let verdict = exact::judge(case, &expected, &written);
-    let symbol = case.kernel.contract.symbol;
+    let (symbol, memory) = (case.kernel.contract.symbol, tensors.memory(case));
+    let memory = Memory { variant: Some(variant.with(params)), ..memory };
+    let outcome =
+        Loaded::new(card, &memory, Some(symbol)).and_then(|loaded| loaded.run()).map_err(refused)?;
+    let verdict = outcome.judge(&expected, case.kernel.dtype);
     match verdict {
         Some(verdict) if verdict.passed() => Ok(Verified { symbol, launches: 1, worst: verdict }),
         verdict => Err(Failure::Wrong { case: Box::new(case.clone()), verdict: verdict.map(Box::new) }),

@@ -1,11 +1,9 @@
 //! The interface of all families' problems: buffers, a request on them, and a judge of the outputs.
 use super::tensor::TensorError;
-use super::tolerance::{Rule, Verdict};
-use ferroflash::driver::Harness;
-use ferroflash::kernels::Contract;
-use ferroflash::plan::{PlanOf, ScratchBytes};
-use ferroflash::request::{Append, AttentionRequest, LseView, Merge, Scratch, Sinks, State, TensorView};
-use ferroflash::{Attention, DType, Error, Plan};
+use super::tolerance::{Rule, Verdict, Worst};
+use ferroflash::DType;
+use ferroflash::plan::AnyRequest;
+use ferroflash::request::Scratch;
 
 mod device;
 mod ready;
@@ -54,7 +52,7 @@ pub trait Work: Sync {
     }
 
     /// Returns the request on buffers at these addresses.
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> Asked<'a>;
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a>;
 
     /// Returns the launches of one plan, in order. Each launch lists the inputs to change before it: `(index,
     /// content)`. The first launch changes nothing.
@@ -122,15 +120,17 @@ pub struct Judgement {
     pub worst_ratio: f64,
     /// One message per error.
     pub failures: Vec<String>,
+    /// Number of rows that the rule does not judge ([`super::Bounds::not_judged`]).
+    pub not_judged: usize,
 }
 
 impl From<Verdict> for Judgement {
     fn from(verdict: Verdict) -> Self {
-        let ratios = verdict.worst().into_iter().map(|worst| worst.error / worst.tolerance);
         Judgement {
             max_error: verdict.out.error,
-            worst_ratio: ratios.fold(0.0, worse),
+            worst_ratio: verdict.worst().iter().map(Worst::parts).fold(0.0, worse),
             failures: verdict.failures().collect(),
+            not_judged: 0,
         }
     }
 }
@@ -161,6 +161,7 @@ impl Judgement {
         self.max_error = worse(self.max_error, other.max_error);
         self.worst_ratio = worse(self.worst_ratio, other.worst_ratio);
         self.failures.extend(other.failures);
+        self.not_judged += other.not_judged;
         self
     }
 }
@@ -170,122 +171,11 @@ pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
     (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
 
-/// Returns the output of a buffer without the guards.
-pub(crate) fn inside(buffer: &[u8]) -> &[u8] {
-    &buffer[GUARD..buffer.len() - GUARD]
-}
-
 /// Judges the output's guards.
 pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
     let outside = buffer[..GUARD].iter().chain(&buffer[buffer.len() - GUARD..]);
     match outside.filter(|byte| **byte != POISON).count() {
         0 => Judgement::default(),
         count => Judgement::failed(format_args!("{count} bytes outside of {name} were written")),
-    }
-}
-
-/// A request of any kind.
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each launch")]
-pub enum Asked<'a> {
-    /// Attention.
-    Attention(AttentionRequest<'a>),
-    /// An append of new keys and values.
-    Append(Append),
-    /// A merge with its list of states.
-    Merge(Vec<State>, TensorView, LseView, Option<Sinks>),
-}
-
-/// A plan of any kind.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
-pub enum Plans {
-    /// A plan of [`Asked::Attention`].
-    Attention(Plan),
-    /// A plan of [`Asked::Append`].
-    Append(PlanOf<Append>),
-    /// A plan of [`Asked::Merge`].
-    Merge(PlanOf<Merge<'static>>),
-}
-
-/// Evaluates an expression on a plan of any kind.
-macro_rules! any {
-    ($plans:expr, $plan:ident => $do:expr) => {
-        match $plans {
-            Plans::Attention($plan) => $do,
-            Plans::Append($plan) => $do,
-            Plans::Merge($plan) => $do,
-        }
-    };
-}
-
-impl Plans {
-    /// Returns the kernel. If there is a combine kernel, returns the first of the two kernels.
-    pub fn contract(&self) -> &'static Contract {
-        any!(self, plan => plan.contract())
-    }
-
-    /// Returns the planner's reason for this kernel.
-    pub fn reason(&self) -> &'static str {
-        any!(self, plan => plan.reason())
-    }
-
-    /// Returns scratch memory of a launch.
-    fn scratch_bytes(&self) -> ScratchBytes {
-        any!(self, plan => plan.scratch_bytes())
-    }
-
-    /// Loads the plan's kernels.
-    fn load<D: Harness>(&self, attention: &Attention<D>) -> Result<(), Error> {
-        any!(self, plan => attention.load(plan))
-    }
-}
-
-fn merge<'a>((states, o, lse, sinks): (&'a [State], TensorView, LseView, Option<Sinks>)) -> Merge<'a> {
-    let merge = Merge::new(states, o).lse(lse);
-    sinks.map_or(merge, |sinks| merge.sinks(sinks))
-}
-
-impl Asked<'_> {
-    /// Plans the request.
-    ///
-    /// # Errors
-    /// Returns the errors of planning.
-    pub fn plan<D: Harness>(&self, attention: &Attention<D>) -> Result<Plans, Error> {
-        match self {
-            Asked::Attention(request) => attention.plan(request).map(Plans::Attention),
-            Asked::Append(append) => attention.plan(append).map(Plans::Append),
-            Asked::Merge(states, o, lse, sinks) => {
-                attention.plan(&merge((states, *o, *lse, *sinks))).map(Plans::Merge)
-            }
-        }
-    }
-
-    /// Enqueues the request.
-    ///
-    /// # Safety
-    /// See [`Attention::launch`].
-    unsafe fn launch<D: Harness>(
-        &self,
-        attention: &Attention<D>,
-        plan: &Plans,
-        stream: &D::Stream,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller makes the promises of `Attention::launch`.
-        unsafe {
-            match (self, plan) {
-                (Asked::Attention(request), Plans::Attention(plan)) => {
-                    attention.launch(plan, request, stream)
-                }
-                (Asked::Append(append), Plans::Append(plan)) => attention.launch(plan, append, stream),
-                (Asked::Merge(states, o, lse, sinks), Plans::Merge(plan)) => {
-                    attention.launch(plan, &merge((states, *o, *lse, *sinks)), stream)
-                }
-                (_, plan) => {
-                    let expected = "the request must be of the plan's kind";
-                    Err(Error::invalid("plan", plan.contract().symbol, expected))
-                }
-            }
-        }
     }
 }

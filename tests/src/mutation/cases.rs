@@ -17,7 +17,7 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     let paged = paged.find(|entry| entry.contract.symbol == symbol).map(on_cache::paged);
     let mut sweeps = decode.or(paged).unwrap_or_default();
     for case in edges.iter_mut().chain(&mut sweeps) {
-        if let Task::Cache(case) = case {
+        if let Task::Attention(case) = case {
             // A combine kernel only runs without counters, because counters would tell a block that it is the
             // last one.
             case.counters &= !subject.merges();

@@ -7,7 +7,7 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::{Attention, DType};
 use rayon::prelude::*;
-use reference::{Case, Layout, Loaded, Memory, Reference, Sequences, Values, edges};
+use reference::{Case, Layout, Loaded, Memory, Pages, Reference, edges};
 
 /// This number of cases, from the first one on, also run without an LSE.
 const EDGES: usize = 10;
@@ -59,7 +59,7 @@ fn first(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let mut all = edges(entry, 1);
     all.sort_by_key(|case| {
-        let Problem { seqlen_q, seqlen_k, heads_q, .. } = case.problem;
+        let Problem { seqlen_q, seqlen_k, heads_q, .. } = case.problem();
         let tails = seqlen_q % m != 0 && seqlen_k > 2 * n;
         (!tails, seqlen_q * seqlen_k * heads_q)
     });
@@ -78,11 +78,10 @@ fn one(entry: &AttnInfo, seqlen_q: usize, seqlen_k: usize) -> Case {
         other => reference::one_mask(other, entry.tile_n as usize),
     };
     let problem = Problem::new(entry.dtype, 1, seqlen_q, 1, entry.head_dim as usize).seqlen_k(seqlen_k);
-    let problem = reference::scored(entry, reference::fit(problem.mask(mask)));
     // With an odd seed, TMA accepts the bias.
     let odd = entry.has_maps() && entry.scores.bias.is_some();
     let seed = (seqlen_q + 7 * seqlen_k) as u64 | u64::from(odd);
-    Case { problem, layout: Layout::Bshd, seed, values: Values::Normal }
+    Case::tensors(problem.mask(mask), Layout::Bshd, seed).of(entry)
 }
 
 /// The sweeps.
@@ -90,7 +89,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let held = entry.head_dim as usize;
     let one = |seqlen_q, seqlen_k| one(entry, seqlen_q, seqlen_k);
-    let steep = |case: Case, scale| Case { problem: case.problem.scale(scale), ..case };
+    let steep = |case: Case, scale| Case { scale: Some(scale), ..case };
     let mut all = vec![];
     // These cases have every remainder of unrolled loops over blocks that all rows see, and a diagonal in
     // every block. Maxima grow so much that the kernel must rescale sums: by more than 2^16, the range of f16
@@ -124,7 +123,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     all.extend((1..=m).step_by(rows).map(|seqlen_q| one(seqlen_q, 5)));
     all.extend((1..=n).step_by(rows.min(4)).map(|seqlen_k| one(1, seqlen_k)));
     if entry.mask != MaskKind::Full {
-        let top_left = |case: Case| Case { problem: case.problem.alignment(Alignment::TopLeft), ..case };
+        let top_left = |case: Case| Case { alignment: Alignment::TopLeft, ..case };
         all.extend([1, 2, 3].map(|blocks| top_left(one(m + 9, blocks * n + 9))));
         all.extend([1, n - 1, n].map(|keys| top_left(one(m + 9, keys))));
         if entry.splits {
@@ -139,43 +138,40 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         let wide = Mask::Window { left: Some((m + 2 * n) as u32), right: Some(0) };
         let narrow = Mask::Window { left: Some(0), right: Some(0) };
         all.extend((0..n).step_by(8).flat_map(|shift| {
-            [(narrow, 0, None), (wide, m, None), (wide, m, Some(4.0))].map(|(mask, more, softcap)| {
-                let case = one(m, m + 2 * n + more + shift);
-                Case { problem: case.problem.mask(mask).softcap(softcap.unwrap_or_default()), ..case }
+            [(narrow, 0, None), (wide, m, None), (wide, m, Some(4.0))].map(|(mask, more, softcap)| Case {
+                mask,
+                softcap,
+                ..one(m, m + 2 * n + more + shift)
             })
         }));
         all.extend(capped(one(m, m + 2 * n + 5)));
         // In these tiles, rows see no key. The last tile is partial.
-        let past = one(1, 5)
-            .problem
-            .mask(Mask::Window { left: Some(3), right: Some(1) })
-            .alignment(Alignment::TopLeft);
-        all.extend((1..=m).step_by(rows).map(|tail| {
-            let case = one(m + tail, 5);
-            Case { problem: past.seqlen_q(m + tail), ..case }
-        }));
+        let mask = Mask::Window { left: Some(3), right: Some(1) };
+        let past = |tail: usize| Case { mask, alignment: Alignment::TopLeft, ..one(m + tail, 5) };
+        all.extend((1..=m).step_by(rows).map(past));
         let windows = [(Some(0), Some(0)), (Some(3), Some(1)), (None, Some(2)), (Some(1), None)];
-        all.extend(windows.map(|(left, right)| {
-            let case = one(m + 5, m + 3 * n + 2);
-            Case { problem: case.problem.mask(Mask::Window { left, right }), ..case }
-        }));
+        all.extend(
+            windows.map(|(left, right)| Case {
+                mask: Mask::Window { left, right },
+                ..one(m + 5, m + 3 * n + 2)
+            }),
+        );
     }
     if entry.splits && entry.has_maps() {
         // On the 132 SMs of an H200, some blocks have two splits, and the second split needs the stages of
         // the first.
-        let case = one(1, 4 * n);
-        all.push(Case { problem: case.problem.heads_q(134).heads_k(134), ..case });
+        all.push(Case { heads: [134; 2], ..one(1, 4 * n) });
     }
     // These cases have every number of 16-byte chunks at which a comparison of columns meets equality, in
     // tiles that see keys and in tiles that see none.
-    let narrow = |case: Case, head_dim| Case { problem: case.problem.head_dim(head_dim), ..case };
+    let narrow = |case: Case, head_dim| Case { head_dim, ..case };
     for head_dim in (8..held).step_by(32) {
         all.push(narrow(one(m, n + 5), head_dim));
     }
     if entry.mask != MaskKind::Full {
         all.push(one(m, 1));
         // In the packed layout, columns that no kernel may write lie between the rows of O.
-        let packed = |case: Case| Case { layout: Layout::Packed, ..case };
+        let packed = |case: Case| Case { pages: Pages::Tensors(Layout::Packed), ..case };
         all.extend(
             (8..held)
                 .step_by(32)
@@ -197,8 +193,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     if entry.mask == MaskKind::Local {
         // There are blocks at both edges of the window, and several blocks between them.
         let wide = Mask::Window { left: Some((m + 4 * n) as u32), right: Some(0) };
-        let case = one(m, 2 * m + 6 * n);
-        repeats.push(Case { problem: case.problem.mask(wide), ..case });
+        repeats.push(Case { mask: wide, ..one(m, 2 * m + 6 * n) });
     }
     // A key that the kernel should not see has a score of 0. In bf16, the tolerance may hide this key, unless
     // the scores of the other keys are far below 0.
@@ -219,8 +214,11 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
 /// `case` with three softcaps: a modest one, one far above the scores, and a large one near the scores. With
 /// the last two softcaps, the hyperbolic tangents need a relative precision.
 fn capped(case: Case) -> [Case; 3] {
-    let with = |softcap| case.problem.softcap(softcap);
-    [with(4.0), with(1e8), with(1500.0).scale(400.0)].map(|problem| Case { problem, ..case })
+    [(4.0, case.scale), (1e8, case.scale), (1500.0, Some(400.0))].map(|(softcap, scale)| Case {
+        softcap: Some(softcap),
+        scale,
+        ..case.clone()
+    })
 }
 
 /// Cases with edges of masks at every column and row of the key block that a tile takes first. The first
@@ -239,7 +237,7 @@ fn seams(entry: &AttnInfo) -> Vec<Memory> {
         MaskKind::Full => (0..n).step_by(8).flat_map(|at| [one(1, at + 4), one(1, at + 5)]).collect(),
         MaskKind::Causal => diagonals().collect(),
         MaskKind::Local => {
-            let narrow = diagonals().map(|case| Case { problem: case.problem.mask(alone), ..case });
+            let narrow = diagonals().map(|case| Case { mask: alone, ..case });
             narrow.chain(capped(one(m, whole))).collect()
         }
         MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits | MaskKind::Own => {
@@ -252,32 +250,29 @@ fn seams(entry: &AttnInfo) -> Vec<Memory> {
 
 /// `case` with so many heads that a block of the simulated card takes several heads one after the other.
 fn of_heads(case: Case) -> Memory {
-    Case { problem: case.problem.heads_q(3).heads_k(3), ..case }.memory()
+    Case { heads: [3; 2], ..case }.memory()
 }
 
-/// Number of queries and keys of the short sequence in a pair.
-const SHORT: [usize; 2] = [2, 3];
+/// Numbers of queries, of keys and of unused rows of the short sequence in a pair.
+const SHORT: [usize; 3] = [2, 3, 0];
 
 /// `case` as the second of two sequences, the first of which is short.
 fn packed(case: Case) -> Memory {
-    let Problem { seqlen_q, seqlen_k, .. } = case.problem;
-    sequences(case, [SHORT, [seqlen_q, seqlen_k]])
+    let own = [case.queries, case.max_k, 0];
+    sequences(case, [SHORT, own])
 }
 
 /// `case` as the first of two sequences, the second of which is short. Blocks take the last tile first, so
 /// they reach `case` after the short sequence.
 fn packed_before(case: Case) -> Memory {
-    let Problem { seqlen_q, seqlen_k, .. } = case.problem;
-    sequences(case, [[seqlen_q, seqlen_k], SHORT])
+    let own = [case.queries, case.max_k, 0];
+    sequences(case, [own, SHORT])
 }
 
 /// `case` as two sequences that have these numbers of queries and keys.
-fn sequences(case: Case, [first, last]: [[usize; 2]; 2]) -> Memory {
-    let rows = |of: usize| [first[of], first[of] + last[of]];
-    let starts = |of: usize| [0].into_iter().chain(rows(of).map(|row| row as i32)).collect();
-    let sequences = Sequences { cu_seqlens_q: starts(0), cu_seqlens_k: starts(1), seqused_k: None };
-    let problem = sequences.problem(case.problem, [0, 1].map(|of| rows(of)[1]));
-    Memory::random(problem, Layout::Bshd, case.seed).with_sequences(sequences)
+fn sequences(case: Case, pair: [[usize; 3]; 2]) -> Memory {
+    let pages = Pages::Tensors(Layout::Bshd);
+    Case { spare: [0; 2], pages, ..case }.varlen(pair).memory()
 }
 
 /// `case` with one query, whose keys are the negative of the query.
@@ -299,11 +294,10 @@ fn merges(entry: &AttnInfo) -> Vec<Memory> {
 /// `case` with the smallest head dim, and with the same keys and values in every row. Each tensor ends where
 /// its buffer ends.
 fn repeated(case: Case) -> Memory {
-    let problem = case.problem.head_dim(8);
-    let mut memory = Case { problem, ..case }.memory();
+    let mut memory = Case { head_dim: 8, ..case }.memory();
     for place in [&mut memory.k, &mut memory.v] {
         place.strides[1] = 0;
-        memory.buffers[place.buffer].truncate(problem.head_dim);
+        memory.buffers[place.buffer].truncate(8);
     }
     memory
 }
@@ -311,18 +305,17 @@ fn repeated(case: Case) -> Memory {
 /// `case`, laid out by `lay`, with half the head dim. The other columns of Q, K and V are not used and
 /// contain NaN.
 fn gaps(case: Case, lay: fn(Case) -> Memory) -> Memory {
-    let held = case.problem.head_dim;
-    let problem = case.problem.head_dim(held / 2 + 8);
-    let mut memory = lay(Case { problem, ..case });
-    let not_a_number: u16 = if problem.dtype == DType::F16 { 0x7e00 } else { 0x7fc0 };
+    let (held, head_dim) = (case.head_dim, case.head_dim / 2 + 8);
+    let mut memory = lay(Case { head_dim, ..case });
+    let not_a_number: u16 = if memory.problem.dtype == DType::F16 { 0x7e00 } else { 0x7fc0 };
     for place in [&mut memory.q, &mut memory.k, &mut memory.v] {
         let row = held as i64;
         let rows = place.shape[1];
         place.strides = [rows as i64 * row, row, row, 1];
         let bits = &mut memory.buffers[place.buffer];
-        let wide = bits.chunks(problem.head_dim).flat_map(|row| {
-            row.iter().copied().chain(std::iter::repeat_n(not_a_number, held - problem.head_dim))
-        });
+        let wide = bits
+            .chunks(head_dim)
+            .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(not_a_number, held - head_dim)));
         *bits = wide.collect();
     }
     memory

@@ -1,17 +1,17 @@
 //! Sweeps of launches on caches, over lengths, splits, rows, columns and windows, and with invalid integers.
 use ferroflash::request::{Mask, Splits};
-use reference::{DecodeCase, Pages, Task, Told};
+use reference::{Case, Pages, Task, Told};
 use spec::{AttnInfo, Keys, MaskKind, PageKind};
 
 /// The sweeps of a decode entry.
 pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     let rows = entry.tile_m as usize;
-    let plain = |filled: Vec<usize>| DecodeCase {
+    let plain = |filled: Vec<usize>| Case {
         dtype: entry.dtype,
         cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads: [2, 1],
-        ..DecodeCase::new(filled)
+        ..Case::new(filled)
     };
     // These sequences have every length up to a few tiles. In one launch, each warp finds its sequence alone;
     // in the other launch, all warps find it together.
@@ -25,46 +25,46 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     // These cases have every number of splits up to a second round of the combine step. Each split has keys
     // for every warp.
     let round = 16 * entry.warps() as usize;
-    let split = |n: usize| DecodeCase { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };
+    let split = |n: usize| Case { splits: Splits::Exactly(n as u32), ..plain(vec![round * n + n, 40]) };
     sweeps.extend([2, 3, 5, 8, 16, 17].map(split));
     // Some of many sequences are split, including the first sequence of each 32.
     let some = (0..70).map(|b| if b % 8 == 0 { round + b } else { b % 3 });
-    sweeps.push(DecodeCase { splits: Splits::Exactly(3), ..plain(some.collect()) });
+    sweeps.push(Case { splits: Splits::Exactly(3), ..plain(some.collect()) });
     // Each turn of a warp's ring ends with a partial tile.
     let turns = |one: usize| (0..6).map(|turn| round * turn + one).collect::<Vec<_>>();
-    let whole = |case: DecodeCase| DecodeCase { splits: Splits::Exactly(1), ..case };
+    let whole = |case: Case| Case { splits: Splits::Exactly(1), ..case };
     sweeps.extend([5, round - 1].map(|one| whole(plain(turns(one)))));
     sweeps.extend(
         [127, 128, 129, 255, 256, 257]
-            .map(|keys| DecodeCase { splits: Splits::Chunk(128), ..plain(vec![keys, 300]) }),
+            .map(|keys| Case { splits: Splits::Chunk(128), ..plain(vec![keys, 300]) }),
     );
-    sweeps.extend((1..=rows).map(|heads| DecodeCase { heads: [heads, 1], ..plain(vec![33]) }));
+    sweeps.extend((1..=rows).map(|heads| Case { heads: [heads, 1], ..plain(vec![33]) }));
     for queries in 2..=rows / 2 {
-        let case = DecodeCase { queries, mask: Mask::Causal, ..plain(vec![1, queries, 40]) };
-        sweeps.push(DecodeCase { counters: queries % 2 == 0, ..case });
+        let case = Case { queries, mask: Mask::Causal, ..plain(vec![1, queries, 40]) };
+        sweeps.push(Case { counters: queries % 2 == 0, ..case });
     }
     // Columns are loaded in chunks of 16 bytes. Behind the last chunk, another row or NaN follows.
     let chunk = 16 / entry.kv_dtype.bytes();
     let narrow = (chunk..entry.head_dim as usize).step_by(entry.head_dim as usize / 4);
-    sweeps.extend(narrow.map(|head_dim| whole(DecodeCase { head_dim, ..plain(turns(7)) })));
+    sweeps.extend(narrow.map(|head_dim| whole(Case { head_dim, ..plain(turns(7)) })));
     // The last rows of the cache have partial chunks.
-    sweeps.push(whole(DecodeCase { head_dim: chunk, ..plain(turns(2)) }));
+    sweeps.push(whole(Case { head_dim: chunk, ..plain(turns(2)) }));
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Nhd(1) };
-    let last = |seed| whole(DecodeCase { head_dim: chunk, pages, seed, ..plain(turns(9)) });
+    let last = |seed| whole(Case { head_dim: chunk, pages, seed, ..plain(turns(9)) });
     sweeps.extend((1..=3).map(last));
     if entry.mask == MaskKind::Local {
-        sweeps.extend((0..=34).step_by(3).map(|left| DecodeCase {
+        sweeps.extend((0..=34).step_by(3).map(|left| Case {
             queries: 2,
             mask: Mask::Window { left: Some(left), right: Some(left % 2) },
             ..plain(vec![50, 17])
         }));
     }
-    sweeps.push(DecodeCase { sinks: true, ..plain(vec![33, 0, 5]) });
+    sweeps.push(Case { sinks: true, ..plain(vec![33, 0, 5]) });
     for batch in [6, 40] {
-        let case = DecodeCase { max_k: 120, pages: Pages::Hnd(16), ..plain(mixed(batch)) };
-        sweeps.push(DecodeCase { told: vec![Told::Garbage(batch as u64)], ..case });
+        let case = Case { max_k: 120, pages: Pages::Hnd(16), ..plain(mixed(batch)) };
+        sweeps.push(Case { told: vec![Told::Garbage(batch as u64)], ..case });
     }
-    sweeps.into_iter().map(Task::Cache).collect()
+    sweeps.into_iter().map(Task::Attention).collect()
 }
 
 /// The sweeps of a paged entry.
@@ -72,14 +72,14 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     // Columns are loaded in chunks of 16 bytes.
     let chunk = 16 / entry.kv_dtype.bytes();
-    let plain = |filled: Vec<usize>| DecodeCase {
+    let plain = |filled: Vec<usize>| Case {
         dtype: entry.dtype,
         cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
         heads: [1, 1],
         mask: Mask::Causal,
         pages: Pages::Nhd(16),
-        ..DecodeCase::new(filled)
+        ..Case::new(filled)
     };
     let mut sweeps = vec![];
     // TMA takes eight rows at a time.
@@ -88,28 +88,28 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     let pages = [Pages::Nhd(16), Pages::Hnd(of(5)), Pages::Interleaved(of(1)), Pages::Dense, Pages::Rows];
     for (turn, shift) in (0..n).step_by(3).enumerate() {
         let case = plain(vec![n + shift + 1, 3]).packed([shift + 1, 2]);
-        sweeps.push(DecodeCase { pages: pages[turn % pages.len()], ..case });
+        sweeps.push(Case { pages: pages[turn % pages.len()], ..case });
     }
     sweeps.extend((1..=m).step_by(9).map(|rows| plain(vec![m + 5, 8]).packed([rows, 3])));
     // The last row of Q lies at the end of its memory.
-    sweeps.extend((5..=m).step_by(16).map(|queries| DecodeCase { queries, ..plain(vec![m + 5]) }));
+    sweeps.extend((5..=m).step_by(16).map(|queries| Case { queries, ..plain(vec![m + 5]) }));
     for blocks in 2..=6 {
         sweeps.push(plain(vec![blocks * n + 3]).packed([m]));
-        sweeps.push(DecodeCase { mask: Mask::Full, ..plain(vec![blocks * n]).packed([m + 1]) });
+        sweeps.push(Case { mask: Mask::Full, ..plain(vec![blocks * n]).packed([m + 1]) });
     }
     // On the 132 SMs of an H200, some blocks have three tiles. Before a block's next tile, all warps with
     // rows wait until the stores of the previous tile have left their buffer.
     if entry.has_maps() {
-        sweeps.push(DecodeCase { queries: 20, heads: [2 * 132 + 1, 1], ..plain(vec![20]) });
+        sweeps.push(Case { queries: 20, heads: [2 * 132 + 1, 1], ..plain(vec![20]) });
     }
     // Behind the last column, another row or NaN follows.
     let narrow = (chunk..entry.head_dim as usize).step_by(3 * chunk);
-    sweeps.extend(narrow.map(|head_dim| DecodeCase {
+    sweeps.extend(narrow.map(|head_dim| Case {
         head_dim,
         pages: Pages::Dense,
         ..plain((0..4).map(|block| block * n + 5).collect()).packed([3; 4])
     }));
-    sweeps.extend((1..=5).map(|seed| DecodeCase {
+    sweeps.extend((1..=5).map(|seed| Case {
         head_dim: chunk,
         pages: Pages::Nhd(of(1)),
         seed,
@@ -118,7 +118,7 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     // There are more sequences than a warp examines at once, in a varlen launch and in a launch with equal
     // numbers of queries.
     sweeps.push(plain(vec![7; 41]).packed((0..41).map(|b| b % 5).collect::<Vec<_>>()));
-    sweeps.push(DecodeCase { queries: m + 1, ..plain(vec![m + 1, m, 9]) });
+    sweeps.push(Case { queries: m + 1, ..plain(vec![m + 1, m, 9]) });
     // Sequences without keys have rows whose results are zeros. The last row has every place in a base tile's
     // sixteen rows.
     let empty = (1..=m / 16).map(|tiles| 16 * tiles - 3 * tiles % 16);
@@ -127,16 +127,16 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
         for (left, right) in [(0, 0), (3, 1), (n, 5), (m + 2 * n, 0), (2 * n, n)] {
             let [left, right] = [left, right].map(|keys| Some(keys as u32));
             let mask = Mask::Window { left, right };
-            sweeps.push(DecodeCase {
+            sweeps.push(Case {
                 mask,
                 ..plain(vec![m + 4 * n + left.unwrap_or(0) as usize % n]).packed([m + 7])
             });
         }
-        sweeps.push(DecodeCase { softcap: Some(3.0), ..plain(vec![2 * n]).packed([m]) });
+        sweeps.push(Case { softcap: Some(3.0), ..plain(vec![2 * n]).packed([m]) });
     }
-    let case = DecodeCase { max_k: 120, ..plain(mixed(6)).packed([1, 20, 0, 33, 2, 17]) };
-    sweeps.push(DecodeCase { told: vec![Told::Garbage(1), Told::Garbage(2)], ..case });
-    sweeps.into_iter().map(Task::Cache).collect()
+    let case = Case { max_k: 120, ..plain(mixed(6)).packed([1, 20, 0, 33, 2, 17]) };
+    sweeps.push(Case { told: vec![Told::Garbage(1), Told::Garbage(2)], ..case });
+    sweeps.into_iter().map(Task::Attention).collect()
 }
 
 /// Lengths of `batch` sequences, for caches with room for 120 keys per sequence.

@@ -60,7 +60,7 @@ pub(super) fn run(start: Instant, ordinal: u32) -> Result<FirstCall, Error> {
     let inputs_ms = step();
 
     let addresses: Vec<_> = inputs.iter().map(|buffer| driver.address(buffer)).collect();
-    let forward = memory.forward(&addresses, driver.address(&o), driver.address(&lse));
+    let forward = memory.request(&addresses, driver.address(&o), driver.address(&lse));
     let plan = attention.plan(&forward)?;
     attention.load(&plan)?;
     let load_ms = step();

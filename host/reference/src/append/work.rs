@@ -6,8 +6,9 @@ use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
-use crate::work::{Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
+use crate::work::{Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
 use ferroflash::DType;
+use ferroflash::plan::AnyRequest;
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView, TokenScales};
 
 /// The value of every byte of a cache before the append. A row that no slot names must keep this value.
@@ -272,7 +273,7 @@ impl Work for AppendMemory {
         outputs
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> Asked<'a> {
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> AnyRequest<'a> {
         let AppendCase { dtypes: [dtype, _], heads, head_dim, tokens: [tokens, padding], wide, .. } =
             self.case;
         let shape = [1, tokens + padding, heads, head_dim];
@@ -302,10 +303,10 @@ impl Work for AppendMemory {
             Lies::Latent(_) => Append::latent(k, pages, slots),
             _ => Append::new(k, v, pages, slots),
         };
-        let Some(turn) = &self.rotary else { return Asked::Append(append) };
+        let Some(turn) = &self.rotary else { return AnyRequest::Append(append) };
         let tables = [inputs[6], if turn.of.together { inputs[6] } else { inputs[7] }];
         let rotary = turn.table.request(tables, inputs[5], tokens);
-        let Some(heads) = turn.of.query_heads else { return Asked::Append(append.rotary(rotary)) };
+        let Some(heads) = turn.of.query_heads else { return AnyRequest::Append(append.rotary(rotary)) };
         let view =
             |at| TensorView::bshd(at, turn.q.len() as u64, dtype, [1, tokens + padding, heads, head_dim]);
         let rotated = view(outputs[self.caches()] + GUARD as u64);
@@ -313,7 +314,7 @@ impl Work for AppendMemory {
             true => rotated,
             false => view(inputs[if turn.of.together { 7 } else { 8 }]),
         };
-        Asked::Append(append.rotary(rotary.queries(q, rotated)))
+        AnyRequest::Append(append.rotary(rotary.queries(q, rotated)))
     }
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {

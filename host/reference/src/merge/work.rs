@@ -3,13 +3,15 @@ use super::{Lie, MergeCase, merge};
 use crate::arithmetic::{decode, encode, unit_roundoff};
 use crate::cycled::Filling;
 use crate::inputs::Random;
+use crate::place::{Layout, Place};
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
 use crate::work::{
-    Asked, Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written, guarded, guards,
+    Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written, guarded, guards,
 };
 use ferroflash::DType;
-use ferroflash::request::{LseUnit, LseView, Sinks, State, TensorView};
+use ferroflash::plan::{AnyRequest, OwnedMerge};
+use ferroflash::request::{LseUnit, LseView, Merge, Sinks, State};
 
 /// Value of the bytes between states.
 const GAP: u8 = 0xa5;
@@ -26,9 +28,6 @@ pub struct MergeMemory {
     /// O and LSE of all states.
     filling: Filling,
 }
-
-/// Strides of a state's O and of its log-sum-exps, as `[batch, seqlen, heads, head_dim or 1]`.
-type Strides = [[i64; 4]; 2];
 
 impl MergeMemory {
     /// Draws a standard normal O. A tenth of each state's rows has seen no key, with every encoding of such a
@@ -56,52 +55,51 @@ impl MergeMemory {
 
     /// Returns the bytes of these states.
     fn laid(&self, states: &[Vec<Row>]) -> Vec<Vec<u8>> {
-        let (shape, [o_strides, lse_strides]) = (self.case.shape, self.strides());
-        let (factor, [values, lses]) = (factor(self.case.units[0]), elements(&self.case));
-        let mut bytes = vec![vec![GAP; values * self.case.dtypes[0].bytes()], vec![GAP; lses * 4]];
+        let (factor, dtype, [values, lses]) =
+            (factor(self.case.units[0]), self.case.dtypes[0], elements(&self.case));
+        let mut bytes = vec![vec![GAP; values * dtype.bytes()], vec![GAP; lses * 4]];
         for (i, state) in states.iter().enumerate() {
-            let [o, lse] = self.first(i);
-            let numbers = state.iter().flat_map(|(o, _)| o);
-            for (place, x) in places(o_strides, shape).zip(numbers) {
-                put(&mut bytes[0], self.case.dtypes[0], o + place, *x);
-            }
-            for (place, (_, x)) in places(lse_strides, rows_of(shape)).zip(state) {
-                put(&mut bytes[1], DType::F32, lse + place, x * factor);
-            }
+            let [o, lse] = self.state(i);
+            let numbers = o.elements().zip(state.iter().flat_map(|(o, _)| o));
+            numbers.for_each(|(at, x)| put(&mut bytes[0], dtype, at, *x));
+            let lses = lse.elements().zip(state);
+            lses.for_each(|(at, (_, x))| put(&mut bytes[1], DType::F32, at, x * factor));
         }
         bytes
     }
 
     /// Returns each state's rows, head by head.
     fn states(&self) -> Vec<Vec<Row>> {
-        let (bytes, [o_strides, lse_strides]) = (self.filling.buffers(), self.strides());
-        let MergeCase { shape, dtypes: [dtype, _], units: [unit, _], .. } = self.case;
+        let (bytes, MergeCase { dtypes: [dtype, _], units: [unit, _], .. }) =
+            (self.filling.buffers(), self.case);
         let state = |i| {
-            let [o, lse] = self.first(i);
-            let values: Vec<_> =
-                places(o_strides, shape).map(|place| number(&bytes[0], dtype, o + place)).collect();
-            let lses = places(lse_strides, rows_of(shape))
-                .map(|place| number(&bytes[1], DType::F32, lse + place) / factor(unit));
-            values.chunks(shape[3]).map(<[f64]>::to_vec).zip(lses).collect()
+            let [o, lse] = self.state(i);
+            let values: Vec<_> = o.elements().map(|at| number(&bytes[0], dtype, at)).collect();
+            let lses = lse.elements().map(|at| number(&bytes[1], DType::F32, at) / factor(unit));
+            values.chunks(o.shape[3]).map(<[f64]>::to_vec).zip(lses).collect()
         };
         (0..self.case.states).map(state).collect()
     }
 
-    fn strides(&self) -> Strides {
-        let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
-        let side = if self.case.lie == Lie::SideBySide { self.case.states as i64 } else { 1 };
+    /// Returns the places of a state's O and LSE, `[batch, seqlen, heads, head_dim or 1]`.
+    fn state(&self, i: usize) -> [Place; 2] {
+        let shape @ [batch, rows, heads, head_dim] = self.case.shape;
+        let (first, side) = match self.case.lie {
+            Lie::Apart => (i * batch * rows * heads, 1),
+            Lie::SideBySide => (i * heads, self.case.states),
+        };
         let lse = match self.case.lie {
             Lie::Apart => [heads * rows, 1, rows, 1],
             Lie::SideBySide => [side * rows * heads, side * heads, 1, 1],
         };
-        [[side * rows * heads * head_dim, side * heads * head_dim, head_dim, 1], lse]
-    }
-
-    /// Returns the element where a state begins in the O buffer and in the LSE buffer.
-    fn first(&self, state: usize) -> [usize; 2] {
-        let [batch, rows, heads, head_dim] = self.case.shape;
-        let values = if self.case.lie == Lie::Apart { state * batch * rows * heads } else { state * heads };
-        [values * head_dim, values]
+        let o = [side * rows * heads * head_dim, side * heads * head_dim, head_dim, 1];
+        let place = |buffer, offset, shape, strides: [usize; 4]| Place {
+            buffer,
+            offset,
+            shape,
+            strides: strides.map(|elements| elements as i64),
+        };
+        [place(0, first * head_dim, shape, o), place(1, first, rows_of(shape), lse)]
     }
 
     /// Returns the states that the result's O and LSE overwrite.
@@ -110,38 +108,32 @@ impl MergeMemory {
         [self.case.place_of.filter(|_| states == output), self.case.place_of]
     }
 
-    /// Returns the strides of the result's O and LSE, and the index of the first element of each in the
-    /// outputs.
-    fn result(&self) -> (Strides, [usize; 2]) {
-        let [_, rows, heads, head_dim] = self.case.shape.map(|n| n as i64);
-        let own = [[rows * heads * head_dim, heads * head_dim, head_dim, 1], [heads * rows, 1, rows, 1]];
-        let bytes = [self.case.dtypes[1].bytes(), 4];
-        let of = |i: usize| match self.place_of()[i] {
-            Some(state) => (self.strides()[i], self.first(state)[i]),
-            None => (own[i], GUARD / bytes[i]),
-        };
-        let [(o, o_first), (lse, lse_first)] = [0, 1].map(of);
-        ([o, lse], [o_first, lse_first])
+    /// Returns the places of the result's O and LSE in the outputs.
+    fn result(&self) -> [Place; 2] {
+        let shape @ [_, rows, heads, _] = self.case.shape;
+        let strides = [heads * rows, 1, rows, 1].map(|elements| elements as i64);
+        let offset = GUARD / self.case.dtypes[1].bytes();
+        let o = Place { offset, ..Place::alone(0, Layout::Bshd, shape) };
+        let own = [o, Place { buffer: 1, offset: GUARD / 4, shape: rows_of(shape), strides }];
+        [0, 1].map(|i| self.place_of()[i].map_or(own[i], |state| self.state(state)[i]))
     }
 
     /// Compares a launch's result with the reference.
     fn compare(&self, states: &[Vec<Row>], right: &[Row], written: &Written) -> Judgement {
-        let (case, mut all) = (&self.case, Judgement::default());
-        let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
+        let (case, [o, lse], mut all) = (&self.case, self.result(), Judgement::default());
         // The tolerance is the sum of half an ulp of the result's type and a few ulps of f32.
         let roundoff = unit_roundoff(case.dtypes[1]).max(2f64.powi(-24)) + 16.0 * 2f64.powi(-24);
-        let factor = factor(case.units[1]);
-        let columns: Vec<usize> = places(o_strides, case.shape).collect();
-        for (row, place) in places(lse_strides, rows_of(case.shape)).enumerate() {
+        let (factor, columns) = (factor(case.units[1]), o.elements().collect::<Vec<_>>());
+        for (row, at) in lse.elements().enumerate() {
             let (want, want_lse) = &right[row];
             let numbers = states.iter().flat_map(|state| &state[row].0);
             let largest = numbers.filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
-            for (column, (want, place)) in want.iter().zip(&columns[row * want.len()..]).enumerate() {
-                let got = number(&written.outputs[0], case.dtypes[1], o_first + place);
+            for (column, (want, at)) in want.iter().zip(&columns[row * want.len()..]).enumerate() {
+                let got = number(&written.outputs[0], case.dtypes[1], *at);
                 let place = format_args!("o, row {row}, column {column}");
                 all = all.and(compared(got, *want, roundoff * largest, place));
             }
-            let (got, want) = (number(&written.outputs[1], DType::F32, lse_first + place), want_lse * factor);
+            let (got, want) = (number(&written.outputs[1], DType::F32, at), want_lse * factor);
             let lse = compared(got, want, 1e-5 * want.abs().max(1.0), format_args!("lse, row {row}"));
             all = all.and(Judgement { max_error: 0.0, ..lse });
         }
@@ -150,18 +142,16 @@ impl MergeMemory {
 
     /// Judges writes outside the result.
     fn outside(&self, written: &Written) -> Judgement {
-        let ([o_strides, lse_strides], firsts) = self.result();
-        let shapes = [(o_strides, self.case.shape), (lse_strides, rows_of(self.case.shape))];
         let sizes = [self.case.dtypes[1].bytes(), 4];
         let mut all = Judgement::default();
-        for (i, (strides, shape)) in shapes.into_iter().enumerate() {
+        for (i, place) in self.result().into_iter().enumerate() {
             if self.place_of()[i].is_none() {
                 all = all.and(guards(["o", "lse"][i], &written.outputs[i]));
                 continue;
             }
             let before = &self.filling.buffers()[i];
             let mut own = vec![false; before.len() / sizes[i]];
-            places(strides, shape).for_each(|place| own[firsts[i] + place] = true);
+            place.elements().for_each(|at| own[at] = true);
             let pairs = written.outputs[i].chunks(sizes[i]).zip(before.chunks(sizes[i])).zip(own);
             let others = pairs.filter(|((got, was), own)| !own && got != was).count();
             if others > 0 {
@@ -193,7 +183,7 @@ fn compared(got: f64, want: f64, tolerance: f64, place: std::fmt::Arguments<'_>)
     let worst_ratio = if error == 0.0 { 0.0 } else { error / tolerance };
     let wrong = || format!("{place} is {got}, should be {want}: off by {error:.3e}, allowed {tolerance:.3e}");
     let failures = if worst_ratio <= 1.0 { vec![] } else { vec![wrong()] };
-    Judgement { max_error: error, worst_ratio, failures }
+    Judgement { max_error: error, worst_ratio, failures, not_judged: 0 }
 }
 
 /// Writes a number to an element.
@@ -211,18 +201,6 @@ fn number(bytes: &[u8], dtype: DType, place: usize) -> f64 {
         [a, b] => f64::from(decode(dtype, u16::from_ne_bytes([a, b]))),
         _ => f64::NAN,
     }
-}
-
-/// Returns the offsets of all elements from the first element, in index order.
-fn places(strides: [i64; 4], shape: [usize; 4]) -> impl Iterator<Item = usize> {
-    (0..shape.iter().product()).map(move |index: usize| {
-        let (mut left, mut at) = (index, 0);
-        for (extent, stride) in shape.into_iter().zip(strides).rev() {
-            at += left % extent * stride as usize;
-            left /= extent;
-        }
-        at
-    })
 }
 
 fn state(case: &MergeCase, random: &mut Random) -> Vec<Row> {
@@ -247,7 +225,7 @@ fn state(case: &MergeCase, random: &mut Random) -> Vec<Row> {
 
 impl Work for MergeMemory {
     fn inputs(&self) -> Vec<Input> {
-        let sinks = Input::new("sinks", self.sinks.iter().flat_map(|x| x.to_ne_bytes()).collect());
+        let sinks = Input::new("sinks", bytes!(self.sinks));
         let all = self.filling.inputs(["states", "lses"]).into_iter().zip(self.place_of());
         let apart = all.filter(|(_, place)| place.is_none()).map(|(input, _)| input);
         [sinks].into_iter().chain(apart).collect()
@@ -264,44 +242,38 @@ impl Work for MergeMemory {
         [0, 1].map(of).into()
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> Asked<'a> {
-        let case = &self.case;
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> AnyRequest<'a> {
+        let (case, place_of) = (&self.case, self.place_of());
         let [batch, rows, heads, _] = case.shape;
-        let elements = elements(case);
-        let state_view = |at: u64, first: usize, strides| {
-            let at = at + (first * case.dtypes[0].bytes()) as u64;
-            TensorView::new(at, (elements[0] - first) as u64, case.dtypes[0], case.shape, strides)
-        };
-        let lse_view = |at: u64, elements: usize, strides: [i64; 4], unit| {
-            let view = LseView::new(at, elements as u64, [batch, heads, rows], [strides[0], strides[2]]);
+        let lse_view = |at: u64, elements: usize, Place { offset, strides, .. }: Place, unit| {
+            let (at, elements) = (at + offset as u64 * 4, (elements - offset) as u64);
+            let view = LseView::new(at, elements, [batch, heads, rows], [strides[0], strides[2]]);
             view.row_stride(strides[1]).unit(unit)
         };
-        let (mut apart, place_of, strides) = (inputs[1..].iter(), self.place_of(), self.strides());
+        let ([values, lses], mut apart) = (elements(case), inputs[1..].iter());
         let at = [0, 1].map(|i| if place_of[i].is_some() { outputs[i] } else { *apart.next().unwrap_or(&0) });
         let states = (0..case.states).map(|i| {
-            let [o, lse] = self.first(i);
-            let lses = lse_view(at[1] + lse as u64 * 4, elements[1] - lse, strides[1], case.units[0]);
-            State::new(state_view(at[0], o, strides[0]), lses)
+            let [o, lse] = self.state(i);
+            State::new(o.view(at[0], values, case.dtypes[0]), lse_view(at[1], lses, lse, case.units[0]))
         });
         let states: Vec<_> = states.collect();
-        let (values, count) = (batch * rows * heads, case.shape.iter().product::<usize>() as u64);
-        let own = TensorView::bshd(outputs[0] + GUARD as u64, count, case.dtypes[1], case.shape);
-        let o = place_of[0].map_or(own, |i| states[i].o);
-        let own = lse_view(outputs[1] + GUARD as u64, values, self.result().0[1], case.units[1]);
+        let [o, lse] = self.result();
+        let o = place_of[0].map_or(o.view(outputs[0], o.offset + o.span(), case.dtypes[1]), |i| states[i].o);
+        let own = lse_view(outputs[1], lse.offset + batch * rows * heads, lse, case.units[1]);
         let lse = place_of[1].map_or(own, |i| states[i].lse.unit(case.units[1]));
         let sinks = Sinks { address: inputs[0], elements: heads as u64 };
-        Asked::Merge(states, o, lse, case.sinks.then_some(sinks))
+        let merge = Merge::new(&[], o).lse(lse);
+        let merge = if case.sinks { merge.sinks(sinks) } else { merge };
+        AnyRequest::Merge(OwnedMerge::new(states, merge))
     }
 
     fn rows(&self, written: &Written) -> Option<Rows> {
-        let ([o_strides, lse_strides], [o_first, lse_first]) = self.result();
-        let ([.., columns], dtype) = (self.case.shape, self.case.dtypes[1]);
-        let of = |which: usize, dtype, first, strides, shape| {
+        let ([.., columns], dtype, places) = (self.case.shape, self.case.dtypes[1], self.result());
+        let of = |which: usize, dtype| {
             let bytes = &written.outputs[which];
-            places(strides, shape).map(|place| number(bytes, dtype, first + place) as f32).collect()
+            places[which].elements().map(|at| number(bytes, dtype, at) as f32).collect()
         };
-        let o = of(0, dtype, o_first, o_strides, self.case.shape);
-        let lse = of(1, DType::F32, lse_first, lse_strides, rows_of(self.case.shape));
+        let (o, lse) = (of(0, dtype), of(1, DType::F32));
         Some(Rows { dtype, columns, o, lse })
     }
 

@@ -1,4 +1,4 @@
-//! Device memory with copies on the host: tables of a variant's parameters, and a launch's tensors.
+//! Device memory with copies on the host: tables of a variant's parameters.
 use ferroflash::Error;
 use ferroflash::driver::Harness;
 use ferroflash::spec::Integers;
@@ -27,7 +27,11 @@ impl<'d, D: Harness> Buffers<'d, D> {
     /// # Errors
     /// The driver's.
     pub fn bytes(&mut self, bytes: Vec<u8>) -> Result<u64, Error> {
-        let address = self.hold(&bytes)?;
+        // An empty table must also have an address.
+        let mut buffer = self.driver.allocate(bytes.len().max(4))?;
+        self.driver.upload(&mut buffer, &bytes)?;
+        let address = self.driver.address(&buffer);
+        self.held.push(buffer);
         self.copies.push(Copied { address, bytes });
         Ok(address)
     }
@@ -53,24 +57,5 @@ impl<'d, D: Harness> Buffers<'d, D> {
     /// The copies of the tables.
     pub(super) fn copies(&self) -> Vec<Copied> {
         self.copies.clone()
-    }
-
-    /// Uploads bytes without a copy, and returns their device address.
-    pub(super) fn hold(&mut self, bytes: &[u8]) -> Result<u64, Error> {
-        // An empty table must also have an address.
-        let mut buffer = self.driver.allocate(bytes.len().max(4))?;
-        self.driver.upload(&mut buffer, bytes)?;
-        let address = self.driver.address(&buffer);
-        self.held.push(buffer);
-        Ok(address)
-    }
-
-    /// The bytes that the device has at the address of a buffer.
-    pub(super) fn read(&self, address: u64, bytes: usize) -> Result<Vec<u8>, Error> {
-        let mut read = vec![0; bytes];
-        match self.held.iter().find(|buffer| self.driver.address(buffer) == address) {
-            Some(buffer) => self.driver.download(buffer, &mut read).map(|()| read),
-            None => Err(Error::invalid("address", address, "it must be the address of a buffer")),
-        }
     }
 }

@@ -1,11 +1,9 @@
 //! Computes the expected outputs of a case: attention in f64, and the naive result that gives the tolerance.
 //! Both computations use the functions that the kernel inlines.
-use super::launch::Written;
 use super::{Case, Definition, Failure, Tensors};
 use crate::arithmetic::{decode, encode};
 use crate::attention::Outputs;
-use crate::tensor::HostTensor;
-use crate::tolerance::{Reference, Verdict};
+use crate::tolerance::Reference;
 use kernels_gpu::exact::{self, Copied, MaskFn, Sequence};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -185,13 +183,4 @@ pub(super) fn expected<M: MaskFn>(
         Ok(())
     })?;
     Ok(Reference::of_results(right, &rounded, case.kernel.dtype))
-}
-
-/// Judges a launch's outputs; `None` if their sizes are wrong.
-pub(super) fn judge(case: &Case, reference: &Reference, written: &Written) -> Option<Verdict> {
-    let [batch, rows] = case.q_shape();
-    let shape = [batch, rows, case.heads[0], case.head_dim()];
-    let o = HostTensor::bshd(&written.o, case.kernel.dtype, shape).ok()?;
-    let verdict = reference.judge(&o, Some(&written.lse))?;
-    Some(Verdict { strays: written.strays, ..verdict })
 }

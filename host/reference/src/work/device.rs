@@ -1,8 +1,8 @@
 //! A problem on a device. Tests and the program `ferroflash` use every driver only through this file.
-use super::{Asked, Buffer, Input, LaunchOptions, Plans, Work, Written};
+use super::{Buffer, Input, LaunchOptions, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
-use ferroflash::plan::ScratchBytes;
+use ferroflash::plan::{AnyPlan, AnyRequest, ScratchBytes};
 use ferroflash::request::{Counters, Scratch, Workspace};
 use ferroflash::{Attention, Error};
 use std::cell::Cell;
@@ -23,7 +23,7 @@ pub struct OnDevice<'a, D: Harness> {
     workspace: Option<(D::Buffer, u64)>,
     counters: Option<(D::Buffer, u64)>,
     /// The plan of the first launch; later launches bind to it.
-    plan: Cell<Option<Plans>>,
+    plan: Cell<Option<AnyPlan>>,
     stream: D::Stream,
 }
 
@@ -86,7 +86,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         self.plan.set(None);
         let driver = self.attention.driver();
         // The outputs are allocated later. If the request has invalid values, the launch reports them.
-        let planned = self.asked(&self.free(), Scratch::Fastest).plan(self.attention);
+        let planned = self.attention.plan(&self.asked(&self.free(), Scratch::Fastest));
         let needs = planned.map(|plan| plan.scratch_bytes()).unwrap_or_default();
         let ScratchBytes { workspace, counters } = needs;
         if workspace > 0 {
@@ -110,7 +110,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// # Errors
     /// Returns the errors of planning.
     pub fn kernel(&self) -> Result<&'static Contract, Error> {
-        Ok(self.asked(&self.free(), self.scratch()).plan(self.attention)?.contract())
+        Ok(self.attention.plan(&self.asked(&self.free(), self.scratch()))?.contract())
     }
 
     /// Returns the allocated scratch memory.
@@ -125,7 +125,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         })
     }
 
-    fn asked(&self, outputs: &[u64], scratch: Scratch) -> Asked<'a> {
+    fn asked(&self, outputs: &[u64], scratch: Scratch) -> AnyRequest<'a> {
         let driver = self.attention.driver();
         let options = LaunchOptions { wants_lse: self.wants_lse, config: self.config, scratch };
         let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
@@ -142,12 +142,12 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Returns the plan of the launches; `None` before the first launch.
-    pub fn plan(&self) -> Option<Plans> {
+    pub fn plan(&self) -> Option<AnyPlan> {
         self.plan.get()
     }
 
     /// Uses `plan` for later launches. If `plan` is `None`, the next launch makes a new plan.
-    pub(crate) fn use_plan(&self, plan: Option<Plans>) {
+    pub(crate) fn use_plan(&self, plan: Option<AnyPlan>) {
         self.plan.set(plan);
     }
 
@@ -166,13 +166,13 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Returns the request and its plan.
-    pub(super) fn planned(&self, outputs: &Outputs<D>) -> Result<(Asked<'a>, Plans), Error> {
+    pub(super) fn planned(&self, outputs: &Outputs<D>) -> Result<(AnyRequest<'a>, AnyPlan), Error> {
         let driver = self.attention.driver();
         let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
         let asked = self.asked(&addresses, self.scratch());
         let plan = match self.plan.get() {
             Some(plan) => plan,
-            None => asked.plan(self.attention)?,
+            None => self.attention.plan(&asked)?,
         };
         self.plan.set(Some(plan));
         Ok((asked, plan))
@@ -192,7 +192,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         // SAFETY: every view describes one buffer of this driver, and the buffer has the size of the view. A
         // buffer is freed only after the launch has run. Only this launch uses these outputs, and nothing
         // writes the inputs.
-        unsafe { asked.launch(self.attention, &plan, &self.stream) }
+        unsafe { self.attention.launch(&plan, &asked, &self.stream) }
     }
 
     /// Waits for all launches.
@@ -256,12 +256,12 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     pub fn replay_all(&mut self) -> Result<Vec<Written>, Error> {
         let (driver, mut outputs) = (self.attention.driver(), self.outputs()?);
         let (asked, plan) = self.planned(&outputs)?;
-        plan.load(self.attention)?;
+        self.attention.load(&plan)?;
         let (attention, stream) = (self.attention, driver.stream()?);
         let (rounds, before) = (self.work.rounds(), self.work.outputs());
         let mut written = vec![];
         // SAFETY: as in `launch`, for each round: this function waits for a round before it changes anything.
-        let launch = &mut || unsafe { asked.launch(attention, &plan, &stream) };
+        let launch = &mut || unsafe { attention.launch(&plan, &asked, &stream) };
         let then = &mut |replay: &mut Enqueue<'_>| {
             for inputs in &rounds {
                 self.change(inputs)?;
@@ -283,7 +283,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let outputs = self.outputs()?;
         let (_, plan) = self.planned(&outputs)?;
         let start = Instant::now();
-        plan.load(self.attention)?;
+        self.attention.load(&plan)?;
         let load = start.elapsed();
         let kernel = self.time(&outputs, 1)?;
         self.wait()?;
@@ -294,10 +294,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// kernel is loaded before them.
     pub(crate) fn time(&self, outputs: &Outputs<D>, launches: usize) -> Result<Duration, Error> {
         let (asked, plan) = self.planned(outputs)?;
-        plan.load(self.attention)?;
+        self.attention.load(&plan)?;
         self.attention.driver().time(&self.stream, &mut |stream| {
             // SAFETY: as in `launch`; one stream orders the launches.
-            (0..launches).try_for_each(|_| unsafe { asked.launch(self.attention, &plan, stream) })
+            (0..launches).try_for_each(|_| unsafe { self.attention.launch(&plan, &asked, stream) })
         })
     }
 

@@ -1,16 +1,17 @@
 //! Launches of a problem without any other work. Measurements time these launches.
+use super::OnDevice;
 use super::device::Outputs;
-use super::{Asked, OnDevice, Plans};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
+use ferroflash::plan::{AnyPlan, AnyRequest};
 use ferroflash::{Attention, Error};
 
 /// A planned problem with loaded kernels. All launches write the same outputs. A launch calls
 /// [`Attention::launch`] and nothing else.
 pub struct Ready<'a, D: Harness> {
     attention: &'a Attention<D>,
-    asked: Asked<'a>,
-    plan: Plans,
+    asked: AnyRequest<'a>,
+    plan: AnyPlan,
     /// The owner of the memory that `asked` points to.
     device: OnDevice<'a, D>,
     _outputs: Outputs<D>,
@@ -24,7 +25,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     pub fn ready(self) -> Result<Ready<'a, D>, Error> {
         let outputs = self.outputs()?;
         let (asked, plan) = self.planned(&outputs)?;
-        plan.load(self.attention)?;
+        self.attention.load(&plan)?;
         Ok(Ready { attention: self.attention, asked, plan, device: self, _outputs: outputs })
     }
 }
@@ -38,7 +39,7 @@ impl<D: Harness> Ready<'_, D> {
         // SAFETY: every view is a view of one of this driver's buffers. The buffer has the size of the view
         // and is freed only after a wait. Nothing else writes the inputs or touches the outputs, and one
         // stream orders the launches.
-        unsafe { self.asked.launch(self.attention, &self.plan, self.stream()) }
+        unsafe { self.attention.launch(&self.plan, &self.asked, self.stream()) }
     }
 
     /// Returns the stream of the launches.

@@ -4,7 +4,7 @@ use super::workload::{Workload, fits};
 use super::{count, fields::sizes};
 use crate::error::Error;
 use ferroflash::plan::Problem;
-use reference::{Layout, Memory};
+use reference::{Case, Layout, Memory};
 use serde::Deserialize;
 
 /// One shape.
@@ -54,7 +54,7 @@ impl Shape {
 
     /// Returns the inputs of the shape.
     pub(crate) fn memory(&self, problem: Problem) -> Memory {
-        Memory::to_measure(problem, if self.packed { Layout::Packed } else { Layout::Bhsd })
+        Case::tensors(problem, if self.packed { Layout::Packed } else { Layout::Bhsd }, 1).to_measure()
     }
 
     /// Returns the workload of the shape.

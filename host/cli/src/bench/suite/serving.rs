@@ -6,7 +6,7 @@ use super::workload::{Workload, fits};
 use crate::error::Error;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use reference::{DecodeCase, DecodeMemory, Layout, Memory, Pages, Shared};
+use reference::{Case, Layout, Pages, Shared};
 use serde::Deserialize;
 
 /// One shape.
@@ -83,7 +83,7 @@ impl Shape {
         // queries.
         let mut queries: Vec<_> = lengths.iter().filter(|[_, k]| *k > 0).map(|[q, _]| *q).collect();
         queries.dedup();
-        let case = DecodeCase {
+        let case = Case {
             dtype: one.dtype,
             cache,
             heads: [one.heads_q, one.heads_k],
@@ -102,13 +102,13 @@ impl Shape {
             latent: self.latent.is_some(),
             // A latent cache has no default scale. This one is DeepSeek's, without YaRN.
             scale: self.latent.map(|_| 192f32.sqrt().recip()),
-            ..DecodeCase::new(filled)
+            ..Case::new(filled)
         };
         let case = match queries[..] {
             [queries] => {
                 // Sequences without keys have this number of queries too.
                 fits(2.0 * lengths.len() as f64 * queries as f64 * one.heads_q as f64 * row)?;
-                DecodeCase { queries, ..case }
+                Case { queries, ..case }
             }
             _ => case.packed(lengths.iter().map(|[q, _]| *q).collect::<Vec<_>>()),
         };
@@ -129,7 +129,7 @@ impl Shape {
         let both = if self.latent.is_some() { one.head_dim } else { 2 * one.head_dim } as f64;
         let values = self.latent.map_or(0.0, |columns| keys * key * columns as f64);
         let work = [flops, bytes - values - again * key * both];
-        Ok(Workload::new(label, work, true, move || DecodeMemory::to_measure(&case)))
+        Ok(Workload::new(label, work, true, move || case.to_measure()))
     }
 
     /// Returns the shared prefixes of sequences with these numbers of keys.
@@ -161,15 +161,17 @@ impl Shape {
         }
         let rows: f64 = lengths.iter().map(|[_, k]| *k as f64).sum();
         fits(2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * one.dtype.bytes() as f64)?;
-        let starts = [starts(lengths, 0)?, starts(lengths, 1)?];
-        let rows = starts.each_ref().map(|starts| starts[lengths.len()] as usize);
-        let sequences =
-            reference::Sequences::new(starts, None, rows).map_err(|e| Error::Invalid(e.to_string()))?;
-        let problem = sequences.problem(one, rows);
+        let most = i32::MAX as usize;
+        let rows = [0, 1].map(|side| lengths.iter().map(|lengths| lengths[side]).sum::<usize>());
+        if let Some(rows) = rows.into_iter().find(|rows| *rows > most) {
+            let what = format!("sequences of {rows} rows: packed tensors have at most {most}");
+            return Err(Error::Invalid(what));
+        }
         let label = self.label(&one, one.dtype, format_args!("packed"));
         let work = Self::counted(one, lengths, one.dtype);
-        let memory = move || Memory::to_measure(problem, Layout::Bshd).with_sequences(sequences.clone());
-        Ok(Workload::new(label, work, false, memory))
+        let sequences = lengths.iter().map(|[queries, keys]| [*queries, *keys, 0]);
+        let case = Case { spare: [0; 2], ..Case::tensors(one, Layout::Bshd, 1).varlen(sequences) };
+        Ok(Workload::new(label, work, false, move || case.to_measure()))
     }
 
     /// Prints, for example, `f16 on e4m3, sequences 64 x 1/8192, heads 32/8, head_dim 128, full, pages of 16
@@ -182,19 +184,4 @@ impl Shape {
         format!("{types}, sequences {sequences}, heads {heads_q}/{heads_k}, head_dim {head_dim}, ")
             + &format!("{mask}, {softcap}{place}")
     }
-}
-
-/// Returns the offsets of sequences in the rows of queries (0) or keys (1): the contents of `cu_seqlens`.
-fn starts(lengths: &[[usize; 2]], side: usize) -> Result<Vec<i32>, Error> {
-    let ends = lengths.iter().scan(0, |end, lengths| {
-        *end += lengths[side];
-        Some(*end)
-    });
-    let start = |rows| {
-        let most = i32::MAX;
-        let wrong =
-            |_| Error::Invalid(format!("sequences of {rows} rows: packed tensors have at most {most}"));
-        i32::try_from(rows).map_err(wrong)
-    };
-    std::iter::once(0).chain(ends).map(start).collect()
 }

@@ -70,7 +70,8 @@ impl Input {
             self.slopes.as_ref().zip(at.slopes).map(|(slopes, address)| slopes.view(address));
         let sinks = self.sinks.as_ref().zip(at.sinks);
         decode.scores.sinks = sinks.map(|(sinks, address)| Sinks { address, elements: sinks.len() as u64 });
-        self.extras.give(&mut decode, &at.extras);
+        let mut extras = at.extras.iter().copied();
+        self.extras.give(&mut decode, || extras.next().unwrap_or(0));
         // The file names the groups, so the launch reads each prefix once even if that does not pay.
         decode.shared_prefixes = self.shared.map(|[groups, pages]| {
             SharedPrefixes::equal(groups, pages, Index::new(at.rest, batch as u64)).always()

@@ -91,7 +91,7 @@ impl Input {
             self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
         let inputs = Inputs::new(problem, q, k, v)?.alibi(slopes.as_ref(), 0);
         let inputs = inputs.extras(&self.extras, [b, head * group]);
-        let reference = Reference::of_columns(&inputs, self.columns());
+        let reference = Reference::new(&inputs);
         let is_int8 = self.pages.dtype == DType::Int8;
         let reference = if is_int8 { reference } else { reference.scale_values(dtype, v_scale) };
         Ok(if self.shared.is_some() { reference.of_merged_states(&inputs, v_scale) } else { reference })

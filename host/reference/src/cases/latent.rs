@@ -1,6 +1,6 @@
 //! The problems that each entry on latent caches must solve.
-use super::{DecodeCase, Pages};
-use crate::told::Told;
+use crate::case::{Case, Pages};
+use crate::told::{self, Told};
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::AttnInfo;
 
@@ -8,8 +8,8 @@ use ferroflash::spec::AttnInfo;
 const DEEPSEEK: f32 = 0.072_168_78;
 
 /// Returns one query with the entry's number of rows as its heads, on one latent head.
-fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
-    DecodeCase {
+fn plain(entry: &AttnInfo, filled: &[usize]) -> Case {
+    Case {
         dtype: entry.dtype,
         cache: entry.kv_dtype,
         head_dim: entry.head_dim as usize,
@@ -19,7 +19,7 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
         mask: Mask::Causal,
         scale: Some(DEEPSEEK),
         pages: Pages::Nhd(16),
-        ..DecodeCase::new(filled)
+        ..Case::new(filled)
     }
 }
 
@@ -31,47 +31,47 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> DecodeCase {
 /// | splits | all kinds of splits and of combining them |
 /// | rows | several blocks of rows; missing rows; up to four queries |
 /// | columns and heads | fewer columns; two latent heads |
-pub fn latent_edges(entry: &AttnInfo) -> Vec<DecodeCase> {
+pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
-    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled];
+    let told = told::others();
     let cases = vec![
-        DecodeCase { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
-        DecodeCase { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
-        DecodeCase { pages: Pages::Nhd(3), splits: Splits::Chunk(128), mask: Mask::Full, ..edges },
+        Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
+        Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
+        Case { pages: Pages::Nhd(3), splits: Splits::Chunk(128), mask: Mask::Full, ..edges },
         // These cases have automatic splits. In the first case, all SMs share one sequence. The second case
         // has more sequences than one warp can search at once.
-        DecodeCase { pages: Pages::Dense, ..plain(entry, &[900]) },
-        DecodeCase { heads: [8, 1], ..plain(entry, &(0..40).map(|i| i * 7 % 90).collect::<Vec<_>>()) },
+        Case { pages: Pages::Dense, ..plain(entry, &[900]) },
+        Case { heads: [8, 1], ..plain(entry, &(0..40).map(|i| i * 7 % 90).collect::<Vec<_>>()) },
         // In the first case, the queries of one row block end at different keys. The second case has two
         // blocks of rows, and the last block is partial.
-        DecodeCase { queries: 4, heads: [rows / 4, 1], ..plain(entry, &[2, 40, 64, 130]) },
-        DecodeCase { queries: 3, heads: [rows / 2, 1], pages: Pages::Rows, ..plain(entry, &[96, 1, 33]) },
-        DecodeCase { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..plain(entry, &[200, 31]) },
+        Case { queries: 4, heads: [rows / 4, 1], ..plain(entry, &[2, 40, 64, 130]) },
+        Case { queries: 3, heads: [rows / 2, 1], pages: Pages::Rows, ..plain(entry, &[96, 1, 33]) },
+        Case { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..plain(entry, &[200, 31]) },
         // The scale is six times DeepSeek's. The scores of at least one warp therefore outgrow the lazy
         // maximum. Then all warps must update their maxima and rescale O.
-        DecodeCase { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
+        Case { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
         // The first case has numbers of columns that no entry has. The second case has two latent heads. In
         // the third case, one plan runs on other lengths.
-        DecodeCase { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
-        DecodeCase { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
-        DecodeCase { told, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
+        Case { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
+        Case { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
+        Case { told, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
     ];
     // TMA copies boxes of at least 8 rows.
     let pages = |pages| match pages {
         Pages::Nhd(rows) if entry.has_maps() && rows % 8 > 0 => Pages::Nhd(8 * rows),
         _ => pages,
     };
-    cases.into_iter().map(|case| DecodeCase { pages: pages(case.pages), ..case }).collect()
+    cases.into_iter().map(|case| Case { pages: pages(case.pages), ..case }).collect()
 }
 
 /// Returns larger problems, for a GPU: DeepSeek's 128 heads on 64 sequences in shuffled pages under one plan,
 /// and one long sequence that the whole card shares with a few short sequences.
-pub fn latent_long(entry: &AttnInfo) -> Vec<DecodeCase> {
+pub(super) fn long(entry: &AttnInfo) -> Vec<Case> {
     let lengths: Vec<_> = (0..64).map(|b: usize| b * 2_654_435_761 % 1500 + b % 2).collect();
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)];
-    let batch = DecodeCase { told, heads: [128, 1], pages: Pages::Nhd(64), ..plain(entry, &lengths) };
-    let one = DecodeCase { queries: 2, heads: [16, 1], ..plain(entry, &[12_345, 5, 1000, 0, 64]) };
-    let chunks = DecodeCase { splits: Splits::Chunk(256), counters: false, ..batch.clone() };
+    let batch = Case { told, heads: [128, 1], pages: Pages::Nhd(64), ..plain(entry, &lengths) };
+    let one = Case { queries: 2, heads: [16, 1], ..plain(entry, &[12_345, 5, 1000, 0, 64]) };
+    let chunks = Case { splits: Splits::Chunk(256), counters: false, ..batch.clone() };
     vec![batch, one, chunks]
 }

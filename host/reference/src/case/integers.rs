@@ -1,0 +1,73 @@
+//! The integers that describe a case's sequences in device memory.
+use super::Case;
+use crate::inputs::Random;
+use crate::shared::Shared;
+use crate::told::Told;
+
+impl Case {
+    /// Returns the number of first pages that sequence `b` shares with sequence `b - 1`, if groups share
+    /// prefixes.
+    pub(crate) fn shared_with_previous(&self, b: usize) -> usize {
+        let shared = self.shared.as_ref();
+        let is_later = |shared: &&Shared| shared.group(b).is_some_and(|(_, i)| i > 0);
+        shared.filter(is_later).map_or(0, |shared| shared.pages(b))
+    }
+
+    /// Returns the number of keys of the prefix of sequence `b`.
+    pub(crate) fn prefix(&self, b: usize) -> usize {
+        self.shared.as_ref().map_or(0, |shared| shared.pages(b)) * self.paging().0
+    }
+
+    /// Returns the least number of keys of sequence `b` with which every query sees the whole prefix. Under a
+    /// causal mask, these are the prefix and a key for all but one of the queries.
+    pub(crate) fn least(&self, b: usize) -> usize {
+        let behind = if self.mask.sides().1 == Some(0) { self.queries - 1 } else { 0 };
+        match self.prefix(b) {
+            0 => 0,
+            prefix => prefix + behind,
+        }
+    }
+
+    /// Returns the keys of each sequence behind its prefix, if the device holds these lengths.
+    pub(crate) fn rest(&self, lengths: &[i32]) -> Vec<i32> {
+        let rest = |(b, length): (usize, &i32)| length.wrapping_sub(self.prefix(b) as i32);
+        lengths.iter().enumerate().map(rest).collect()
+    }
+
+    /// Returns the keys of each sequence, as device memory holds them.
+    pub(crate) fn lengths(&self, told: Told) -> Vec<i32> {
+        let filled = self.filled.iter().map(|keys| *keys as i32);
+        let most = self.max_k as i32;
+        match told {
+            Told::Filled => filled.collect(),
+            Told::Fewer(seed) => {
+                let mut random = Random::new(seed);
+                let fewer = |keys: i32| match random.bits() % 4 {
+                    0 => [0, 1, keys, keys - 1][(random.bits() % 4) as usize].clamp(0, keys),
+                    _ => (random.bits() % (keys as u64 + 1)) as i32,
+                };
+                filled.map(fewer).enumerate().map(|(b, keys)| keys.max(self.least(b) as i32)).collect()
+            }
+            Told::Garbage(seed) | Told::Lost(seed) => {
+                let mut random = Random::new(seed);
+                let garbage = |keys: i32| {
+                    let garbage = [keys, i32::MAX, -1, keys, i32::MIN, 0, most + 1, keys / 2, i32::MIN + 1];
+                    garbage[(random.bits() % 9) as usize]
+                };
+                filled.map(garbage).collect()
+            }
+        }
+    }
+
+    /// Returns `cu_seqlens_q`, as device memory holds it.
+    pub(crate) fn told_starts(&self, told: Told) -> Vec<i32> {
+        let starts = self.starts().into_iter().map(|start| start as i32);
+        let Told::Lost(seed) = told else { return starts.collect() };
+        let (mut random, rows) = (Random::new(!seed), self.q_shape()[1] as i32);
+        let lost = |start: i32| {
+            let lost = [start, i32::MAX, -1, i32::MIN, 0, rows, rows + 1, rows - 1, start + 1];
+            lost[(random.bits() % 9) as usize]
+        };
+        starts.map(lost).collect()
+    }
+}

@@ -1,0 +1,213 @@
+//! Random problems of attention on varlen tensors and on KV caches.
+use super::{Drawn, Limits, below, one_in, pick};
+use crate::case::{Case, Pages};
+use crate::inputs::Random;
+use crate::place::Layout;
+use crate::shared::Shared;
+use crate::subject::Task;
+use crate::told::Told;
+use ferroflash::DType;
+use ferroflash::request::{Alignment, Mask, Splits};
+
+pub(super) fn dtype(random: &mut Random) -> DType {
+    pick(random, &[DType::F16, DType::Bf16])
+}
+
+/// Returns a random multiple of 8. Small and large multiples are equally frequent.
+pub(super) fn head_dim(random: &mut Random) -> usize {
+    let most = pick(random, &[8, 16, 32]);
+    8 * (1 + below(random, most))
+}
+
+fn mask(random: &mut Random, limits: Limits) -> Mask {
+    let side = |random: &mut Random| (!one_in(random, 4)).then(|| below(random, limits.seqlen) as u32);
+    match below(random, 4) {
+        0 => Mask::Full,
+        1 | 2 => Mask::Causal,
+        _ => Mask::Window { left: side(random), right: side(random) },
+    }
+}
+
+/// Returns random lengths: short and long lengths, and some lengths of 0.
+pub(super) fn lengths(random: &mut Random, count: usize, most: usize) -> Vec<usize> {
+    let length = |random: &mut Random| match below(random, 4) {
+        0 => pick(random, &[0, 1, 15, 16, 17, 63, 64, 65, 127, 128]).min(most),
+        1 => below(random, 10),
+        _ => below(random, most + 1),
+    };
+    (0..count).map(|_| length(random)).collect()
+}
+
+/// Returns the largest number of queries per sequence that `limits` permit on these keys.
+pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> usize {
+    (limits.products / elements / (1 + keys.iter().sum::<usize>())).clamp(1, limits.seqlen)
+}
+
+/// Returns the integers of one plan's launches. Overlapping sequences occur only if `limits` permit them,
+/// because the simulator reports them as races.
+pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
+    let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
+    if packed && limits.overlaps {
+        told.push(Told::Lost(random.bits()));
+    }
+    told.push(Told::Filled);
+    told
+}
+
+pub(super) fn packed(random: &mut Random, limits: Limits) -> Drawn {
+    let group = 1 + below(random, limits.heads);
+    let heads_k = 1 + below(random, limits.heads / group);
+    let count = 1 + below(random, limits.sequences);
+    let (keys, head_dim) = (lengths(random, count, limits.seqlen), head_dim(random));
+    let queries = lengths(random, count, most_queries(limits, &keys, heads_k * group * head_dim));
+    let spare = if one_in(random, 2) { 0 } else { below(random, 20) };
+    let case =
+        Case::new([]).varlen(queries.iter().zip(&keys).map(|(queries, keys)| [*queries, *keys, spare]));
+    // There is at least one row per sequence, and there are some unused rows.
+    let mut unused = [(); 2].map(|()| 1 + below(random, 9));
+    // If there is one row per sequence and each sequence has one query, kernels need not read `cu_seqlens_q`.
+    // Row `b` of Q must then be the query of sequence `b`, so the offsets must be valid.
+    unused[0] += usize::from(queries.iter().sum::<usize>() + unused[0] == count);
+    let case = Case {
+        dtype: dtype(random),
+        spare: unused,
+        heads: [heads_k * group, heads_k],
+        head_dim,
+        mask: mask(random, limits),
+        alignment: pick(random, &[Alignment::BottomRight, Alignment::TopLeft]),
+        softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
+        alibi: one_in(random, 6),
+        pages: Pages::Tensors(pick(random, &[Layout::Bshd, Layout::Bhsd])),
+        seed: random.bits(),
+        told: told(random, limits, true),
+        ..case
+    };
+    let text = format!("{} {}, {:?}", case.problem(), case.pages, case.sequences().unwrap_or_default());
+    (Task::Attention(case), text)
+}
+
+pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn {
+    let (own, batch) = (dtype(random), 1 + below(random, limits.sequences));
+    let mut filled = lengths(random, batch, if many { limits.seqlen } else { 2 * limits.seqlen });
+    if one_in(random, 20) {
+        filled.fill(0);
+    }
+    let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
+    let (heads_k, head_dim) = (1 + below(random, 3), head_dim(random));
+    let group = 1 + below(random, 8);
+    // Every decode kernel accepts at least eight rows.
+    let most = most_queries(limits, &filled, heads_k * group * head_dim);
+    let queries = if many { 1 + below(random, most) } else { 1 + below(random, 8 / group) };
+    let eight = !many && one_in(random, 3);
+    let cache = if eight { pick(random, &[DType::E4m3, DType::Int8]) } else { own };
+    let pages = match below(random, 5) {
+        0 => Pages::Dense,
+        1 => Pages::Rows,
+        2 => Pages::Nhd(pick(random, &[1, 5, 16, 32, 64, 100])),
+        3 => Pages::Hnd(pick(random, &[1, 3, 7, 16, 48])),
+        _ => Pages::Interleaved(pick(random, &[2, 16, 64])),
+    };
+    let chunk = Splits::Chunk(128 * (1 + below(random, 3) as u32));
+    let exactly = Splits::Exactly(1 + below(random, 9) as u32);
+    let splits = if many { [Splits::Auto, chunk] } else { [pick(random, &[Splits::Auto, exactly]), chunk] };
+    let mut case = Case {
+        dtype: own,
+        cache,
+        max_k,
+        queries,
+        heads: [heads_k * group, heads_k],
+        head_dim: if eight { head_dim.next_multiple_of(16) } else { head_dim },
+        pages,
+        mask: mask(random, limits),
+        softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
+        alibi: many && head_dim <= 256 && one_in(random, 6),
+        sinks: !many && one_in(random, 3),
+        splits: pick(random, &splits),
+        counters: one_in(random, 2),
+        ..Case::new(filled)
+    }
+    .seeded(random.bits());
+    if many && one_in(random, 2) {
+        case = case.packed(lengths(random, batch, most));
+    }
+    case.told = told(random, limits, case.packed.is_some());
+    let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.packed);
+    (Task::Attention(case), text)
+}
+
+/// Draws a decode problem of up to four queries, or of up to 16 rows for a simulator.
+pub(super) fn latent(random: &mut Random, limits: Limits) -> Drawn {
+    let (own, batch) = (dtype(random), 1 + below(random, limits.sequences));
+    let filled = lengths(random, batch, limits.seqlen);
+    let max_k = filled.iter().max().copied().unwrap_or(0).max(1) + below(random, 40);
+    // Half of the problems have DeepSeek's numbers of columns. The other half have random numbers of columns.
+    let columns = if one_in(random, 2) { 512 } else { 8 * (1 + below(random, 64)) };
+    let head_dim = if columns == 512 { 576 } else { columns + 8 * (1 + below(random, 8)) };
+    let [heads_k, queries] = [1 + below(random, 2), 1 + below(random, 4)];
+    let most = most_queries(limits, &filled, heads_k * queries * head_dim);
+    let group = 1 + below(random, most.min(if limits.overlaps { 128 } else { 16 / queries }));
+    let splits = [
+        Splits::Auto,
+        Splits::Exactly(1 + below(random, 5) as u32),
+        Splits::Chunk(128 * (1 + below(random, 2) as u32)),
+    ];
+    let case = Case {
+        dtype: own,
+        cache: own,
+        max_k,
+        queries,
+        heads: [heads_k * group, heads_k],
+        head_dim,
+        head_dim_v: Some(columns),
+        latent: true,
+        pages: pick(random, &[Pages::Dense, Pages::Rows, Pages::Nhd(1), Pages::Nhd(7), Pages::Nhd(64)]),
+        mask: pick(random, &[Mask::Full, Mask::Causal, Mask::Window { left: None, right: Some(2) }]),
+        scale: Some(0.02 + below(random, 32) as f32 / 128.0),
+        sinks: one_in(random, 3),
+        splits: pick(random, &splits),
+        counters: one_in(random, 2),
+        told: told(random, limits, false),
+        ..Case::new(filled)
+    }
+    .seeded(random.bits());
+    let text = format!("{case}, keys {:?}", case.filled);
+    (Task::Attention(case), text)
+}
+
+/// Draws groups that the host or the device knows. The launch makes two passes.
+pub(super) fn prefix(random: &mut Random, limits: Limits) -> Drawn {
+    let (own, eight, varlen) = (dtype(random), one_in(random, 3), one_in(random, 2));
+    let page = pick(random, &[1, 5, 16, 24]);
+    let group = |random: &mut Random| [1 + below(random, 6), below(random, 5) + usize::from(!varlen)];
+    let first = group(random);
+    let groups = (0..1 + below(random, 3)).map(|_| if varlen { group(random) } else { first });
+    let groups: Vec<_> = groups.collect();
+    let (queries, heads_k) = (1 + below(random, 4), 1 + below(random, 2));
+    let heads = heads_k * (1 + below(random, 8));
+    // Under a causal mask, a sequence has at least the keys of all but one of its queries behind its prefix.
+    let rest = |random: &mut Random| queries - 1 + below(random, 1 + limits.seqlen / 4);
+    let filled: Vec<_> = groups
+        .iter()
+        .flat_map(|[count, pages]| (0..*count).map(|_| pages * page + rest(random)).collect::<Vec<_>>())
+        .collect();
+    let head_dim = pick(random, &[16, 48, 64, 80, 128]);
+    let case = Case {
+        dtype: own,
+        cache: if eight { DType::E4m3 } else { own },
+        max_k: filled.iter().max().copied().unwrap_or(1) + page,
+        queries,
+        heads: [heads, heads_k],
+        head_dim,
+        pages: pick(random, &[Pages::Nhd(page), Pages::Hnd(page), Pages::Interleaved(page)]),
+        mask: pick(random, &[Mask::Full, Mask::Causal]),
+        softcap: one_in(random, 6).then(|| 1.0 + below(random, 50) as f32),
+        sinks: one_in(random, 3),
+        counters: one_in(random, 2),
+        shared: Some(Shared { groups, varlen, always: true }),
+        told: told(random, limits, false),
+        ..Case::new(filled)
+    }
+    .seeded(random.bits());
+    let text = format!("{case}, keys {:?}, {:?}", case.filled, case.shared);
+    (Task::Attention(case), text)
+}

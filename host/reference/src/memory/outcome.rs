@@ -1,0 +1,153 @@
+//! The outputs of a launch.
+use super::Memory;
+use crate::bounds::Bounds;
+use crate::place::Place;
+use crate::tensor::HostTensor;
+use crate::tolerance::{Reference, Verdict};
+use crate::work::{GUARD, Judgement, POISON, Written};
+use ferroflash::DType;
+use std::ops::Range;
+
+/// Number of elements of the guards before and behind O, and before and behind LSE.
+const GUARDS: [usize; 2] = [GUARD / 2, GUARD / 4];
+
+/// Batches, and rows of these batches.
+pub(super) type Part = [Range<usize>; 2];
+
+/// Outputs of a launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The kernel that ran.
+    pub entry: &'static str,
+    /// The planner's reason for this kernel.
+    pub reason: &'static str,
+    /// O with its guard elements.
+    o: Vec<u16>,
+    /// O's place between the guards.
+    place: Place,
+    /// Number of rows of O that the kernel writes. The rows that the kernel writes come before all other
+    /// rows.
+    rows: usize,
+    /// LSE with its guard elements, as bits.
+    lse: Vec<u32>,
+    /// Whether the launch writes LSE.
+    wants_lse: bool,
+    counters: Vec<u32>,
+    /// The rows of each sequence of a cache.
+    sequences: Vec<Part>,
+}
+
+impl Outcome {
+    /// Splits the outputs of a launch of `memory` that writes this number of rows.
+    pub(super) fn new(memory: &Memory, written: &Written, rows: usize, wants_lse: bool) -> Self {
+        let batch = memory.cache.as_ref().map_or(0, |cache| cache.case.batch());
+        Outcome {
+            entry: written.entry,
+            reason: written.reason,
+            o: numbers!(u16, written.outputs[0]),
+            place: memory.o,
+            rows,
+            lse: numbers!(u32, written.outputs[1]),
+            wants_lse,
+            counters: numbers!(u32, written.counters),
+            sequences: (0..batch).map(|b| memory.part(b)).collect(),
+        }
+    }
+
+    /// Returns O as it lies in memory.
+    pub fn o(&self) -> &[u16] {
+        &self.o[GUARDS[0]..self.o.len() - GUARDS[0]]
+    }
+
+    /// Returns LSE, `[batch, heads, seqlen]`.
+    pub fn lse(&self) -> Vec<f32> {
+        self.inner_lse().iter().map(|bits| f32::from_bits(*bits)).collect()
+    }
+
+    fn inner_lse(&self) -> &[u32] {
+        &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
+    }
+
+    /// Returns the counters after the launch. All must be 0.
+    pub fn counters(&self) -> &[u32] {
+        &self.counters
+    }
+
+    /// Returns the bits of O and LSE of sequence `b` of a cache: `[queries][heads][head_dim]` and
+    /// `[heads][queries]`.
+    pub fn bits(&self, b: usize) -> (Vec<u16>, Vec<u32>) {
+        let [batches, rows] = self.sequences[b].clone();
+        let [_, all, heads, columns] = self.place.shape;
+        let first = (batches.start * all + rows.start) * heads;
+        let row = |index| &self.o()[self.place.row(index)..][..columns];
+        let o = (first..first + rows.len() * heads).flat_map(row).copied().collect();
+        (o, self.lse_of([batches, rows]))
+    }
+
+    /// Returns the bits of the LSE of a part.
+    fn lse_of(&self, [batches, rows]: Part) -> Vec<u32> {
+        let [_, all, heads, _] = self.place.shape;
+        let of_heads = self.inner_lse().chunks(all).skip(batches.start * heads).take(batches.len() * heads);
+        of_heads.flat_map(|head| &head[rows.clone()]).copied().collect()
+    }
+
+    /// Returns the number of elements that were written outside O and LSE: in guards, between rows, and in
+    /// rows of no sequence.
+    pub fn strays(&self) -> usize {
+        let mut own = vec![false; self.o.len()];
+        let [batches, all, heads, head_dim] = self.place.shape;
+        for index in (0..batches * all * heads).filter(|index| index / heads % all < self.rows) {
+            own[GUARDS[0] + self.place.row(index)..][..head_dim].fill(true);
+        }
+        let poison = u16::from_ne_bytes([POISON; 2]);
+        let o = self.o.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count();
+        let is_own = |at: usize| {
+            let inside = (GUARDS[1]..self.lse.len() - GUARDS[1]).contains(&at);
+            self.wants_lse && inside && (at - GUARDS[1]) % all < self.rows
+        };
+        let poison = u32::from_ne_bytes([POISON; 4]);
+        o + self.lse.iter().enumerate().filter(|(at, x)| !is_own(*at) && **x != poison).count()
+    }
+
+    /// Judges writes outside of O and LSE, and the counters.
+    pub(super) fn outside(&self) -> Judgement {
+        let left = self.counters.iter().any(|count| *count != 0);
+        let failures = left.then(|| format!("counters are left at {:?}", self.counters));
+        let counters = Judgement { failures: failures.into_iter().collect(), ..Judgement::default() };
+        Judgement::outside(self.strays()).and(counters)
+    }
+
+    /// Judges the outputs by [`Reference::judge`], and counts writes outside of O and LSE. Returns `None` if
+    /// the shapes differ.
+    pub fn judge(&self, reference: &Reference, dtype: DType) -> Option<Verdict> {
+        self.judged(dtype, |o, lse| reference.judge(o, lse))
+    }
+
+    /// Judges the outputs by [`Bounds::judge`], and counts writes outside O and LSE.
+    pub fn judge_within(&self, bounds: &Bounds, dtype: DType) -> Option<Verdict> {
+        self.judged(dtype, |o, lse| bounds.judge(o, lse))
+    }
+
+    fn judged(
+        &self,
+        dtype: DType,
+        judge: impl FnOnce(&HostTensor, Option<&[f32]>) -> Option<Verdict>,
+    ) -> Option<Verdict> {
+        let verdict = self.judge_part([0..self.place.shape[0], 0..self.rows], dtype, judge)?;
+        Some(Verdict { strays: self.strays(), ..verdict })
+    }
+
+    /// Judges a part of the rows. `None` if the shapes differ.
+    pub(super) fn judge_part(
+        &self,
+        part: Part,
+        dtype: DType,
+        judge: impl FnOnce(&HostTensor, Option<&[f32]>) -> Option<Verdict>,
+    ) -> Option<Verdict> {
+        let Place { shape, strides, .. } = self.place;
+        let o = HostTensor::new(self.o(), 0, dtype, shape, strides).ok()?;
+        let [batches, rows] = part.clone();
+        let lse: Vec<_> = self.lse_of(part).into_iter().map(f32::from_bits).collect();
+        judge(&o.batches(batches).rows(rows), self.wants_lse.then_some(&lse))
+    }
+}
