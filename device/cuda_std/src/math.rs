@@ -192,6 +192,16 @@ pub fn opaque_b64(x: u64) -> u64 {
     x
 }
 
+/// [`opaque_b64`], but the compiler may move the call, or omit a call with the same value.
+#[inline(always)]
+#[gpu_only]
+pub fn unknown_b64(x: u64) -> u64 {
+    let mut x = x;
+    // SAFETY: the assembly is only a comment.
+    unsafe { asm!("// {}", inout(reg64) x, options(pure, nomem, nostack)) }
+    x
+}
+
 /// `cvt.rn.f16x2.e4m3x2`, twice: converts four e4m3 to four f16, the low pair first. The conversion is exact.
 /// The instruction needs sm_89.
 #[inline(always)]

@@ -2,8 +2,7 @@
 //!
 //! In `m64nNk16`, warp `w` of the four holds the 16 rows from row `16 w` on of the accumulator. The
 //! accumulator consists of base tiles of 16 columns, each of which has the layout of `mma` ([`crate::mma`]).
-//! An A operand in registers has this layout too. A descriptor ([`descriptor`]) selects an operand in shared
-//! memory.
+//! An A operand in registers has this layout too. A [`Descriptor`] selects an operand in shared memory.
 //!
 //! A product runs while its warps continue. Until [`wait_group`], no thread may touch the product's
 //! accumulator, the registers of its A operand, or its tiles. Accumulators are both input and output of the
@@ -14,6 +13,7 @@
 #[cfg(target_arch = "nvptx64")]
 use crate::convergent_asm;
 use crate::gpu_only;
+use crate::math::{opaque_b64, unknown_b64};
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
@@ -34,16 +34,76 @@ pub enum Swizzle {
     Bytes128,
 }
 
-/// A matrix descriptor of a tile at `address`. The tile consists of swizzled panels that are `panel` bytes
-/// apart. Their rows have 64 or 128 bytes, in groups of 8 rows. The next k-step lies 32 bytes further in the
-/// panel if k runs along rows, and 16 rows further if k runs along columns.
-#[inline(always)]
-pub const fn descriptor(address: u32, panel: u32, swizzle: Swizzle) -> u64 {
-    let (mode, row) = match swizzle {
-        Swizzle::Bytes64 => (2, 64),
-        Swizzle::Bytes128 => (1, 128),
-    };
-    mode << 62 | (8 * row / 16) << 32 | ((panel / 16) as u64) << 16 | ((address & 0x3_ffff) >> 4) as u64
+/// A matrix descriptor, which selects an operand in shared memory. `descriptor + n` selects the operand that
+/// lies `n` units of 16 bytes further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor(pub u64);
+
+impl Descriptor {
+    /// The descriptor of a tile at `address`. The tile consists of swizzled panels that are `panel` bytes
+    /// apart. Their rows have 64 or 128 bytes, in groups of 8 rows. The next k-step lies 32 bytes further in
+    /// the panel if k runs along rows, and 16 rows further if k runs along columns.
+    #[inline(always)]
+    pub const fn new(address: u32, panel: u32, swizzle: Swizzle) -> Self {
+        let (mode, row) = match swizzle {
+            Swizzle::Bytes64 => (2, 64),
+            Swizzle::Bytes128 => (1, 128),
+        };
+        let address = ((address & 0x3_ffff) >> 4) as u64;
+        Self(mode << 62 | (8 * row / 16) << 32 | ((panel / 16) as u64) << 16 | address)
+    }
+
+    /// The address of the tile.
+    #[inline(always)]
+    pub const fn address(self) -> u32 {
+        ((self.0 & 0x3fff) as u32) << 4
+    }
+
+    /// The same descriptor. The compiler computes nothing that depends on the result before this call.
+    #[inline(always)]
+    pub fn opaque(self) -> Self {
+        Self(opaque_b64(self.0))
+    }
+
+    /// The first operand of a product.
+    #[inline(always)]
+    pub fn operand(self) -> Operand {
+        Operand(unknown_b64(self.0))
+    }
+}
+
+impl core::ops::Add<u64> for Descriptor {
+    type Output = Self;
+    #[inline(always)]
+    fn add(self, units: u64) -> Self {
+        Self(self.0 + units)
+    }
+}
+
+/// A [`Descriptor`] as an operand of a product. `operand + n` is the operand that lies `n` units of 16 bytes
+/// further.
+///
+/// LLVM does not know the upper half, which is the layout of the tile. If it knew the half, it would add the
+/// half and the distance of a k-step as one constant of 64 bits. ptxas of CUDA 12.8 to 13.0 has lost the
+/// upper halves of such sums without a message. The sums of this type have a small constant, and keep the
+/// half.
+#[derive(Clone, Copy)]
+pub struct Operand(u64);
+
+impl Operand {
+    /// The same operand. The compiler computes no operand that depends on the result before this call.
+    #[inline(always)]
+    pub fn opaque(self) -> Self {
+        Self(opaque_b64(self.0))
+    }
+}
+
+impl core::ops::Add<u64> for Operand {
+    type Output = Self;
+    #[inline(always)]
+    fn add(self, units: u64) -> Self {
+        Self(self.0 + units)
+    }
 }
 
 /// `wgmma.fence.sync.aligned`: makes earlier writes to registers visible to later products. The fence is
@@ -123,12 +183,12 @@ macro_rules! products {
         ///   thread touches `d` before a wait for the group of this product.
         #[inline(always)]
         #[gpu_only]
-        pub unsafe fn $abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
+        pub unsafe fn $abt<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand, accumulate: bool) {
             // SAFETY: the caller keeps the preconditions.
             unsafe {
                 match accumulate {
-                    false => widths!(N, |w| w::$element::set(flat(d), a, b)),
-                    true => widths!(N, |w| w::$element::add(flat(d), a, b)),
+                    false => widths!(N, |w| w::$element::set(flat(d), a.0, b.0)),
+                    true => widths!(N, |w| w::$element::add(flat(d), a.0, b.0)),
                 }
             }
         }
@@ -142,9 +202,9 @@ macro_rules! products {
         ///   ([`hold`]).
         #[inline(always)]
         #[gpu_only]
-        pub unsafe fn $ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+        pub unsafe fn $ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: Operand) {
             // SAFETY: the caller keeps the preconditions.
-            unsafe { widths!(N, |w| w::$element::add_from_registers(flat(d), a, b)) }
+            unsafe { widths!(N, |w| w::$element::add_from_registers(flat(d), a, b.0)) }
         }
 
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
@@ -155,9 +215,9 @@ macro_rules! products {
         /// - The preconditions of the first function hold.
         #[inline(always)]
         #[gpu_only]
-        pub unsafe fn $ab_shared<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+        pub unsafe fn $ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand) {
             // SAFETY: the caller keeps the preconditions.
-            unsafe { widths!(N, |w| w::$element::add_columns(flat(d), a, b)) }
+            unsafe { widths!(N, |w| w::$element::add_columns(flat(d), a.0, b.0)) }
         }
     )*};
 }

@@ -9,7 +9,7 @@ use crate::pipeline::{Consumer, StageGuard};
 use crate::shared::{SharedTile, SharedTiles};
 use crate::tma::{Tma, TmaTransport};
 use core::hint::cold_path;
-use cuda_std::math::opaque_b64;
+use cuda_std::wgmma::Operand;
 use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
@@ -36,8 +36,7 @@ pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
 
 /// Number of k-steps of `a` whose descriptors may stay in uniform registers from product to product.
 /// Descriptors of other k-steps are computed for each product. A GPU has 63 uniform registers, and the
-/// stages' descriptors use some of them. With more than 8 k-steps, no register is left: at twelve k-steps,
-/// ptxas 13.0 lost the upper half of one descriptor.
+/// stages' descriptors use some of them. With more than 8 k-steps, no register is left.
 const fn hoisted(k_steps: usize) -> usize {
     if k_steps > 8 { 0 } else { 4 }
 }
@@ -102,8 +101,8 @@ unsafe impl<
     #[inline(always)]
     unsafe fn issue(&mut self, group: u32) {
         const { assert!(wgmma::has_width(N), "there is no product of this width") }
-        let (a, b) = (self.1.tile(group), self.2.descriptor());
-        let anew = opaque_b64(a);
+        let (a, b) = (self.1.tile(group).operand(), self.2.descriptor().operand());
+        let anew = a.opaque();
         // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
         // tile `b` has landed.
         unsafe {
@@ -150,7 +149,7 @@ unsafe impl<
     #[inline(always)]
     unsafe fn issue(&mut self, _: u32) {
         // SAFETY: the caller keeps the preconditions; the stage has landed.
-        unsafe { issue_ab(self.0, self.1, self.2.descriptor()) }
+        unsafe { issue_ab(self.0, self.1, self.2.descriptor().operand()) }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
@@ -167,7 +166,7 @@ unsafe impl<
     }
 }
 
-/// Starts `acc += a b`, where the tile at descriptor `b` is in shared memory.
+/// Starts `acc += a b`, where the tile of `b` is in shared memory.
 ///
 /// # Safety
 /// - The warpgroup is converged. The tile may be read, and nobody writes it before [`settle_ab`].
@@ -176,7 +175,7 @@ unsafe impl<
 unsafe fn issue_ab<E: WarpgroupCore, const N: usize, const K: usize>(
     acc: &mut Acc<1, N>,
     a: &AFrag<E, 1, K>,
-    b: u64,
+    b: Operand,
 ) {
     const { assert!(wgmma::has_width(N), "there is no product of this width") }
     // SAFETY: the caller keeps the preconditions.

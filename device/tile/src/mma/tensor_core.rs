@@ -5,7 +5,7 @@ use crate::shared::SharedTile;
 use crate::tma::Fills;
 use contract::{Bf16, F16};
 use cuda_std::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
-use cuda_std::wgmma::{self, Accumulator};
+use cuda_std::wgmma::{self, Accumulator, Operand};
 
 impl<const M: usize, const N: usize> Acc<M, N> {
     /// Computes `self += a b^T`; `b` is `N x K` in shared memory. `meanwhile` runs between the steps.
@@ -61,34 +61,34 @@ pub trait WarpgroupCore: Mma + Fills<Self> {
     ///
     /// # Safety
     /// - The preconditions of the products in `cuda_std::wgmma` hold.
-    unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool);
+    unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand, accumulate: bool);
     /// Issues one k-step of `d += a b`.
     ///
     /// # Safety
     /// - The preconditions of the products in `cuda_std::wgmma` hold.
-    unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64);
+    unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: Operand);
     /// Issues one k-step of `d += a b`, with `a` in shared memory.
     ///
     /// # Safety
     /// - The preconditions of the products in `cuda_std::wgmma` hold.
-    unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64);
+    unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand);
 }
 
 macro_rules! warpgroup_core {
     ($($element:ident: $abt:ident $ab:ident $ab_shared:ident;)*) => {$(
         impl WarpgroupCore for $element {
             #[inline(always)]
-            unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64, accumulate: bool) {
+            unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand, accumulate: bool) {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$abt(d, a, b, accumulate) }
             }
             #[inline(always)]
-            unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+            unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: Operand) {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$ab(d, a, b) }
             }
             #[inline(always)]
-            unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+            unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand) {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$ab_shared(d, a, b) }
             }

@@ -8,6 +8,7 @@ use crate::tma::{MapKind, Tma, TmaTile};
 use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::math::opaque;
+use cuda_std::wgmma::Descriptor;
 use cuda_std::{mbarrier, tma};
 
 /// `S` stages that TMA fills through tensor maps of kind `M`, with one mbarrier per stage. One warpgroup
@@ -67,8 +68,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
     #[inline(always)]
     pub fn keep(&self, n: u32) -> Kept<T> {
         // A loop that takes every second value always takes the same stage. If LLVM knew this, it would keep
-        // addresses in registers, and add descriptors' k-steps before the loop; ptxas 13.0 has lost upper
-        // halves of such sums.
+        // addresses and the descriptors of all k-steps in registers.
         let n = opaque(n);
         let (stage, parity) = (n % S as u32, n / S as u32 % 2);
         let descriptor = T::descriptor(self.base) + stage as u64 * const { (T::BYTES / 16) as u64 };
@@ -81,7 +81,13 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
     /// Every warpgroup must have read value `n - S`: this one before the call, the others before they passed
     /// the turn to this one.
     #[inline(always)]
-    pub fn fill<const W: usize>(&self, n: u32, from: &T::Tensor<M>, at: M::At, group: &mut Warpgroup<W>) {
+    pub fn fill<const W: usize>(
+        &self,
+        n: u32,
+        from: &T::Tensor<M>,
+        at: M::At,
+        group: &mut Warpgroup<W>,
+    ) {
         const { assert!(M::PRODUCERS <= 32, "a warp has 32 lanes") }
         let (stage, lane) = (opaque(n) % S as u32, group.warp.lane);
         let full = self.full(stage);
@@ -106,7 +112,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
 /// A stage that a warp has taken before the stage is full. Each product that reads the stage waits for it.
 #[derive(Clone, Copy)]
 pub struct Kept<T> {
-    descriptor: u64,
+    descriptor: Descriptor,
     full: u32,
     parity: u32,
     tile: PhantomData<T>,
@@ -122,7 +128,7 @@ impl<T> Kept<T> {
 
     /// The descriptor of the stage.
     #[inline(always)]
-    pub(crate) fn descriptor(&self) -> u64 {
+    pub(crate) fn descriptor(&self) -> Descriptor {
         self.descriptor
     }
 }
@@ -146,7 +152,7 @@ pub struct Published<T> {
 impl<T: TmaTile> Published<T> {
     /// The descriptor of the tile.
     #[inline(always)]
-    pub(crate) fn descriptor(&self) -> u64 {
+    pub(crate) fn descriptor(&self) -> Descriptor {
         T::descriptor(self.base)
     }
 }

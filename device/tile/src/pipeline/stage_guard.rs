@@ -14,14 +14,14 @@ use crate::shared::{SharedLayout, SharedTile, SharedTiles};
 use crate::tma::{BroadcastTma, MapKind, TileInfo, Tma, TmaTile, TmaTransport};
 use contract::Element;
 use core::marker::PhantomData;
-use cuda_std::math::opaque_b64;
 use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
+use cuda_std::wgmma::Descriptor;
 use cuda_std::{mbarrier, thread};
 
 /// A stage that several products read. Dropping the guard releases the stage. A guard that is passed to
 /// `mem::forget` never releases its stage, and the producer then waits forever.
 pub struct StageGuard<'c, T> {
-    descriptor: u64,
+    descriptor: Descriptor,
     empty: u32,
     warp: Warp,
     consumer: PhantomData<&'c T>,
@@ -32,14 +32,14 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize>
 {
     /// The descriptor of a tile of the stage.
     #[inline(always)]
-    pub(crate) fn tile(&self, index: u32) -> u64 {
+    pub(crate) fn tile(&self, index: u32) -> Descriptor {
         self.descriptor + index as u64 * SharedTile::<E, R, C>::bytes(SharedTile::<E, R, C>::BYTES as u32)
     }
 
     /// The shared address of a tile of the stage.
     #[inline(always)]
     pub(crate) fn address(&self, index: u32) -> u32 {
-        ((self.tile(index) & 0x3fff) as u32) << 4
+        self.tile(index).address()
     }
 }
 
@@ -174,9 +174,9 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
     #[inline(always)]
     pub fn wait(&mut self) -> StageGuard<'_, T> {
         self.wait_full();
-        // If there is one stage, its descriptor is the same at every wait. LLVM would then add the k-steps
-        // before the loop, and ptxas 13.0 has lost upper halves of such sums.
-        let descriptor = if S == 1 { opaque_b64(self.descriptor()) } else { self.descriptor() };
+        // If there is one stage, its descriptor is the same at every wait. LLVM would then compute the
+        // descriptors of all k-steps before the loop, and keep them in registers.
+        let descriptor = if S == 1 { self.descriptor().opaque() } else { self.descriptor() };
         let empty = self.state.empty().address;
         self.state.advance();
         StageGuard { descriptor, empty, warp: self.warp, consumer: PhantomData }
@@ -191,7 +191,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
 
     /// The descriptor of the next stage's first tile.
     #[inline(always)]
-    pub(crate) fn descriptor(&self) -> u64 {
+    pub(crate) fn descriptor(&self) -> Descriptor {
         T::descriptor(self.state.base) + self.state.stage as u64 * (T::BYTES / 16) as u64
     }
 

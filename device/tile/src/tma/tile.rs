@@ -5,7 +5,7 @@ use crate::layout;
 use crate::shared::{SharedLayout, SharedTile, SharedTiles};
 use crate::tma::{MapKind, Panels, TmaTensor};
 use contract::Element;
-use cuda_std::wgmma::{self, Swizzle};
+use cuda_std::wgmma::{Descriptor, Swizzle};
 
 impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     /// Number of columns per panel.
@@ -61,7 +61,7 @@ pub trait TmaTile: SharedLayout + Sealed {
     /// - The producers own the stage, and the phase of `full` expects all bytes of the stage.
     unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32);
     /// The descriptor of the first tile of a pipeline at `base`.
-    fn descriptor(base: u32) -> u64;
+    fn descriptor(base: u32) -> Descriptor;
 }
 
 macro_rules! boxes {
@@ -85,8 +85,8 @@ macro_rules! boxes {
                 }
             }
             #[inline(always)]
-            fn descriptor(base: u32) -> u64 {
-                wgmma::descriptor(base, SharedTile::<E, R, C>::PANEL_BYTES, SharedTile::<E, R, C>::SWIZZLE)
+            fn descriptor(base: u32) -> Descriptor {
+                Descriptor::new(base, SharedTile::<E, R, C>::PANEL_BYTES, SharedTile::<E, R, C>::SWIZZLE)
             }
         }
     )*};
@@ -133,12 +133,12 @@ mod tests {
     #[test]
     fn a_descriptor_has_its_fields() {
         let address = 0x2_4400;
-        let wide = SharedTile::<F16, 8, 8>::descriptor(address);
+        let Descriptor(wide) = SharedTile::<F16, 8, 8>::descriptor(address);
         assert_eq!(
             (wide >> 62, wide >> 32 & 0x3fff, wide >> 16 & 0x3fff, wide & 0x3fff),
             (1, 64, 1024, 0x2440)
         );
-        let narrow = SharedTile::<F16, 8, 6>::descriptor(address);
+        let Descriptor(narrow) = SharedTile::<F16, 8, 6>::descriptor(address);
         assert_eq!((narrow >> 62, narrow >> 32 & 0x3fff, narrow >> 16 & 0x3fff), (2, 32, 512));
     }
 }

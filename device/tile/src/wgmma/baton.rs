@@ -100,13 +100,14 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
     #[inline(always)]
     unsafe fn issue(&mut self, _: u32) {
         const { assert!(wgmma::has_width(N), "there is no product of this width") }
-        let a = SharedTile::<E, 4, K>::descriptor(self.1.base);
+        let a = SharedTile::<E, 4, K>::descriptor(self.1.base).operand();
+        let b = self.0.1.descriptor().operand();
         // SAFETY: the caller keeps the preconditions. The operand was written and fenced, and its barrier has
         // passed; the stage has landed.
         unsafe {
             wgmma::fence();
             for k in 0..K {
-                let b = self.0.1.descriptor() + SharedTile::<E, K, N>::along_columns(k);
+                let b = b + SharedTile::<E, K, N>::along_columns(k);
                 E::ab_shared(&mut self.0.0.0[0], a + SharedTile::<E, 4, K>::along_rows(k), b);
             }
             wgmma::commit_group();
@@ -179,7 +180,14 @@ impl Warpgroup<2> {
     /// [`Warpgroup::overlap`], and make an operand and its values, which are passed. Returns the operand.
     #[expect(clippy::too_many_arguments, reason = "two products, and the three steps beside them")]
     #[inline(always)]
-    pub fn overlapped_turn<E: WarpgroupCore, A: Product<2>, State, R, const N: usize, const K: usize>(
+    pub fn overlapped_turn<
+        E: WarpgroupCore,
+        A: Product<2>,
+        State,
+        R,
+        const N: usize,
+        const K: usize,
+    >(
         &mut self,
         baton: &mut Baton<E, K>,
         mut first: A,

@@ -5,7 +5,6 @@ use crate::pipeline::{Kept, Published};
 use crate::shared::SharedTile;
 use crate::wgmma::sealed::Issue;
 use crate::wgmma::{issue_ab, settle_ab};
-use cuda_std::math::opaque_b64;
 use cuda_std::wgmma;
 
 /// The product `acc = a [l r]^T`. The rows of `l` and `r` are the first and the last columns of one tile,
@@ -37,7 +36,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const L: usize, co
     unsafe fn issue(&mut self, _: u32) {
         const { assert!(wgmma::has_width(N), "there is no product of this width") }
         const { assert!(L + R == K, "the two parts must have the columns of `a`") }
-        let a = opaque_b64(self.1.descriptor());
+        let a = self.1.descriptor().operand().opaque();
         let step = |k: usize| a + SharedTile::<E, 4, K>::along_rows(k);
         let acc = &mut self.0.0[0];
         // SAFETY: the caller keeps the preconditions. All three tiles may be read: `a` is published, and both
@@ -45,14 +44,14 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const L: usize, co
         unsafe {
             wgmma::fence();
             for k in 0..L {
-                let b = self.2.descriptor() + SharedTile::<E, N, L>::along_rows(k);
+                let b = self.2.descriptor().operand() + SharedTile::<E, N, L>::along_rows(k);
                 E::abt(acc, step(k), b, k > 0);
             }
             self.3.wait();
             // ptxas wants a fence in each basic block with products.
             wgmma::fence();
             for k in 0..R {
-                let b = self.3.descriptor() + SharedTile::<E, N, R>::along_rows(k);
+                let b = self.3.descriptor().operand() + SharedTile::<E, N, R>::along_rows(k);
                 E::abt(acc, step(L + k), b, L + k > 0);
             }
             wgmma::commit_group();
@@ -83,7 +82,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
     #[inline(always)]
     unsafe fn issue(&mut self, _: u32) {
         // SAFETY: the caller keeps the preconditions; the stage has landed.
-        unsafe { issue_ab(self.0, self.1, self.2.descriptor()) }
+        unsafe { issue_ab(self.0, self.1, self.2.descriptor().operand()) }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
