@@ -27,8 +27,10 @@ pub enum Rule {
     Serialised(String),
     /// ptxas has lost parts of `wgmma` descriptors, so the kernel multiplies wrong operands.
     LostDescriptors {
-        /// Number of uniform registers that are read but never written.
-        registers: u32,
+        /// Number of products whose descriptors are not proved.
+        products: u32,
+        /// Number of products in the kernel.
+        of: u32,
     },
     /// Wide global loads use the same registers one after the other, so their latencies add up.
     QueuedLoads {
@@ -69,10 +71,11 @@ impl fmt::Display for Breach {
                 write!(f, "an array lies in local memory (__local_depot): index it only by constants")
             }
             Rule::Serialised(message) => write!(f, "wgmma is serialised: {message}"),
-            Rule::LostDescriptors { registers } => write!(
+            Rule::LostDescriptors { products, of } => write!(
                 f,
-                "wgmma reads descriptors from {registers} uniform registers that nothing writes, because \
-                 ptxas has lost parts of descriptors: keep fewer descriptors alive at once"
+                "{products} of {of} wgmma products have a descriptor whose upper half is no layout on some \
+                 path, because ptxas has lost it: add only distances to descriptors, and keep fewer of them \
+                 alive at once"
             ),
             Rule::QueuedLoads { loads } => write!(
                 f,

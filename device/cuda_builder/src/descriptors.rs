@@ -1,153 +1,307 @@
-//! Finds `wgmma` descriptors of which ptxas has lost a part.
+//! Finds `wgmma` descriptors of which ptxas has lost the upper half.
+//!
+//! The upper half of a descriptor is a constant: the layout of an operand. This check follows constants from
+//! register to register, on all paths, to every product. A product whose upper halves are not proved to be a
+//! layout may read wrong operands.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// A set of uniform registers, one bit per register.
-type Set = u64;
-
-/// An instruction, reduced to the fields that this check needs.
-#[derive(Default)]
-struct Step {
-    writes: Set,
-    /// The uniform registers that the instruction reads as parts of descriptors.
-    reads: Set,
-    /// The index of the instruction to which the instruction branches.
-    to: Option<usize>,
-    /// Whether execution never continues with the next instruction.
-    leaves: bool,
-}
-
-/// Number of uniform registers that contain parts of descriptors and that consumer warps may read before any
-/// write. The code of consumer warps begins with the `setmaxnreg` that takes registers. A write under a
-/// predicate counts as a write, because the predicate may also decide the path. If ptxas uses a lost register
-/// for another value, the check does not detect the loss.
+/// Number of products that have an upper half of a descriptor which is not proved to be a layout.
 pub(crate) fn lost(text: &str) -> u32 {
-    let steps = steps(text);
-    // An unreachable instruction starts with all registers marked as written.
-    let mut before = vec![Set::MAX; steps.len()];
-    let mut ways: Vec<(usize, Set)> = vec![(0, 0)];
-    while let Some((at, written)) = ways.pop() {
-        let Some(step) = steps.get(at) else { continue };
-        let fewer = before[at] & written;
-        // The loop visits an instruction again, at most 64 times, if another path reaches it with fewer
-        // written registers.
-        if fewer == before[at] {
-            continue;
-        }
-        before[at] = fewer;
-        let after = fewer | step.writes;
-        ways.extend(step.to.map(|to| (to, after)));
-        if !step.leaves {
-            ways.push((at + 1, after));
-        }
-    }
-    let lost = steps.iter().zip(before).fold(0, |lost, (step, before)| lost | step.reads & !before);
-    lost.count_ones()
-}
-
-/// The instructions of consumer warps.
-fn steps(text: &str) -> Vec<Step> {
-    let (mut steps, mut labels, mut jumps) = (Vec::new(), HashMap::new(), Vec::new());
-    let computing =
-        text.find("USETMAXREG.TRY").map_or(0, |at| text[..at].rfind('\n').map_or(0, |end| end + 1));
-    for line in text[computing..].lines().map(str::trim) {
-        if let Some(label) = line.strip_suffix(':').filter(|label| label.starts_with(".L")) {
-            labels.insert(label, steps.len());
-        } else if let Some((_, code)) = line.strip_prefix("/*").and_then(|line| line.split_once("*/")) {
-            let code = code.split("/*").next().unwrap_or_default().trim().trim_end_matches(';').trim();
-            if code.is_empty() {
-                continue;
+    let code = Code::parse(text);
+    // The constants before each target of a branch. They only become fewer.
+    let mut before: HashMap<usize, Constants> = HashMap::new();
+    let mut products = BTreeMap::new();
+    let mut ways = vec![(0, Constants::default())];
+    while let Some((mut at, mut constants)) = ways.pop() {
+        while let Some(instruction) = code.instructions.get(at) {
+            if code.targets.contains(&at) {
+                let Some(fewer) = merge(&mut before, at, constants) else { break };
+                constants = fewer;
             }
-            if let Some((_, label)) = code.split_once("`(") {
-                jumps.push((steps.len(), label.trim_end_matches(')')));
+            if instruction.stem() == "HGMMA" {
+                // The last visit has the constants of all paths.
+                products.insert(at, instruction.is_proved(&constants));
             }
-            steps.push(step(code));
+            instruction.write(&mut constants);
+            ways.extend(code.jumps(at).map(|to| (to, constants.clone())));
+            if instruction.leaves() {
+                break;
+            }
+            at += 1;
         }
     }
-    for (at, label) in jumps {
-        steps[at].to = labels.get(label).copied();
+    u32::try_from(products.values().filter(|proved| !**proved).count()).unwrap_or(u32::MAX)
+}
+
+/// Removes the constants that another path to the branch target `at` does not have. Returns `None` if no
+/// constant is removed.
+fn merge(before: &mut HashMap<usize, Constants>, at: usize, constants: Constants) -> Option<Constants> {
+    let Some(known) = before.get_mut(&at) else {
+        before.insert(at, constants.clone());
+        return Some(constants);
+    };
+    let count = known.0.len();
+    known.0.retain(|place, value| constants.0.get(place) == Some(value));
+    (known.0.len() < count).then(|| known.clone())
+}
+
+/// Whether `upper` is the upper half of a descriptor: a swizzle, and the distance of groups of 8 rows.
+fn is_layout(upper: u32) -> bool {
+    matches!((upper >> 30, upper & 0x3fff_ffff), (1, 64) | (2, 32) | (3, 16))
+}
+
+/// A word that an instruction can write.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Place {
+    Uniform(u32),
+    Thread(u32),
+    /// A word of the stack, by its offset.
+    Stack(u32),
+}
+
+impl Place {
+    /// The place of a register, without the marks of an operand.
+    fn of(operand: &str) -> Option<Self> {
+        let name = operand.split('.').next().unwrap_or_default();
+        let uniform = name.strip_prefix("UR").map(|n| n.parse().map(Self::Uniform));
+        uniform.or_else(|| name.strip_prefix('R').map(|n| n.parse().map(Self::Thread)))?.ok()
     }
-    steps
-}
 
-fn step(code: &str) -> Step {
-    let guarded = code.starts_with('@');
-    let code = if guarded { code.split_once(' ').map_or("", |(_, code)| code).trim() } else { code };
-    let (opcode, operands) = code.split_once(' ').unwrap_or((code, ""));
-    let stem = opcode.split('.').next().unwrap_or_default();
-    // A branch with a uniform predicate has this predicate before its label.
-    let always = stem == "BRA" && operands.trim().starts_with("`(") || matches!(stem, "EXIT" | "RET");
-    let mut step = Step { leaves: always && !guarded, ..Step::default() };
-    let is_predicate =
-        |o: &&str| ["P", "UP"].iter().any(|p| o.strip_prefix(p).is_some_and(is_number_or_true));
-    let target = operands.split(',').map(str::trim).find(|operand| !is_predicate(operand));
-    if let Some(first) = target.and_then(|o| o.strip_prefix("UR")).and_then(|n| n.parse().ok()) {
-        let pair = opcode.contains(".64") || opcode.contains(".WIDE");
-        step.writes = registers(first, if pair { 2 } else { 1 });
+    /// The place of a spilled register: `[R1]` or `[R1+0x8]`.
+    fn of_spill(operand: &str) -> Option<Self> {
+        let offset = operand.strip_prefix("[R1")?.strip_suffix(']')?;
+        Some(Self::Stack(if offset.is_empty() { 0 } else { hexadecimal(offset.strip_prefix('+')?)? }))
     }
-    let descriptor = operands.split_once("gdesc[UR").and_then(|(_, o)| o.split(']').next()?.parse().ok());
-    if let Some(first) = descriptor {
-        // The two descriptors are adjacent, and the second one is B's. If A is in registers, the instruction
-        // does not read the first descriptor.
-        let left_in_registers = operands.split(',').nth(1).is_some_and(|o| o.trim().starts_with('R'));
-        step.reads = if left_in_registers { registers(first + 2, 2) } else { registers(first, 4) };
+
+    /// The `n`-th word from this one on.
+    fn plus(self, n: u32) -> Self {
+        match self {
+            Self::Uniform(first) => Self::Uniform(first + n),
+            Self::Thread(first) => Self::Thread(first + n),
+            Self::Stack(offset) => Self::Stack(offset + 4 * n),
+        }
     }
-    step
 }
 
-fn registers(first: u32, count: u32) -> Set {
-    ((1 << count) - 1 as Set).checked_shl(first).unwrap_or_default()
+fn hexadecimal(text: &str) -> Option<u32> {
+    u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-fn is_number_or_true(text: &str) -> bool {
-    text == "T" || !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
-}
+/// The places whose values are known.
+#[derive(Clone, Default)]
+struct Constants(BTreeMap<Place, u32>);
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Constants {
+    /// The value of an operand of 32 bits.
+    fn value(&self, operand: &str) -> Option<u32> {
+        let operand = operand.trim_end_matches(".reuse");
+        if let Some(positive) = operand.strip_prefix('-') {
+            return self.value(positive).map(u32::wrapping_neg);
+        }
+        match operand {
+            "RZ" | "URZ" | "SRZ" => Some(0),
+            _ => hexadecimal(operand).or_else(|| self.0.get(&Place::of(operand)?).copied()),
+        }
+    }
 
-    /// The number of lost registers in a kernel that has these `lines`.
-    fn of(lines: &[&str]) -> u32 {
-        let before = ["UMOV UR21, UR4 ;", "USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xf0 ;"];
-        let line = |(at, line): (usize, &&str)| match line.strip_suffix(':') {
-            Some(_) => format!("{line}\n"),
-            None => format!("        /*{at:04x}*/                   {line}   /* 0x000fe200000018ff */\n"),
+    /// The upper half of an operand of 64 bits. An immediate operand has 32 bits.
+    fn upper(&self, operand: &str) -> Option<u32> {
+        match Place::of(operand) {
+            Some(place) => self.0.get(&place.plus(1)).copied(),
+            None => self.value(operand).map(|_| 0),
+        }
+    }
+
+    fn sum<'a>(&self, operands: impl IntoIterator<Item = &'a str>) -> Option<u32> {
+        operands.into_iter().try_fold(0u32, |sum, operand| Some(sum.wrapping_add(self.value(operand)?)))
+    }
+
+    /// `a b + c`.
+    fn multiply_add(&self, a: &str, b: &str, c: &str) -> Option<u32> {
+        let product = match (self.value(a), self.value(b)) {
+            (Some(0), _) | (_, Some(0)) => 0,
+            (a, b) => a?.wrapping_mul(b?),
         };
-        lost(&before.iter().chain(lines).enumerate().map(line).collect::<String>())
+        Some(product.wrapping_add(self.value(c)?))
     }
 
-    const LOW: &str = "UIADD3 UR20, UP0, UR14, 0x2000002, URZ ;";
-    const HIGH: &str = "UIADD3.X UR21, UR15, 0x40000040, URZ, UP0, !UPT ;";
-    const OTHER: &str = "UIADD3.64 UR22, UR18, 0x2, URZ ;";
-    const BOTH: &str = "HGMMA.64x96x16.F32 R24, gdesc[UR20], R24 ;";
-    const RIGHT: &str = "HGMMA.64x192x16.F32 R24, R168, gdesc[UR8].tnspB, R24 ;";
+    /// The bits that the table of a `LOP3` selects.
+    fn look_up(&self, [a, b, c, table]: [&str; 4]) -> Option<u32> {
+        let (words, table) = ([self.value(a)?, self.value(b)?, self.value(c)?], hexadecimal(table)?);
+        let bit = |n: u32| words.iter().fold(0, |index, word| index << 1 | word >> n & 1);
+        Some((0..32).fold(0, |result, n| result | (table >> bit(n) & 1) << n))
+    }
+}
 
-    #[test]
-    fn a_half_that_nobody_writes() {
-        assert_eq!(of(&[LOW, OTHER, BOTH]), 1);
-        assert_eq!(of(&[LOW, HIGH, OTHER, BOTH, "@P0 R2UR UR10, R3 ;", "UMOV UR11, 0x40000040 ;", RIGHT]), 0);
+/// An instruction of a disassembly.
+struct Instruction<'a> {
+    /// Whether the instruction has a predicate.
+    guarded: bool,
+    opcode: &'a str,
+    operands: Vec<&'a str>,
+}
+
+impl<'a> Instruction<'a> {
+    fn parse(code: &'a str) -> Self {
+        let guarded = code.starts_with('@');
+        let code = if guarded { code.split_once(' ').map_or("", |(_, code)| code).trim() } else { code };
+        let (opcode, operands) = code.split_once(' ').unwrap_or((code, ""));
+        Self { guarded, opcode, operands: operands.split(',').map(str::trim).collect() }
     }
 
-    #[test]
-    fn a_half_that_is_written_behind_its_product() {
-        assert_eq!(of(&[LOW, OTHER, BOTH, HIGH, BOTH, "EXIT ;"]), 1);
+    fn stem(&self) -> &'a str {
+        self.opcode.split('.').next().unwrap_or_default()
     }
 
-    #[test]
-    fn a_half_that_is_written_on_one_way() {
-        let ways = |skip| [LOW, OTHER, skip, HIGH, ".L_x_1:", BOTH, "EXIT ;"];
-        assert_eq!(of(&ways("@P0 BRA `(.L_x_1) ;")), 1);
-        assert_eq!(of(&ways("BRA UP0, `(.L_x_1) ;")), 1);
-        assert_eq!(of(&ways("NOP ;")), 0);
+    /// The label to which the instruction branches, or the function that it calls.
+    fn label(&self) -> Option<&'a str> {
+        let label = self.operands.last()?.split_once("`(")?.1.strip_suffix(')')?;
+        matches!(self.stem(), "BRA" | "CALL").then_some(label)
     }
 
-    #[test]
-    fn rounds_of_a_loop() {
-        assert_eq!(of(&[LOW, OTHER, ".L_x_1:", BOTH, HIGH, "@P0 BRA `(.L_x_1) ;", "EXIT ;"]), 1, "the first");
-        assert_eq!(of(&[LOW, HIGH, ".L_x_1:", OTHER, BOTH, "@P0 BRA `(.L_x_1) ;", "EXIT ;"]), 0);
-        // No thread reaches an instruction after `EXIT`.
-        assert_eq!(of(&[LOW, HIGH, OTHER, BOTH, "EXIT ;", RIGHT]), 0);
-        assert_eq!(of(&[LOW, HIGH, OTHER, BOTH, "@P0 EXIT ;", RIGHT]), 2);
+    /// Whether execution never continues with the next instruction.
+    fn leaves(&self) -> bool {
+        // A branch with a uniform predicate, or with a condition on the warp, has another operand before its
+        // label.
+        let always = self.operands.len() == 1 && !self.opcode.contains(".DIV");
+        !self.guarded && (self.stem() == "BRA" && always || matches!(self.stem(), "EXIT" | "RET" | "CALL"))
+    }
+
+    /// Operands that are not predicates.
+    fn words(&self) -> impl Iterator<Item = &'a str> {
+        let is_predicate = |operand: &&str| {
+            let name = operand.trim_start_matches(['!', 'U']);
+            name.strip_prefix('P').is_some_and(|n| n == "T" || n.parse::<u32>().is_ok())
+        };
+        self.operands.iter().copied().filter(move |operand| !is_predicate(operand))
+    }
+
+    /// Whether the upper halves of a product's descriptors are layouts. The two descriptors are adjacent, and
+    /// the second one is B's. If A is in registers, the instruction does not read the first descriptor.
+    fn is_proved(&self, constants: &Constants) -> bool {
+        let in_registers = self.operands.get(1).is_some_and(|operand| operand.starts_with('R'));
+        let first = self.operands.iter().find_map(|operand| {
+            Place::of(operand.strip_prefix("gdesc[")?.split(']').next().unwrap_or_default())
+        });
+        let is_layout = |n| {
+            let upper = first.and_then(|first| constants.0.get(&first.plus(n)));
+            upper.copied().is_some_and(is_layout)
+        };
+        is_layout(3) && (in_registers || is_layout(1))
+    }
+
+    /// Writes the instruction's results.
+    fn write(&self, constants: &mut Constants) {
+        let mut words = self.words();
+        let Some(first) = words.next() else { return };
+        let rest: Vec<_> = words.collect();
+        let (target, values) = match (self.stem(), rest.as_slice()) {
+            ("STL", [from]) => (Place::of_spill(first), self.copies(Place::of(from), constants)),
+            ("LDL", [from]) => (Place::of(first), self.copies(Place::of_spill(from), constants)),
+            (stem, _) if stem.ends_with("SETP") || stem.ends_with("PLOP3") => return,
+            _ => (Place::of(first), self.values(&rest, constants)),
+        };
+        if self.stem() == "STL" && target.is_none() {
+            constants.0.retain(|place, _| !matches!(place, Place::Stack(_)));
+        }
+        for (n, value) in (0..).zip(values) {
+            let Some(place) = target.map(|target| target.plus(n)) else { return };
+            // Under a predicate, the old value may remain.
+            let old = constants.0.get(&place).copied();
+            match value.filter(|value| !self.guarded || old == Some(*value)) {
+                Some(value) => constants.0.insert(place, value),
+                None => constants.0.remove(&place),
+            };
+        }
+    }
+
+    /// The words that a spill or its reload copies.
+    fn copies(&self, from: Option<Place>, constants: &Constants) -> Vec<Option<u32>> {
+        (0..self.width()).map(|n| constants.0.get(&from?.plus(n)).copied()).collect()
+    }
+
+    /// Number of registers that the instruction writes, or more.
+    fn width(&self) -> u32 {
+        let has = |text| self.opcode.contains(text);
+        match self.stem() {
+            // The shape `64xNx16` has N / 2 registers.
+            "HGMMA" => {
+                self.opcode.split('x').nth(1).and_then(|n| n.parse::<u32>().ok()).map_or(128, |n| n / 2)
+            }
+            "HMMA" | "QMMA" | "IMMA" => 4,
+            _ if has(".128") || has(".4") => 4,
+            "CS2R" => 2,
+            _ if has("64") || has(".WIDE") || has(".2") => 2,
+            _ => 1,
+        }
+    }
+
+    /// The values of the words that the instruction writes, as far as they are known. No sum of lower halves
+    /// carries, because the fields of a lower half have 30 bits.
+    fn values(&self, rest: &[&str], constants: &Constants) -> Vec<Option<u32>> {
+        let (wide, word) = (self.opcode.contains(".WIDE"), |value| vec![value]);
+        match (self.stem(), rest) {
+            ("MOV" | "UMOV" | "R2UR", [from]) => word(constants.value(from)),
+            ("CS2R", [from]) if !self.opcode.contains(".32") => vec![constants.value(from); 2],
+            ("UIADD3", _) if self.opcode.contains(".64") => {
+                let upper = |sum: u32, operand: &&str| Some(sum.wrapping_add(constants.upper(operand)?));
+                vec![constants.sum(rest.iter().copied()), rest.iter().try_fold(0, upper)]
+            }
+            ("IADD3" | "UIADD3" | "VIADD", _) => word(constants.sum(rest.iter().copied())),
+            ("IMAD" | "UIMAD", [a, b, c]) if wide => {
+                // The factors are a stage's number and size, so the product has 32 bits.
+                let upper = if b.starts_with('-') { None } else { constants.upper(c) };
+                vec![constants.multiply_add(a, b, c), upper]
+            }
+            ("IMAD" | "UIMAD", [a, b, c]) if !self.opcode.contains(".HI") => {
+                word(constants.multiply_add(a, b, c))
+            }
+            ("LOP3" | "ULOP3", &[a, b, c, table]) => word(constants.look_up([a, b, c, table])),
+            ("SEL" | "USEL", [a, b]) => {
+                word(constants.value(a).filter(|value| constants.value(b) == Some(*value)))
+            }
+            _ => vec![None; self.width() as usize],
+        }
+    }
+}
+
+/// The instructions of a kernel and of the functions that it calls.
+struct Code<'a> {
+    instructions: Vec<Instruction<'a>>,
+    /// The position of each label.
+    labels: HashMap<&'a str, usize>,
+    /// The positions that a jump reaches.
+    targets: HashSet<usize>,
+    /// The positions behind calls, to which a `RET` may return.
+    returns: Vec<usize>,
+}
+
+impl<'a> Code<'a> {
+    fn parse(text: &'a str) -> Self {
+        let (mut instructions, mut labels) = (Vec::new(), HashMap::new());
+        for line in text.lines().map(str::trim) {
+            if let Some(label) = line.strip_suffix(':').filter(|label| label.starts_with(['.', '$'])) {
+                labels.insert(label, instructions.len());
+            } else if let Some((_, code)) = line.strip_prefix("/*").and_then(|line| line.split_once("*/")) {
+                let code = code.split("/*").next().unwrap_or_default().trim().trim_end_matches(';').trim();
+                if !code.is_empty() {
+                    instructions.push(Instruction::parse(code));
+                }
+            }
+        }
+        let calls = instructions.iter().enumerate().filter(|(_, instruction)| instruction.stem() == "CALL");
+        let returns: Vec<_> = calls.map(|(at, _)| at + 1).collect();
+        let mut code = Self { instructions, labels, targets: returns.iter().copied().collect(), returns };
+        code.targets.extend(code.labels.values());
+        code
+    }
+
+    /// The positions to which the instruction at `at` may jump.
+    fn jumps(&self, at: usize) -> impl Iterator<Item = usize> {
+        let instruction = &self.instructions[at];
+        let to = instruction.label().and_then(|label| self.labels.get(label)).copied();
+        let returns = if instruction.stem() == "RET" { self.returns.as_slice() } else { &[] };
+        to.into_iter().chain(returns.iter().copied())
     }
 }

@@ -20,7 +20,7 @@ pub fn breaches(contract: &Contract, report: &EntryReport) -> Vec<Breach> {
         rules.push(Rule::Unread { instructions: sass.kernel_length() });
     }
     if sass.lost_descriptors > 0 {
-        rules.push(Rule::LostDescriptors { registers: sass.lost_descriptors });
+        rules.push(Rule::LostDescriptors { products: sass.lost_descriptors, of: sass.kernel_count("HGMMA") });
     }
     if sass.queued_loads > MOST_QUEUED {
         rules.push(Rule::QueuedLoads { loads: sass.queued_loads });

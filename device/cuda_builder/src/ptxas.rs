@@ -37,8 +37,18 @@ impl Assembler {
     /// # Errors
     /// Returns [`Error::NoTool`] if a tool is missing, or the error of a tool that does not run.
     pub fn locate(workspace: &Path) -> Result<Self, Error> {
-        let ptxas = CudaTool::Ptxas.locate(workspace)?;
-        let nvdisasm = CudaTool::Nvdisasm.locate(workspace)?;
+        Self::new(CudaTool::Ptxas.locate(workspace)?, CudaTool::Nvdisasm.locate(workspace)?)
+    }
+
+    /// This assembler with another ptxas, for example of another CUDA version.
+    ///
+    /// # Errors
+    /// Returns the error of a tool that does not run.
+    pub fn with_ptxas(self, ptxas: &Path) -> Result<Self, Error> {
+        Self::new(ptxas.to_owned(), self.nvdisasm)
+    }
+
+    fn new(ptxas: PathBuf, nvdisasm: PathBuf) -> Result<Self, Error> {
         let version = [
             run(CudaTool::Ptxas, &ptxas, &["--version"], "--version")?,
             run(CudaTool::Nvdisasm, &nvdisasm, &["--version"], "--version")?,

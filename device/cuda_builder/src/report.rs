@@ -73,9 +73,17 @@ impl Reporter {
     /// # Errors
     /// Returns [`Error::NoTool`] if a tool is missing.
     pub fn new(workspace: &Path, cache: impl Into<PathBuf>) -> Result<Self, Error> {
+        Self::of(Assembler::locate(workspace)?, cache)
+    }
+
+    /// A reporter that runs this assembler.
+    ///
+    /// # Errors
+    /// Returns [`Error::Io`] if the folder cannot be created.
+    pub fn of(assembler: Assembler, cache: impl Into<PathBuf>) -> Result<Self, Error> {
         let cache = cache.into();
         fs::create_dir_all(&cache).map_err(Error::io("create", &cache))?;
-        Ok(Self { assembler: Assembler::locate(workspace)?, cache })
+        Ok(Self { assembler, cache })
     }
 
     /// The assembler and the disassembler of this reporter.

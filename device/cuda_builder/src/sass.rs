@@ -19,8 +19,8 @@ pub struct Sass {
     pub local_loads_in_loops: u32,
     /// Number of `STL` inside loops.
     pub local_stores_in_loops: u32,
-    /// Number of uniform registers that `wgmma` reads as parts of descriptors although they are not written
-    /// on every path. ptxas 13.0 has lost halves of 64-bit sums without a message.
+    /// Number of `wgmma` products with an upper half of a descriptor that is not proved to be a layout. ptxas
+    /// of CUDA 12.8 to 13.0 has lost such halves without a message.
     pub lost_descriptors: u32,
     /// The largest number of consecutive `LDG.E.128` to the same registers. Each of them waits for the one
     /// before it.
