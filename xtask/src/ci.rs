@@ -145,6 +145,7 @@ fn kernels_hold(root: &Path) -> Result {
     let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
     gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
     stats::check(root, &reports)?;
+    kernels::hold_descriptors(root, &kernels::with_different_products(&output.modules))?;
     // For a newer target, this step only checks that the instructions compile.
     let newer = Build { arch: Arch::Sm89, entries: NEWER.map(str::to_owned).into(), ..Build::all() };
     let made = kernels::ptx(root, &newer)?.modules;

@@ -1,11 +1,13 @@
 //! Tasks that compile kernels: `cargo xtask build-ptx` and `build-cubin`, and functions that other tasks use.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use compression::lzma;
 use cuda_builder::archive::Archive;
+use cuda_builder::gate::{self, Rule};
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
 use cuda_builder::{Arch, CudaBuilder, Module, Output, lines};
@@ -43,6 +45,9 @@ pub struct Build {
     /// and are never shipped
     #[arg(long)]
     pub debug_kernels: bool,
+    /// Also assemble Hopper's kernels with ptxas of other CUDA versions, and check their descriptors
+    #[arg(long)]
+    pub every_ptxas: bool,
     /// Show cargo's output
     #[arg(long, short)]
     pub verbose: bool,
@@ -58,6 +63,7 @@ impl Build {
             device_crate: None,
             llvm_args: Vec::new(),
             debug_kernels: false,
+            every_ptxas: false,
             verbose: false,
         }
     }
@@ -86,6 +92,9 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
     let checked = builder(root, build)?.check_on(targets.iter().copied());
     let what = format!("compiling the kernels for {}, and checking them", build.arch);
     let output = asked(build, compile(checked, &what)?)?;
+    if build.every_ptxas {
+        hold_descriptors(root, &of_hopper(&output.modules).cloned().collect::<Vec<_>>())?;
+    }
     let bytes: usize = output.modules.iter().map(|m| m.text.len()).sum();
     let folder = build.out.as_deref().or(output.modules.first().and_then(|m| m.path.parent()));
     let is_meant = |target: &&Arch| output.modules.iter().any(|m| m.arch.assembles_for(**target));
@@ -104,6 +113,10 @@ pub fn build_ptx(root: &Path, build: &Build) -> Result {
 /// `cargo xtask build-cubin`: compiles the sm_80 PTX to machine code for exactly these GPUs.
 pub fn build_cubin(root: &Path, build: &Build, targets: &[Arch]) -> Result {
     let output = ptx(root, build)?;
+    if targets.contains(&Arch::Sm90a) {
+        let hopper: Vec<_> = of_hopper(&output.modules).cloned().collect();
+        gate::check(reports(root, &hopper, &[Arch::Sm90a])?.iter().map(|(m, r)| (&m.contract, r)))?;
+    }
     let modules: Vec<_> = output.modules.iter().collect();
     cubins(root, &modules, targets, &build.out.clone().unwrap_or_else(|| root.join("target/cubin")))
 }
@@ -262,6 +275,42 @@ pub fn reports<'m>(
     let reports = reporter.report_all(modules, targets, || progress.inc(1))?;
     progress.finish_and_clear();
     Ok(reports)
+}
+
+/// Checks the descriptors of Hopper's kernels in the machine code of every [`setup::other_assemblers`]. The
+/// other rules, such as no spills, hold only for the version that makes our machine code.
+pub fn hold_descriptors(root: &Path, modules: &[Module]) -> Result {
+    for (version, ptxas) in setup::other_assemblers(root)? {
+        let assembler = Assembler::locate(root)?.with_ptxas(&ptxas)?;
+        let progress = bar(&format!("assembling with ptxas {version}"), modules.len());
+        let reports =
+            Reporter::of(assembler, cache(root))?.report_all(modules, &[Arch::Sm90a], || progress.inc(1))?;
+        progress.finish_and_clear();
+        let breaches = reports.iter().flat_map(|(m, report)| gate::breaches(&m.contract, report));
+        let is_wrong = |rule: &Rule| matches!(rule, Rule::LostDescriptors { .. } | Rule::Unread { .. });
+        if let Some(breach) = breaches.into_iter().find(|breach| is_wrong(&breach.rule)) {
+            return Err(format!("with ptxas {version}, {breach}").into());
+        }
+    }
+    Ok(())
+}
+
+/// The kernels that were compiled for Hopper.
+fn of_hopper(modules: &[Module]) -> impl Iterator<Item = &Module> {
+    modules.iter().filter(|module| module.arch == Arch::Sm90a)
+}
+
+/// Hopper's kernels with different products: one kernel of each family and sequence of products. The other
+/// kernels have another mask or dtype around equal products.
+pub fn with_different_products(modules: &[Module]) -> Vec<Module> {
+    let mut known = BTreeSet::new();
+    let key = |module: &Module| {
+        let family = module.contract.symbol.split("_d").next().unwrap_or_default().replace("bf16", "f16");
+        let lines = module.text.lines().filter_map(|line| line.split_once("wgmma.mma_async.sync.aligned."));
+        let shapes = lines.map(|(_, shape)| shape.split('.').next().unwrap_or_default().to_owned());
+        (family, shapes.collect::<Vec<_>>())
+    };
+    of_hopper(modules).filter(|module| known.insert(key(module))).cloned().collect()
 }
 
 /// The folder of cached reports. The builder also uses this folder, so that no module is assembled twice.

@@ -45,6 +45,26 @@ nvidia-cuda-nvdisasm==13.2.78 --hash=sha256:b4ebcd3c5046bf8039ac52675b9dbefd8436
 nvidia-cuda-cuobjdump==13.2.78 --hash=sha256:394087411405b846bf43aa52ca2ff603bbe18b3b8a1257cda0903e23c17bdbf3
 ";
 
+/// ptxas of other CUDA versions, each with its wheel. Drivers of these versions compile the kernels' PTX with
+/// such a compiler, so CI checks what each of them makes of Hopper's kernels.
+const OTHER_ASSEMBLERS: [(&str, &str); 3] = [
+    (
+        "12.4.131",
+        "nvidia-cuda-nvcc-cu12==12.4.131 \
+         --hash=sha256:e4c9a35435c3b0e36c6397c5696334c9ea6650e524736cbd1c5d345ea099bb04",
+    ),
+    (
+        "12.8.93",
+        "nvidia-cuda-nvcc-cu12==12.8.93 \
+         --hash=sha256:2d6dc36fb7cb5ac9c0b8825bc13d193c35487a315664007287d0126531238011",
+    ),
+    (
+        "13.5.37",
+        "nvidia-cuda-nvcc==13.5.37 \
+         --hash=sha256:f5c4f7ead5d964fb4af42bbf1e6d3ec3c1e6e9d83b53749f691d387e7fcaa3a7",
+    ),
+];
+
 /// Downloads the missing parts, and prints the parts that are used.
 pub fn run(root: &Path) -> Result {
     let compiler = device_compiler(root)?;
@@ -52,7 +72,36 @@ pub fn run(root: &Path) -> Result {
     for (tool, path) in CudaTool::ALL.into_iter().zip(cuda_tools(root)?) {
         println!("{:16} {}", tool.name(), path.display());
     }
+    for (version, path) in other_assemblers(root)? {
+        println!("ptxas {version:10} {}", path.display());
+    }
     Ok(())
+}
+
+/// Returns the version and the path of each [other ptxas](OTHER_ASSEMBLERS), after downloading it if
+/// necessary.
+pub fn other_assemblers(root: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
+    let folder = root.join(FOLDER);
+    let kept = folder.join("ptxas");
+    let mut found = Vec::new();
+    for (version, wheel) in OTHER_ASSEMBLERS {
+        let path = kept.join(version);
+        if !path.is_file() {
+            let partial = fresh_folder(&folder.join("ptxas.partial"))?;
+            unpack_wheels(wheel, &format!("ptxas {version}"), &folder.join("wheels"), &partial)?;
+            // CUDA 12 and 13 have different folders.
+            let unpacked = ["cuda_nvcc", "cu13"].map(|of| partial.join("nvidia").join(of).join("bin/ptxas"));
+            let unpacked = unpacked.into_iter().find(|ptxas| ptxas.is_file());
+            let unpacked = unpacked.ok_or_else(|| format!("the wheel {wheel} has no ptxas"))?;
+            make_executable(&unpacked)?;
+            process::quiet(Command::new(&unpacked).arg("--version"))?;
+            fs::create_dir_all(&kept)?;
+            fs::rename(&unpacked, &path)?;
+            fs::remove_dir_all(&partial)?;
+        }
+        found.push((version, path));
+    }
+    Ok(found)
 }
 
 /// Returns the device compiler, after downloading it if necessary.
@@ -120,7 +169,7 @@ pub fn unpack_wheels(list: &str, what: &str, downloads: &Path, into: &Path) -> R
     // The command names platform and interpreter of the wheels, so that any Python can download them.
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
-    for platform in ["manylinux_2_17_x86_64", "manylinux2010_x86_64", "any"] {
+    for platform in ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux2010_x86_64", "any"] {
         pip.args(["--platform", platform]);
     }
     pip.args(["--disable-pip-version-check", "--requirement"])
