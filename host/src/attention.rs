@@ -3,7 +3,7 @@ use crate::maps::Maps;
 use crate::place::Place;
 use crate::plan::{Plan, PlanOf, Request, plan_with, sealed::Subject};
 use crate::variant::Compiled;
-use crate::{Capabilities, Driver, Error, Launch, MapDescription, Tuning, image};
+use crate::{Capabilities, Contract, Driver, Error, Launch, MapDescription, Tuning, image};
 use spec::KERNELS;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -144,6 +144,11 @@ impl<D: Driver> Attention<D> {
     /// Returns the form from which [`Attention::load`] loads the plan's kernel: `cubin` or `PTX`.
     pub fn loaded_from<S: Subject>(&self, plan: &Plan<S>) -> &'static str {
         image::kind(&self.driver, plan.launch().place())
+    }
+
+    /// [`Attention::loaded_from`] for a kernel of the table.
+    pub fn form(&self, contract: &Contract) -> &'static str {
+        image::kind(&self.driver, Place::of(contract))
     }
 
     /// [Binds](Plan::bind) a plan to a request and [enqueues](Attention::enqueue) the launch on the caller's

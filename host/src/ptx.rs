@@ -81,7 +81,7 @@ pub fn source(symbol: &str) -> Result<String, Error> {
             return Err(Error::unsupported(symbol, reason));
         }
         let reason = format_args!(
-            "this build carries {} of {} kernels, and not this one; build ferroflash again, with \
+            "this build carries {} of {} kernels, and not {symbol}; build ferroflash again, with \
              FERROFLASH_PTX_DIR unset or with {symbol}.ptx in its folder",
             TABLE.len(),
             spec::KERNELS.len()

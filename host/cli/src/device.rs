@@ -7,6 +7,7 @@ use super::run::cache::Input as Cached;
 use super::words;
 use ferroflash::driver::Driver;
 use ferroflash::driver::Harness;
+use ferroflash::kernels::Contract;
 use ferroflash::plan::explain;
 use ferroflash::request::Scratch;
 use ferroflash::tuning::Tuning;
@@ -42,6 +43,8 @@ pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duratio
 pub(super) trait Runner {
     /// Returns the device's limits.
     fn capabilities(&self) -> &Capabilities;
+    /// Returns the form in which a kernel is loaded: `cubin` or `PTX`.
+    fn form(&self, contract: &Contract) -> &'static str;
     /// Runs every round of a problem of any family.
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
     /// Captures one launch as a graph, and enqueues the graph for each round.
@@ -63,6 +66,10 @@ pub(super) trait Runner {
 impl<D: Harness> Runner for Attention<D> {
     fn capabilities(&self) -> &Capabilities {
         self.capabilities()
+    }
+
+    fn form(&self, contract: &Contract) -> &'static str {
+        self.form(contract)
     }
 
     fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error> {

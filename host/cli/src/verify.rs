@@ -266,6 +266,10 @@ impl fmt::Display for Report {
         let verdict = verdict(self.passed, is_wrong, all_skipped, ["all pass", "FAILED"]);
         let graphs: usize = self.kernels.iter().map(|row| row.graphs).sum();
         let graphs = if graphs > 0 { format!(", {graphs} also by graphs") } else { String::new() };
+        if cfg!(feature = "cubins") {
+            let count = |form| self.kernels.iter().filter(|row| row.cases > 0 && row.form == form).count();
+            writeln!(f, "{} kernels ran as machine code, {} as PTX", count("cubin"), count("PTX"))?;
+        }
         let Report { device, grid, seed, seconds, .. } = self;
         let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
         writeln!(

@@ -11,6 +11,7 @@ use ferroflash::spec::{
     combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
+use std::iter;
 
 /// A kernel of the table that problems can test. A combine kernel is not a subject: it runs with its split-KV
 /// kernels. A prefill kernel of mixed batches is not a subject either: it runs beside its decode kernel.
@@ -77,11 +78,11 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
 /// Returns the reason why a device cannot run a subject with this build's kernels, or `None` if the device
 /// can run the subject.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
-    let lacks = |contract: &Contract| !is_carried(contract.symbol);
     let others = [subject.combine(), subject.beside()];
-    if lacks(subject.contract()) || others.iter().flatten().any(lacks) {
+    let mut needed = iter::once(subject.contract()).chain(others.iter().flatten());
+    if let Some(Contract { symbol, .. }) = needed.find(|contract| !is_carried(contract.symbol)) {
         let carried = KERNELS.iter().filter(|kernel| is_carried(kernel.symbol)).count();
-        return Some(format!("this build carries {carried} of {} kernels, and not this one", KERNELS.len()));
+        return Some(format!("this build carries {carried} of {} kernels, and not {symbol}", KERNELS.len()));
     }
     match on.runs(subject.contract()) {
         Ok(()) => subject.passed_over(on),

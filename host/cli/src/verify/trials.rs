@@ -14,6 +14,9 @@ pub(crate) struct Row {
     pub family: Cow<'static, str>,
     /// The mask of the kernel, or `None` for kernels without queries.
     pub mask: Option<Cow<'static, str>>,
+    /// The form in which the kernel is loaded: `cubin` or `PTX`.
+    #[serde(default)]
+    pub form: Cow<'static, str>,
     /// Number of cases. A case may be several launches of one plan.
     pub cases: usize,
     /// The number of problems that a captured and replayed launch also solved.
@@ -134,7 +137,8 @@ impl Row {
     /// Returns a row before the first case. If the device cannot hold the kernel, no case will run.
     pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
         let skipped = reference::unfit(subject, runner.capabilities());
-        Row { skipped, ..Row::named(name, subject) }
+        let form = runner.form(subject.contract()).into();
+        Row { skipped, form, ..Row::named(name, subject) }
     }
 
     /// Returns the row of a kernel whose process left no report. The row is a failure.
@@ -157,6 +161,7 @@ impl Row {
             name: name.into(),
             family: subject.family().into(),
             mask: subject.mask().map(|mask| mask.name().into()),
+            form: Cow::default(),
             cases: 0,
             graphs: 0,
             left: 0,
