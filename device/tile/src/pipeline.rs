@@ -11,7 +11,8 @@ mod stream;
 mod warpgroups;
 
 pub use converter::{Conversion, Converter};
-pub use kept::{Kept, Published, Refilled};
+pub use kept::Refilled;
+pub(crate) use kept::{Kept, Published};
 pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer, StageConverter};
 pub use ring::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use specialize::Specialized;

@@ -15,9 +15,12 @@ use sealed::Issue;
 
 mod baton;
 mod kept;
+mod seesaw;
 
-pub use baton::{AbPassed, Baton, Turn};
-pub use kept::{AbKept, AbtOfTwo};
+pub use baton::Baton;
+use baton::{AbPassed, Turn};
+use kept::{AbKept, AbtOfTwo};
+pub use seesaw::{Seesaw, SeesawStages, SeesawTensors};
 
 /// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage
 /// of a pipeline.

@@ -24,17 +24,18 @@ use crate::hopper::shared_softmax::SharedSoftmax;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
 use attention_tile::{FoundRow, InFoundPages, PackedRows, Page, PagedRow};
+use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use cuda_std::math::opaque;
 use spec::{DecodeParams, MlaHopper, MlaHopperParams};
 use tile::copy::CpAsync;
 use tile::exchange::PartOfRows;
 use tile::group::{Team, Warpgroup};
-use tile::mma::{AFrag, Acc, RowBounds, TensorCore, WarpgroupCore};
-use tile::pipeline::{Kept, Published, Refilled, Unfilled};
+use tile::mma::{AFrag, Acc, RowBounds, RowVec, TensorCore, WarpgroupCore};
+use tile::pipeline::{Refilled, Unfilled};
 use tile::shared::SharedTile;
 use tile::tma::TmaTensor;
-use tile::wgmma::{AbKept, AbPassed, AbtOfTwo, Baton, Turn};
+use tile::wgmma::{Baton, Seesaw};
 use tile::{Block, Smem, Warp};
 
 /// Base tiles of columns: of keys, of one warpgroup's values, and of the second part of a stage.
@@ -156,140 +157,61 @@ fn attend<E: TensorCore + WarpgroupCore, Mask: MaskFn>(
 #[inline(always)]
 fn seesaw<E: WarpgroupCore, Mask: MaskFn>(
     stages: &Stages<'_>,
-    (q, (left, (right, baton))): Shared<E>,
+    (q, shared): Shared<E>,
     keys: Keys<'_, E>,
     mut group: Warpgroup<2>,
 ) -> PartOfRows<HALF, 2> {
-    let (mut team, warp) = (group.team(), group.warp());
+    let (team, warp) = (group.team(), group.warp());
     let q = q.fill(|slot| slot.copy_edge(&mut { stages.queries }, &team));
-    // The warpgroup looks up pages one stage ahead.
-    let (page, softmax) = (stages.find(0, warp), SharedSoftmax::new(stages.p.scale_log2));
-    let mut side = Side { stages, left, right, keys, page, group, warp, softmax, acc_o: Acc::cleared() };
-    side.fill(0);
-    side.fill(1);
-    let q = q.publish(&mut team);
-    if side.group.index() == 0 {
-        side.even::<Mask>(&q, baton);
-    } else {
-        side.odd::<Mask>(&q, baton);
-    }
-    side.group.part(side.acc_o, side.softmax.state(warp))
+    let softmax = SharedSoftmax::new(stages.p.scale_log2);
+    let page = stages.find(0, warp);
+    group.seesaw(q, shared, keys, Softmax::<Mask> { stages, page, warp, softmax, mask: PhantomData })
 }
 
-/// A warpgroup's side of the seesaw. It refills the part that holds its values as soon as it has multiplied
-/// them.
-struct Side<'p, E> {
+/// A warpgroup's softmax, and its place in the pages.
+struct Softmax<'p, Mask> {
     stages: &'p Stages<'p>,
-    left: Lefts<E>,
-    right: Rights<E>,
-    keys: Keys<'p, E>,
-    /// The lane's page of the next stage to fill.
+    /// The lane's page of the next stage to fill. The warpgroup looks up pages one stage ahead.
     page: Page,
-    group: Warpgroup<2>,
     warp: Warp,
     softmax: SharedSoftmax,
-    acc_o: Acc<1, HALF>,
+    mask: PhantomData<Mask>,
 }
 
-impl<E: WarpgroupCore> Side<'_, E> {
-    /// Fills this warpgroup's part of stage `n`.
+impl<E: WarpgroupCore, Mask: MaskFn> Seesaw<E, N, HALF> for Softmax<'_, Mask> {
+    type Left = LeftMap;
+    type Right = RightMap;
     #[inline(always)]
-    fn fill(&mut self, n: u32) {
-        if n < self.stages.count {
-            let at = self.stages.at(n, self.page);
-            match self.group.index() {
-                0 => self.left.fill(n, self.keys.0, at, &mut self.group),
-                _ => self.right.fill(n, self.keys.1, at, &mut self.group),
-            }
-        }
-        self.page = self.stages.find(n + 1, self.warp);
+    fn count(&self) -> u32 {
+        self.stages.count
     }
-
-    /// This warpgroup's values of stage `n`.
     #[inline(always)]
-    fn values(&self, n: u32) -> Kept<SharedTile<E, N, HALF>> {
-        self.group.own([self.left.keep(n), self.right.keep(n).first_columns()])
+    fn at(&self, n: u32) -> FoundRow {
+        self.stages.at(n, self.page)
     }
-
-    /// O += P V of its own stage `n`, whose place it then refills.
     #[inline(always)]
-    fn multiply(&mut self, probs: &AFrag<E, 1, N>, n: u32) {
-        let values = self.values(n);
-        self.group.run(AbKept(&mut self.acc_o, probs, &values));
-        self.fill(n + 2);
+    fn look_up(&mut self, n: u32) {
+        self.page = self.stages.find(n, self.warp);
     }
-
-    /// Waits for P of the other warpgroup's stage `n`, runs O += P V, and refills the stage.
     #[inline(always)]
-    fn receive(&mut self, baton: &Baton<E, N>, n: u32) -> Turn {
-        let (values, warp) = (self.values(n), self.warp);
-        let passed = AbPassed(&mut self.acc_o, &values);
-        let turn = self.group.receive(baton, passed, &mut self.softmax, |softmax, acc_o, minus_max| {
-            softmax.adopt(minus_max, acc_o, warp)
-        });
-        self.fill(n + 2);
-        turn
+    fn observe(&mut self, s: &mut Acc<1, N>, n: u32) -> (bool, RowVec<1>) {
+        self.stages.mask::<Mask>(s, n, self.warp);
+        self.softmax.observe(s, self.warp)
     }
-
-    /// The turns of warpgroup 0.
     #[inline(always)]
-    fn even<Mask: MaskFn>(&mut self, q: &Published<SharedTile<E, 4, D>>, mut baton: Baton<E, N>) {
-        let (stages, warp, mut n) = (self.stages, self.warp, 0);
-        let mut turn = self.group.first_turn();
-        loop {
-            let (scores, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
-            let (softmax, acc_o) = (&mut self.softmax, &mut self.acc_o);
-            let probs = self.group.pass(turn, &mut baton, AbtOfTwo(scores, q, &left, &right), |s| {
-                stages.mask::<Mask>(s, n, warp);
-                let (grew, rescale) = softmax.observe(s, warp);
-                if grew {
-                    acc_o.scale_rows(&rescale);
-                }
-                (softmax.exp(s), softmax.minus_max())
-            });
-            self.multiply(&probs, n);
-            n += 2;
-            if n > stages.count {
-                break;
-            }
-            turn = self.receive(&baton, n - 1);
-            if n == stages.count {
-                break;
-            }
-        }
+    fn operand(&mut self, s: &Acc<1, N>) -> AFrag<E, 1, N> {
+        self.softmax.exp(s)
     }
-
-    /// The turns of warpgroup 1.
     #[inline(always)]
-    fn odd<Mask: MaskFn>(&mut self, q: &Published<SharedTile<E, 4, D>>, mut baton: Baton<E, N>) {
-        let (stages, warp, mut n) = (self.stages, self.warp, 1);
-        while n < stages.count {
-            let (scores, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
-            let values = self.values(n - 1);
-            let probs = self.group.overlapped_turn(
-                &mut baton,
-                AbtOfTwo(scores, q, &left, &right),
-                AbPassed(&mut self.acc_o, &values),
-                &mut self.softmax,
-                |softmax, acc_o, minus_max| softmax.adopt(minus_max, acc_o, warp),
-                |softmax, s| {
-                    stages.mask::<Mask>(s, n, warp);
-                    let (grew, rescale) = softmax.observe(s, warp);
-                    (grew, (softmax.exp(s), rescale))
-                },
-                |softmax, _, acc_o, (probs, rescale), grew| {
-                    if grew {
-                        acc_o.scale_rows(&rescale);
-                    }
-                    (probs, softmax.minus_max())
-                },
-            );
-            self.fill(n + 1);
-            self.multiply(&probs, n);
-            n += 2;
-        }
-        if n == stages.count {
-            self.receive(&baton, n - 1);
-        }
+    fn values(&self) -> RowVec<1> {
+        self.softmax.minus_max()
+    }
+    #[inline(always)]
+    fn adopt(&mut self, minus_max: RowVec<1>, acc_o: &mut Acc<1, HALF>) {
+        self.softmax.adopt(minus_max, acc_o, self.warp)
+    }
+    #[inline(always)]
+    fn state(&self) -> [RowVec<1>; 2] {
+        self.softmax.state(self.warp)
     }
 }

@@ -66,7 +66,7 @@ impl<T: SharedLayout, const S: usize, M: MapKind> Phased for Refilled<T, S, M> {
 impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
     /// Takes value `n`, and does not wait for it. Products wait for it.
     #[inline(always)]
-    pub fn keep(&self, n: u32) -> Kept<T> {
+    pub(crate) fn keep(&self, n: u32) -> Kept<T> {
         // A loop that takes every second value always takes the same stage. If LLVM knew this, it would keep
         // addresses and the descriptors of all k-steps in registers.
         let n = opaque(n);
@@ -81,7 +81,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
     /// Every warpgroup must have read value `n - S`: this one before the call, the others before they passed
     /// the turn to this one.
     #[inline(always)]
-    pub fn fill<const W: usize>(
+    pub(crate) fn fill<const W: usize>(
         &self,
         n: u32,
         from: &T::Tensor<M>,
@@ -111,7 +111,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
 
 /// A stage that a warp has taken before the stage is full. Each product that reads the stage waits for it.
 #[derive(Clone, Copy)]
-pub struct Kept<T> {
+pub(crate) struct Kept<T> {
     descriptor: Descriptor,
     full: u32,
     parity: u32,
@@ -136,7 +136,7 @@ impl<T> Kept<T> {
 impl<E: Element, const R: usize, const C: usize> Kept<SharedTile<E, R, C>> {
     /// The stage's first columns, which are whole panels.
     #[inline(always)]
-    pub fn first_columns<const P: usize>(&self) -> Kept<SharedTile<E, R, P>> {
+    pub(crate) fn first_columns<const P: usize>(&self) -> Kept<SharedTile<E, R, P>> {
         const { SharedTile::<E, R, C>::has_first_columns::<P>() }
         let Kept { descriptor, full, parity, .. } = *self;
         Kept { descriptor, full, parity, tile: PhantomData }
@@ -144,7 +144,7 @@ impl<E: Element, const R: usize, const C: usize> Kept<SharedTile<E, R, C>> {
 }
 
 /// A tile that threads have written, and that products may read.
-pub struct Published<T> {
+pub(crate) struct Published<T> {
     base: u32,
     tile: PhantomData<T>,
 }
@@ -160,7 +160,7 @@ impl<T: TmaTile> Published<T> {
 impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
     /// Waits for these copies and all other copies of the group's threads, for products to read them.
     #[inline(always)]
-    pub fn publish(self, group: &mut By::Group) -> Published<T> {
+    pub(crate) fn publish(self, group: &mut By::Group) -> Published<T> {
         By::wait_all();
         // Copies by threads write in another proxy than products read.
         tma::fence_proxy_async();
@@ -172,7 +172,7 @@ impl<T: SharedLayout, By: GroupTransport> InFlight<T, By> {
 impl Warpgroup<2> {
     /// The first element in warpgroup 0, the second element in warpgroup 1.
     #[inline(always)]
-    pub fn own<T>(&self, [first, second]: [T; 2]) -> T {
+    pub(crate) fn own<T>(&self, [first, second]: [T; 2]) -> T {
         if self.index == 0 { first } else { second }
     }
 }

@@ -80,9 +80,9 @@ impl<E: WarpgroupCore, const K: usize> Baton<E, K> {
 
 /// The product `acc += p b`, where `p` is the operand that the other warpgroup passed, and `b` is a kept
 /// stage.
-pub struct AbPassed<'p, E, const N: usize, const K: usize>(
-    pub &'p mut Acc<1, N>,
-    pub &'p Kept<SharedTile<E, K, N>>,
+pub(super) struct AbPassed<'p, E, const N: usize, const K: usize>(
+    pub(super) &'p mut Acc<1, N>,
+    pub(super) &'p Kept<SharedTile<E, K, N>>,
 );
 
 /// [`AbPassed`] in a turn.
@@ -127,12 +127,12 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
 }
 
 /// This warpgroup's turn: the right to write the next operand.
-pub struct Turn(());
+pub(super) struct Turn(());
 
 impl Warpgroup<2> {
     /// The first turn of all. Warpgroup 0 takes it once.
     #[inline(always)]
-    pub fn first_turn(&mut self) -> Turn {
+    pub(super) fn first_turn(&mut self) -> Turn {
         self.ping_pong.wait();
         Turn(())
     }
@@ -140,7 +140,7 @@ impl Warpgroup<2> {
     /// Runs `product`, makes an operand and its values from the product's accumulator, and passes both.
     /// Returns the operand.
     #[inline(always)]
-    pub fn pass<E: WarpgroupCore, A: Product<2>, const K: usize>(
+    pub(super) fn pass<E: WarpgroupCore, A: Product<2>, const K: usize>(
         &mut self,
         _: Turn,
         baton: &mut Baton<E, K>,
@@ -162,7 +162,7 @@ impl Warpgroup<2> {
     /// Waits for the turn. `adopt` gets the accumulator of `passed` and the values that the other warpgroup
     /// passed, and `passed` runs to its end.
     #[inline(always)]
-    pub fn receive<E: WarpgroupCore, State, const N: usize, const K: usize>(
+    pub(super) fn receive<E: WarpgroupCore, State, const N: usize, const K: usize>(
         &mut self,
         baton: &Baton<E, K>,
         passed: AbPassed<'_, E, N, K>,
@@ -180,7 +180,7 @@ impl Warpgroup<2> {
     /// [`Warpgroup::overlap`], and make an operand and its values, which are passed. Returns the operand.
     #[expect(clippy::too_many_arguments, reason = "two products, and the three steps beside them")]
     #[inline(always)]
-    pub fn overlapped_turn<
+    pub(super) fn overlapped_turn<
         E: WarpgroupCore,
         A: Product<2>,
         State,

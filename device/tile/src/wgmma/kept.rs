@@ -9,18 +9,18 @@ use cuda_std::wgmma;
 
 /// The product `acc = a [l r]^T`. The rows of `l` and `r` are the first and the last columns of one tile,
 /// which two stages hold. The product starts when `l` is full, and waits for `r` in between.
-pub struct AbtOfTwo<'p, E, const N: usize, const K: usize, const L: usize, const R: usize>(
-    pub &'p mut Acc<1, N>,
-    pub &'p Published<SharedTile<E, 4, K>>,
-    pub &'p Kept<SharedTile<E, N, L>>,
-    pub &'p Kept<SharedTile<E, N, R>>,
+pub(super) struct AbtOfTwo<'p, E, const N: usize, const K: usize, const L: usize, const R: usize>(
+    pub(super) &'p mut Acc<1, N>,
+    pub(super) &'p Published<SharedTile<E, 4, K>>,
+    pub(super) &'p Kept<SharedTile<E, N, L>>,
+    pub(super) &'p Kept<SharedTile<E, N, R>>,
 );
 
 /// The product `acc += a b`, where `b` is a kept stage.
-pub struct AbKept<'p, E, const N: usize, const K: usize>(
-    pub &'p mut Acc<1, N>,
-    pub &'p AFrag<E, 1, K>,
-    pub &'p Kept<SharedTile<E, K, N>>,
+pub(super) struct AbKept<'p, E, const N: usize, const K: usize>(
+    pub(super) &'p mut Acc<1, N>,
+    pub(super) &'p AFrag<E, 1, K>,
+    pub(super) &'p Kept<SharedTile<E, K, N>>,
 );
 
 // SAFETY: `issue` starts one group, which accesses the accumulator, the tile of `a` and both stages.

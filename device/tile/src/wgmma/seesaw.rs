@@ -1,0 +1,201 @@
+//! The seesaw: two warpgroups that take turns at stages, and that refill the stages themselves.
+//!
+//! Stage `n` belongs to warpgroup `n % 2`, which multiplies its rows with Q, and makes an operand and its
+//! values from the product. Both warpgroups multiply the operand with their own part of the stage: the first
+//! warpgroup with the left part, the second warpgroup with the first columns of the right part. The owner
+//! passes operand and values to the other warpgroup.
+//!
+//! A warpgroup refills its own part of a stage. It is the part's last reader: it has multiplied the part, and
+//! the other warpgroup has read it before it passed an operand. Only this file fills and reads the stages, so
+//! a kernel cannot change this order.
+use crate::copy::CpAsync;
+use crate::exchange::PartOfRows;
+use crate::group::{Team, Warpgroup};
+use crate::mma::{AFrag, Acc, RowVec, WarpgroupCore};
+use crate::pipeline::{InFlight, Kept, Published, Refilled};
+use crate::shared::SharedTile;
+use crate::tma::{MapKind, TmaTensor};
+use crate::wgmma::{AbKept, AbPassed, AbtOfTwo, Baton, Turn};
+
+/// The computation of a warpgroup in a [seesaw](Warpgroup::seesaw) of stages of `N` base tiles of rows. The
+/// warpgroup's accumulator has `H` base tiles of columns.
+pub trait Seesaw<E: WarpgroupCore, const N: usize, const H: usize> {
+    /// The kind of the tensor map of a stage's left part.
+    type Left: MapKind;
+    /// The kind of the tensor map of a stage's right part.
+    type Right: MapKind<At = <Self::Left as MapKind>::At>;
+    /// Number of stages, which is at least 1. Both warpgroups have the same number.
+    fn count(&self) -> u32;
+    /// The coordinates of the first row of stage `n`, for which `look_up` has been called.
+    fn at(&self, n: u32) -> <Self::Left as MapKind>::At;
+    /// Looks up what `at` needs for stage `n`, or for a stage behind the last one. Stages come in order.
+    fn look_up(&mut self, n: u32);
+    /// Observes the product of stage `n`, which belongs to this warpgroup, and may change it. The first
+    /// result must be the same in all lanes of a warp, and should rarely be true. If it is true, the
+    /// accumulator is scaled by the second result.
+    fn observe(&mut self, product: &mut Acc<1, N>, n: u32) -> (bool, RowVec<1>);
+    /// Makes the operand from the observed product.
+    fn operand(&mut self, product: &Acc<1, N>) -> AFrag<E, 1, N>;
+    /// The values that the operand passes on.
+    fn values(&self) -> RowVec<1>;
+    /// Adopts the values of the other warpgroup, before its operand is multiplied.
+    fn adopt(&mut self, values: RowVec<1>, acc: &mut Acc<1, H>);
+    /// Two values of each row, at the end.
+    fn state(&self) -> [RowVec<1>; 2];
+}
+
+/// A stage's parts, which have `H` and `R` base tiles of columns, and the passed operand.
+pub type SeesawStages<E, S, const N: usize, const H: usize, const R: usize> = (
+    Refilled<SharedTile<E, N, H>, 2, <S as Seesaw<E, N, H>>::Left>,
+    (Refilled<SharedTile<E, N, R>, 2, <S as Seesaw<E, N, H>>::Right>, Baton<E, N>),
+);
+
+/// A stage's parts in global memory.
+pub type SeesawTensors<'p, E, S, const N: usize, const H: usize, const R: usize> = (
+    &'p TmaTensor<E, N, H, <S as Seesaw<E, N, H>>::Left>,
+    &'p TmaTensor<E, N, R, <S as Seesaw<E, N, H>>::Right>,
+);
+
+impl Warpgroup<2> {
+    /// Runs this warpgroup's turns. Returns the warpgroup's accumulator, and its state.
+    #[inline(always)]
+    pub fn seesaw<
+        E: WarpgroupCore,
+        S: Seesaw<E, N, H>,
+        const N: usize,
+        const H: usize,
+        const R: usize,
+        const K: usize,
+    >(
+        mut self,
+        q: InFlight<SharedTile<E, 4, K>, CpAsync<Team<2>>>,
+        (left, (right, baton)): SeesawStages<E, S, N, H, R>,
+        tensors: SeesawTensors<'_, E, S, N, H, R>,
+        steps: S,
+    ) -> PartOfRows<H, 2> {
+        let mut team = self.team();
+        let mut side = Side { left, right, tensors, steps, group: self, acc: Acc::cleared() };
+        side.steps.look_up(0);
+        side.fill(0);
+        side.fill(1);
+        let q = q.publish(&mut team);
+        if side.group.index == 0 {
+            side.even(&q, baton);
+        } else {
+            side.odd(&q, baton);
+        }
+        side.group.part(side.acc, side.steps.state())
+    }
+}
+
+/// A warpgroup's side of the seesaw.
+struct Side<'p, E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const R: usize> {
+    left: Refilled<SharedTile<E, N, H>, 2, S::Left>,
+    right: Refilled<SharedTile<E, N, R>, 2, S::Right>,
+    tensors: SeesawTensors<'p, E, S, N, H, R>,
+    steps: S,
+    group: Warpgroup<2>,
+    acc: Acc<1, H>,
+}
+
+impl<E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const R: usize>
+    Side<'_, E, S, N, H, R>
+{
+    /// Fills this warpgroup's part of stage `n`.
+    #[inline(always)]
+    fn fill(&mut self, n: u32) {
+        if n < self.steps.count() {
+            let at = self.steps.at(n);
+            match self.group.index {
+                0 => self.left.fill(n, self.tensors.0, at, &mut self.group),
+                _ => self.right.fill(n, self.tensors.1, at, &mut self.group),
+            }
+        }
+        self.steps.look_up(n + 1);
+    }
+
+    /// The columns of stage `n` that this warpgroup multiplies with operands.
+    #[inline(always)]
+    fn own(&self, n: u32) -> Kept<SharedTile<E, N, H>> {
+        self.group.own([self.left.keep(n), self.right.keep(n).first_columns()])
+    }
+
+    /// Multiplies the operand of the warpgroup's stage `n`, and refills the stage.
+    #[inline(always)]
+    fn multiply(&mut self, operand: &AFrag<E, 1, N>, n: u32) {
+        let own = self.own(n);
+        self.group.run(AbKept(&mut self.acc, operand, &own));
+        self.fill(n + 2);
+    }
+
+    /// Waits for the operand of the other warpgroup's stage `n`, multiplies it, and refills the stage.
+    #[inline(always)]
+    fn receive(&mut self, baton: &Baton<E, N>, n: u32) -> Turn {
+        let own = self.own(n);
+        let passed = AbPassed(&mut self.acc, &own);
+        let turn =
+            self.group.receive(baton, passed, &mut self.steps, |steps, acc, values| steps.adopt(values, acc));
+        self.fill(n + 2);
+        turn
+    }
+
+    /// The turns of warpgroup 0.
+    #[inline(always)]
+    fn even<const K: usize>(&mut self, q: &Published<SharedTile<E, 4, K>>, mut baton: Baton<E, N>) {
+        let mut n = 0;
+        let mut turn = self.group.first_turn();
+        loop {
+            let (product, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
+            let (steps, acc) = (&mut self.steps, &mut self.acc);
+            let operand = self.group.pass(turn, &mut baton, AbtOfTwo(product, q, &left, &right), |product| {
+                let (grew, rescale) = steps.observe(product, n);
+                if grew {
+                    acc.scale_rows(&rescale);
+                }
+                (steps.operand(product), steps.values())
+            });
+            self.multiply(&operand, n);
+            n += 2;
+            if n > self.steps.count() {
+                break;
+            }
+            turn = self.receive(&baton, n - 1);
+            if n == self.steps.count() {
+                break;
+            }
+        }
+    }
+
+    /// The turns of warpgroup 1.
+    #[inline(always)]
+    fn odd<const K: usize>(&mut self, q: &Published<SharedTile<E, 4, K>>, mut baton: Baton<E, N>) {
+        let mut n = 1;
+        while n < self.steps.count() {
+            let (product, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
+            let own = self.own(n - 1);
+            let operand = self.group.overlapped_turn(
+                &mut baton,
+                AbtOfTwo(product, q, &left, &right),
+                AbPassed(&mut self.acc, &own),
+                &mut self.steps,
+                |steps, acc, values| steps.adopt(values, acc),
+                |steps, product| {
+                    let (grew, rescale) = steps.observe(product, n);
+                    (grew, (steps.operand(product), rescale))
+                },
+                |steps, _, acc, (operand, rescale), grew| {
+                    if grew {
+                        acc.scale_rows(&rescale);
+                    }
+                    (operand, steps.values())
+                },
+            );
+            self.fill(n + 1);
+            self.multiply(&operand, n);
+            n += 2;
+        }
+        if n == self.steps.count() {
+            self.receive(&baton, n - 1);
+        }
+    }
+}
