@@ -1,8 +1,10 @@
 //! Runs problems of any family in the simulator.
 use ferroflash::driver::SimDriver;
+use ferroflash::kernels::entries;
 use ferroflash::{Attention, Capabilities, Error};
 use ptx_sim::{Completion, Options};
 use reference::{OnDevice, Rule, Subject, Task};
+use spec::{Contract, HOPPER_MLAS, HOPPERS_PAGED};
 
 /// A simulator of the smallest card that can run a subject.
 ///
@@ -15,13 +17,18 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     };
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
-    if subject.family() == "hopper paged" {
-        // The blocks of this subject are persistent. With two SMs, each block has several tiles even in small
-        // problems.
+    if is_persistent(subject.contract()) {
+        // With two SMs, each block has several tiles even in small problems.
         let card = SimDriver::of_multiprocessors(card, options, Some(2));
         return Attention::new(card.expect("a known card"));
     }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
+}
+
+/// Whether a block of the kernel takes several tiles or work items, in the same shared memory.
+pub(crate) fn is_persistent(kernel: &Contract) -> bool {
+    let forward = entries().filter(|entry| entry.has_maps() && !entry.splits);
+    forward.chain(HOPPERS_PAGED).chain(HOPPER_MLAS).any(|entry| entry.contract == *kernel)
 }
 
 /// Runs all launches of a task with the kernel `subject`, and judges the outputs of each launch.

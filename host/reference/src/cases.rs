@@ -291,10 +291,15 @@ fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mask = all[0].mask;
     match (entry.isa, entry.scheduler, entry.splits) {
         (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
-        // The second case has two tiles per head, which one block of a causal kernel takes.
+        // The second case has two tiles per head, which one block of a causal kernel takes. In the third
+        // case, on a card with few SMs, a block has several tiles of `m` rows, each with several key blocks.
         (Isa::Sm90a, _, false) => all.extend(
-            [many, case(7, [1, m + 3, n + 1], [140, 140], held, Bshd)]
-                .map(|case| with(case, mask, BottomRight, None)),
+            [
+                many,
+                case(7, [1, m + 3, n + 1], [140, 140], held, Bshd),
+                case(7, [1, 2 * m, 4 * n + 1], [3, 3], held, Bshd),
+            ]
+            .map(|case| with(case, mask, BottomRight, None)),
         ),
         (Isa::Sm80, _, true) => all.extend(sliced.map(|case| with(case, mask, TopLeft, None))),
         // `many` has more tiles, and `slices` has more splits, than the simulated cards can hold blocks at

@@ -1,10 +1,11 @@
 //! The kernels of which mutants are made, and the problems on which these kernels are launched.
+use crate::subjects::is_persistent;
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::{is_carried, subjects};
-use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, HOPPERS_PAGED, MIXED_FEW, beside, combine_of};
+use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, MIXED_FEW, beside, combine_of};
 
 /// A kernel of which mutants are made.
 #[derive(Clone, Copy)]
@@ -56,18 +57,11 @@ impl Subject {
         entries().find(|entry| entry.contract == *self.of.contract())
     }
 
-    /// A simulator of the smallest card that can run the kernel. For persistent kernels, the card has two
-    /// SMs, so that a block takes several tiles even in small problems.
+    /// A simulator of the smallest card that can run the kernel.
     pub(crate) fn simulator(&self, options: Options) -> Attention<SimDriver> {
-        let in_rounds = |entry: &AttnInfo| entry.has_maps() && !entry.splits;
-        let on_cache = HOPPERS_PAGED.iter().any(|entry| entry.contract == self.kernel);
         match self.forward() {
-            entry if on_cache || entry.is_some_and(in_rounds) => {
-                let card = SimDriver::of_multiprocessors("h200", options, Some(2));
-                Attention::new(card.expect("a known card"))
-            }
-            Some(entry) => crate::simulator_with(entry, options),
-            None => crate::subjects::simulator(self.of, options),
+            Some(entry) if !is_persistent(&self.kernel) => crate::simulator_with(entry, options),
+            _ => crate::subjects::simulator(self.of, options),
         }
     }
 }
