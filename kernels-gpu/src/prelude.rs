@@ -4,7 +4,7 @@ pub use crate::mask::MaskMod;
 pub use crate::rows::Sequence;
 pub use crate::score::ScoreMod;
 pub use core::ops::Range;
-pub use cuda_std::math::{ex2, fma, lg2, rcp};
+pub use cuda_std::math::{ex2, fma, lg2, rcp, rsqrt, sqrt};
 pub use spec::{
     And, Bf16, Bias, Bits, BlockMask, BlockSparse, Causal, Chunked, CreateBlockMask, Decode, E4m3, F16, F32,
     FastDiv, Full, Fwd, FwdDequant, FwdHopper, FwdHopperWide, FwdOverlap, FwdSpecialised, FwdWide, Integers,

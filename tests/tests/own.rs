@@ -41,6 +41,7 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         own_kernels::block_bias::distance_blocks::CONTRACT,
         own_kernels::block_bias::distance_blocks_wrong::CONTRACT,
         own_kernels::block_bias::distance_twice::CONTRACT,
+        own_kernels::strided::strided::CONTRACT,
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
     CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules

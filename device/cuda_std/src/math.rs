@@ -11,6 +11,10 @@ unsafe extern "unadjusted" {
     fn lg2_approx_ftz(x: f32) -> f32;
     #[link_name = "llvm.nvvm.rcp.approx.ftz.f"]
     fn rcp_approx_ftz(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.sqrt.approx.ftz.f"]
+    fn sqrt_approx_ftz(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.rsqrt.approx.ftz.f"]
+    fn rsqrt_approx_ftz(x: f32) -> f32;
 }
 
 /// `ex2.approx.ftz.f32`: 2^x, with an error of at most 2 ulp. `ex2(-inf)` is 0.
@@ -53,6 +57,35 @@ pub fn rcp(x: f32) -> f32 {
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn rcp(x: f32) -> f32 {
     1.0 / x
+}
+
+/// `sqrt.approx.ftz.f32`: the square root of x, with a relative error of at most 2^-23. NaN below 0.
+#[inline(always)]
+#[cfg(target_arch = "nvptx64")]
+pub fn sqrt(x: f32) -> f32 {
+    // SAFETY: the instruction has no preconditions.
+    unsafe { sqrt_approx_ftz(x) }
+}
+
+/// Host version: returns the standard library's result.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn sqrt(x: f32) -> f32 {
+    x.sqrt()
+}
+
+/// `rsqrt.approx.ftz.f32`: 1 / the square root of x, with a relative error of at most 2^-22.9. `rsqrt(0)` is
+/// infinity. NaN below 0.
+#[inline(always)]
+#[cfg(target_arch = "nvptx64")]
+pub fn rsqrt(x: f32) -> f32 {
+    // SAFETY: the instruction has no preconditions.
+    unsafe { rsqrt_approx_ftz(x) }
+}
+
+/// Host version: returns the standard library's result.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn rsqrt(x: f32) -> f32 {
+    1.0 / x.sqrt()
 }
 
 /// `fma.rn.f32`: a * b + c, rounded once.

@@ -4,6 +4,7 @@
 pub mod block_bias;
 pub mod block_sparse;
 mod causal_mask;
+pub mod strided;
 
 use core::f32::consts::LOG2_E;
 #[cfg(not(target_arch = "nvptx64"))]

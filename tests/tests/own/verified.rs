@@ -5,6 +5,7 @@ use super::*;
 use cuda_builder::Arch;
 use ferroflash::spec::{F16, FastDiv, Full, Fwd, Scored, With};
 use own_kernels::exact::{Broken, MaskFn};
+use own_kernels::strided::{StridedParams, strided};
 use reference::variant::{Buffers, Case, Failure, Report, verify};
 
 fn run<M: MaskFn>(
@@ -26,11 +27,13 @@ pub(super) fn renamed(of: &str, symbol: &str) -> String {
 #[test]
 fn right_kernels_are_verified() -> Result<(), Failure> {
     let chunk = OwnChunkedParams { chunk: FastDiv::new(48).expect("a divisor"), reserved: 0 };
+    let stride = StridedParams { first: 4, window: 60, step: 7, reserved: 0 };
     let reports = [
         run(variant::<own_causal::Kernel>("own_causal"), |_, _| Ok(()))?,
         run(variant::<own_causal_varlen::Kernel>("own_causal_varlen"), |_, _| Ok(()))?,
         run(variant::<own_chunked::Kernel>("own_chunked"), |_, _| Ok(chunk))?,
         run(variant::<own_alibi::Kernel>("own_alibi"), slopes)?,
+        run(variant::<strided::Kernel>("strided"), |_, _| Ok(And::new(stride, ())))?,
     ];
     for report in reports {
         println!("{report}");
