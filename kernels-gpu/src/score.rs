@@ -26,6 +26,10 @@ pub trait ScoreMod: ScoreMarker {
     /// Whether [`ScoreMod::block_bias`] may return a number. If this constant is false, no kernel calls that
     /// function.
     const BLOCK_BIAS: bool = false;
+    /// The function that returns the natural logit of an attention sink. A sink belongs to a sequence and a
+    /// head: it is one more key with value 0, which all their queries see. [`ScoreMarker::KINDS`] has a sink
+    /// exactly if this function exists; otherwise the kernel does not compile.
+    const SINK: Option<fn(&Self) -> f32> = None;
 
     /// Loads the data that the scores need for a sequence and a head.
     fn load(params: &Self::Params, of: &Sequence) -> Self;
@@ -57,27 +61,22 @@ pub trait ScoreMod: ScoreMarker {
             self.score(s, p, k)
         });
     }
-
-    /// The natural logit of an attention sink, which is one more key with value 0 that every query sees.
-    /// Kernels call this function if [`ScoreMarker::KINDS`] has a sink.
-    #[inline(always)]
-    fn sink(&self) -> f32 {
-        f32::NEG_INFINITY
-    }
 }
 
 impl ScoreMod for Sink {
     const CHANGES: bool = false;
+    const SINK: Option<fn(&Self) -> f32> = Some(logit);
     #[inline(always)]
     fn load(p: &SinkParams, of: &Sequence) -> Self {
         let logits =
             PerHead { base: p.base, sequence_bytes: 0, head_bytes: 4, value: f32::NEG_INFINITY, reserved: 0 };
         Sink { logit: load_per_head(&logits, 0, of.head) }
     }
-    #[inline(always)]
-    fn sink(&self) -> f32 {
-        self.logit
-    }
+}
+
+#[inline(always)]
+fn logit(sink: &Sink) -> f32 {
+    sink.logit
 }
 
 impl ScoreMod for CausalAlibi {
@@ -163,6 +162,10 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
     };
     const BLOCK_BIAS: bool =
         Self::CHANGES && (A::BLOCK_BIAS || !A::CHANGES) && (B::BLOCK_BIAS || !B::CHANGES);
+    const SINK: Option<fn(&Self) -> f32> = match (A::SINK, B::SINK) {
+        (None, None) => None,
+        _ => Some(sink_of_two),
+    };
     #[inline(always)]
     fn load(And { a, b }: &Self::Params, of: &Sequence) -> Self {
         const { assert!(!(A::KINDS.sink && B::KINDS.sink), "scores have two sinks: one is supported") }
@@ -177,8 +180,13 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
         let a = if A::CHANGES { self.0.block_bias(p.clone(), k.clone())? } else { 0.0 };
         Some(if B::CHANGES { a + self.1.block_bias(p, k)? } else { a })
     }
-    #[inline(always)]
-    fn sink(&self) -> f32 {
-        if A::KINDS.sink { self.0.sink() } else { self.1.sink() }
+}
+
+#[inline(always)]
+fn sink_of_two<A: ScoreMod, B: ScoreMod>((a, b): &(A, B)) -> f32 {
+    match (A::SINK, B::SINK) {
+        (Some(sink), _) => sink(a),
+        (None, Some(sink)) => sink(b),
+        (None, None) => f32::NEG_INFINITY,
     }
 }

@@ -238,7 +238,13 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     const SEES_ALL: bool = M::SEES_ALL;
     #[inline(always)]
     fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
-        const { assert!(M::STAGED_BYTES == 0, "`TmaBias` must be the outermost type") }
+        const {
+            assert!(M::STAGED_BYTES == 0, "`TmaBias` must be the outermost type");
+            assert!(
+                S::SINK.is_some() == S::KINDS.sink,
+                "`ScoreMod::SINK` is a function exactly if `ScoreMarker::KINDS` has a sink"
+            );
+        }
         M::keys(&params.a, of)
     }
     #[inline(always)]
@@ -253,9 +259,9 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     #[inline(always)]
     fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {
         const { assert!(!(M::SINK && S::KINDS.sink), "scores have two sinks: one is supported") }
-        match (M::SINK, S::KINDS.sink) {
+        match (M::SINK, S::SINK) {
             (true, _) => M::sink(&params.a, of, counts),
-            (_, true) if counts => finite_logit(S::load(&params.b, of).sink()),
+            (_, Some(sink)) if counts => finite_logit(sink(&S::load(&params.b, of))),
             _ => f32::NEG_INFINITY,
         }
     }
