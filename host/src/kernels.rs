@@ -7,27 +7,23 @@ pub use spec::{
 };
 
 use crate::Error;
-use spec::{
-    HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS, HOPPER_VARIANTS, HOPPERS_PAGED, MIXED_FEW, PAGED,
-    PAGED_VARIANTS, VARIANTS,
-};
+use spec::Class;
 
-/// Returns every attention kernel for keys and values in tensors: [`ENTRIES`], varlen kernels, Hopper's
-/// kernels, and variants.
+/// Returns every attention kernel for keys and values in tensors: portable and Hopper's, dense and varlen,
+/// with and without parameters of mask and scores.
 pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
-    let plain = ENTRIES.iter().chain(PACKED).chain(HOPPERS).chain(HOPPERS_PACKED);
-    plain.chain(VARIANTS).chain(HOPPER_VARIANTS).chain(HOPPER_PACKED_VARIANTS)
+    spec::attention().filter(|entry| matches!(entry.class(), Class::Dense | Class::Varlen))
 }
 
 /// Returns every kernel for prefill on a KV cache.
 pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
-    PAGED.iter().chain(HOPPERS_PAGED).chain(PAGED_VARIANTS).chain(HOPPER_PAGED_VARIANTS)
+    spec::attention().filter(|entry| entry.class() == Class::Paged)
 }
 
 /// Returns the decode kernel with this name for mixed batches. The name stands for all kernels of such a
 /// launch.
 pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
-    MIXED_FEW.iter().find(|entry| entry.contract.symbol == symbol)
+    spec::attention().find(|entry| entry.class() == Class::Few && entry.contract.symbol == symbol)
 }
 
 /// Returns the entry with this symbol.

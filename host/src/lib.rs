@@ -58,6 +58,7 @@ mod error;
 mod image;
 pub mod kernels;
 mod launch;
+mod layout;
 #[cfg(feature = "lineage")]
 pub mod lineage;
 mod lower;

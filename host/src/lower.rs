@@ -9,7 +9,7 @@ mod tensors;
 mod variant;
 
 pub(crate) use append::append;
-pub(crate) use attention::{attention, takes};
+pub(crate) use attention::attention;
 pub(crate) use merge::{Merged, merge, state};
 
 use crate::Error;

@@ -11,6 +11,7 @@ pub use crate::launch::Launch;
 pub use crate::problem::{CacheShape, MAX_ROWS, Problem};
 pub use any::{AnyPlan, AnyRequest, OwnedMerge};
 
+use crate::layout::Layout;
 use crate::request::{AttentionRequest, Scratch};
 use crate::select::{self, Choice};
 use crate::{Capabilities, Contract, Error, Tuning, kernels, passes, validate};
@@ -266,8 +267,8 @@ pub fn explain(
 ) -> Result<(&'static Contract, &'static str), Error> {
     on.check()?;
     validate::problem(problem)?;
-    let query =
-        select::Query { problem, tensors: None, on, tuning: &Tuning::new(), scratch, merges_states: false };
+    let tuning = &Tuning::new();
+    let query = select::Query::new(problem, Layout::ANY, on, tuning, scratch);
     let Choice { kernel, reason, .. } = passes::whole(&query, None)?;
     let contract = &kernel.last().kernel.contract;
     if scratch != Scratch::Fastest {

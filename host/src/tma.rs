@@ -12,6 +12,31 @@ const ALIGNMENT: u32 = 16;
 const LEAST_ROWS: u32 = 8;
 const SMALL_PAGES: &str = "a page is not a multiple of 8 keys, the smallest box of Hopper's TMA kernels";
 
+/// Columns and rows of boxes. Whether TMA accepts tensors depends on no kernel: every kernel's stages are a
+/// multiple of 16 keys.
+const ANY_BOX: [u32; 2] = [64, 16];
+
+/// Checks that TMA accepts Q, K, V and O of a valid request, or the pages of its latent cache.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept them.
+pub(crate) fn accepts(r: &AttentionRequest<'_>) -> Result<(), &'static str> {
+    match &r.kv {
+        KeysValues::Cache(cache) if cache.pages.latent_columns().is_some() => {
+            latent_in(cache, ANY_BOX).map(|_| ())
+        }
+        _ => maps_in(r, [ANY_BOX; 2]).map(|_| ()),
+    }
+}
+
+/// Checks that TMA accepts the bias of a valid request.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept the bias.
+pub(crate) fn accepts_bias(r: &AttentionRequest<'_>) -> Result<(), &'static str> {
+    r.scores.bias.map_or(Ok(()), |bias| bias_in(r, &bias, ANY_BOX).map(|_| ()))
+}
+
 /// Returns the tensor maps of Q, K, V and O of a valid request, or none if the kernel takes none.
 ///
 /// # Errors
@@ -20,11 +45,17 @@ pub(crate) fn maps(
     r: &AttentionRequest<'_>,
     kernel: &AttnInfo,
 ) -> Result<Option<[MapDescription; 4]>, &'static str> {
-    if !kernel.has_maps() {
-        return Ok(None);
-    }
-    let (panel, keys) = (kernel.panel(), kernel.tile_n);
-    let queries = [panel, AttnInfo::Q_BOX_ROWS];
+    kernel.has_maps().then(|| maps_in(r, kernel.boxes())).transpose()
+}
+
+/// Returns the tensor maps of Q, K, V and O, with the boxes of queries and of keys.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept the tensors.
+fn maps_in(
+    r: &AttentionRequest<'_>,
+    [queries, keys]: [[u32; 2]; 2],
+) -> Result<[MapDescription; 4], &'static str> {
     let (q, o) = (&r.q, &r.o);
     match &r.kv {
         KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => {
@@ -38,11 +69,11 @@ pub(crate) fn maps(
                 }
             };
             let boxes = |view, box_shape| MapDescription { box_shape, kind, ..whole(view) };
-            let [k, v] = [k, v].map(|view| boxes(view, [panel, keys]));
-            Ok(Some([boxes(q, queries), k, v, boxes(o, queries)]))
+            let [k, v] = [k, v].map(|view| boxes(view, keys));
+            Ok([boxes(q, queries), k, v, boxes(o, queries)])
         }
         KeysValues::Cache(cache) => {
-            let Some(rows) = box_rows(cache, keys) else {
+            let Some(rows) = box_rows(cache, keys[1]) else {
                 return Err(SMALL_PAGES);
             };
             // If all sequences share the rows of Q, the tensor map has these rows once.
@@ -55,7 +86,7 @@ pub(crate) fn maps(
             [&q, &o].into_iter().try_for_each(takes_rows)?;
             let KvPages { keys: k, values: v, .. } = cache.pages;
             [&q, &k, &v, &o].into_iter().try_for_each(takes)?;
-            let [k, v] = [&k, &v].map(|view| pages(view, [kernel.key_panel(), rows]));
+            let [k, v] = [&k, &v].map(|view| pages(view, [keys[0], rows]));
             let [k, v] = [k?, v?];
             if k.pitch() != v.pitch() {
                 return Err("pages of keys and pages of values are different numbers of rows apart");
@@ -65,7 +96,7 @@ pub(crate) fn maps(
                 kind: MapKind::Ragged,
                 ..whole(view)
             });
-            Ok(Some([q, k, v, o]))
+            Ok([q, k, v, o])
         }
     }
 }
@@ -75,12 +106,13 @@ pub(crate) fn maps(
 /// # Errors
 /// Returns the reason why TMA does not accept the pages.
 pub(crate) fn latent(cache: &KvCache, kernel: &AttnInfo) -> Result<Option<MapDescription>, &'static str> {
-    if !kernel.has_maps() {
-        return Ok(None);
-    }
-    let Some(rows) = box_rows(cache, kernel.tile_n) else { return Err(SMALL_PAGES) };
+    kernel.has_maps().then(|| latent_in(cache, kernel.boxes()[1])).transpose()
+}
+
+fn latent_in(cache: &KvCache, [columns, keys]: [u32; 2]) -> Result<MapDescription, &'static str> {
+    let Some(rows) = box_rows(cache, keys) else { return Err(SMALL_PAGES) };
     takes(&cache.pages.keys)?;
-    pages(&cache.pages.keys, [kernel.panel(), rows]).map(Some)
+    pages(&cache.pages.keys, [columns, rows])
 }
 
 /// Returns the tensor map of the rows of pages.
@@ -106,10 +138,16 @@ pub(crate) fn bias(
     r: &AttentionRequest<'_>,
     kernel: &AttnInfo,
 ) -> Result<Option<MapDescription>, &'static str> {
-    let Some(bias) = &r.scores.bias else { return Ok(None) };
-    if !kernel.has_maps() || kernel.scores.bias.is_none() || r.variant.is_some() {
-        return Ok(None);
-    }
+    let takes_map = kernel.has_maps() && kernel.scores.bias.is_some() && r.variant.is_none();
+    let bias = r.scores.bias.filter(|_| takes_map);
+    bias.map(|bias| bias_in(r, &bias, kernel.bias_box())).transpose()
+}
+
+fn bias_in(
+    r: &AttentionRequest<'_>,
+    bias: &Bias,
+    box_shape: [u32; 2],
+) -> Result<MapDescription, &'static str> {
     let Bias { address, dtype, shape: [batches, heads, rows, keys], strides: [batch, head, row, _], .. } =
         *bias;
     let broadcasts = |extent: usize, stride: i64| extent == 1 || stride == 0;
@@ -133,8 +171,8 @@ pub(crate) fn bias(
             "rows, heads or batches of the bias are not a multiple of 16 bytes apart, which TMA needs",
         );
     }
-    let (extents, box_shape, kind) = ([keys as u32, rows, heads, batches], kernel.bias_box(), MapKind::Whole);
-    Ok(Some(MapDescription { address, strides, extents, box_shape, dtype, kind }))
+    let (extents, kind) = ([keys as u32, rows, heads, batches], MapKind::Whole);
+    Ok(MapDescription { address, strides, extents, box_shape, dtype, kind })
 }
 
 /// Checks that TMA accepts a valid tensor.

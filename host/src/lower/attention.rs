@@ -18,22 +18,6 @@ use spec::{
     VarlenParams, Window,
 };
 
-/// Checks that a kernel accepts the tensors of a valid request. The kernel solves the request's problem.
-///
-/// # Errors
-/// Returns the reason why the kernel does not accept the tensors.
-pub(crate) fn takes(r: &AttentionRequest<'_>, kernel: &AttnInfo) -> Result<(), &'static str> {
-    let nowhere = integers(None, 0);
-    match &r.kv {
-        KeysValues::Tensors { k, v } if kernel.decodes() => dense_cache(k, v).map(|_| ()),
-        KeysValues::Varlen { k, v, keys } if kernel.decodes() => {
-            varlen_cache(k, v, &nowhere, keys.max_seqlen_k).map(|_| ())
-        }
-        KeysValues::Cache(kv) if kernel.decodes() => tma::latent(kv, kernel).map(|_| ()),
-        _ => tma::bias(r, kernel).and(tma::maps(r, kernel)).map(|_| ()),
-    }
-}
-
 /// Adds the steps of one pass to a launch: the kernel, and its combine kernel. The kernel solves the valid
 /// request's problem. A decode kernel merges `states` over other keys into its results.
 ///

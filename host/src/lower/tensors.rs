@@ -1,4 +1,5 @@
 //! Converts the caller's views to kernel parameters in bytes. All views are valid.
+use crate::layout::{FAR_HEADS, one_index};
 use crate::request::{
     AlibiSlopes, Index, KeysValues, KvCache, KvPages, KvScale, LseView, Paged, Queries, TensorView,
     TokenScales, VarlenKeys,
@@ -113,32 +114,12 @@ fn with_table(pages: Cache, cache: &KvCache) -> Cache {
     }
 }
 
-/// Maximum number of 16-byte chunks that keys, or values, may span.
-const MAX_CHUNKS: u64 = 1 << 32;
-
-/// Checks that one index addresses keys and values in tensors.
-///
-/// # Errors
-/// Returns the reason why decode kernels do not accept these tensors.
-fn have_one_index(k: &TensorView, v: &TensorView) -> Result<(), &'static str> {
-    if (0..3).any(|dim| k.shape[dim] > 1 && k.strides[dim] != v.strides[dim]) {
-        return Err("k and v have different strides; decode kernels need equal ones");
-    }
-    let steps = k.shape.iter().zip(&k.strides);
-    let elements = steps.map(|(extent, stride)| (*extent as u64 - 1).saturating_mul(*stride as u64));
-    let chunks = elements.fold(0, u64::saturating_add).saturating_mul(k.element_bytes()) / 16 + 1;
-    if chunks > MAX_CHUNKS {
-        return Err("k or v spans more than 64 GiB, the limit of decode kernels");
-    }
-    Ok(())
-}
-
 /// Converts K and V, `[batch, keys, heads, head_dim]`, to a dense KV cache.
 ///
 /// # Errors
 /// Returns the reason why decode kernels do not accept these tensors.
 pub(super) fn dense_cache(k: &TensorView, v: &TensorView) -> Result<Cache, &'static str> {
-    have_one_index(k, v)?;
+    one_index(k, v)?;
     Ok(pages(&KvPages::new(*k, *v)))
 }
 
@@ -152,9 +133,9 @@ pub(super) fn varlen_cache(
     starts: &Integers,
     max_keys: usize,
 ) -> Result<Cache, &'static str> {
-    have_one_index(k, v)?;
+    one_index(k, v)?;
     let cache = spec::varlen_cache(&tensor(k), v.address, starts, max_keys as u32);
-    cache.ok_or("a stride of k and v is 2^36 bytes or more, the limit of decode kernels")
+    cache.ok_or(FAR_HEADS)
 }
 
 /// Converts the first `count` integers of an index; without an index, the result is empty.

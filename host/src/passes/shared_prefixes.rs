@@ -5,6 +5,7 @@ mod pays;
 
 use super::{Passes, whole};
 use crate::launch::Launch;
+use crate::layout::Layout;
 use crate::lower::{self, Refusal};
 use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
 use crate::schedule::Schedule;
@@ -63,7 +64,8 @@ fn passes(
         let problem = &pass.problem();
         validate::problem(problem)?;
         let scratch = Scratch::Fastest;
-        whole(&Query { problem, tensors: Some(pass), scratch, merges_states, ..*query }, None)
+        let own = Query::new(problem, Layout::of(pass), query.on, query.tuning, scratch);
+        whole(&Query { merges_states, ..own }, None)
     };
     let rest = planned(&parts.rest(Scratch::Fastest), true)?.kernel.last;
     if !matches!(rest.schedule, Schedule::Decode(_)) {

@@ -1,5 +1,6 @@
 //! Planning of attention requests.
 use super::sealed::{Kernels, Request, Subject};
+use crate::layout::Layout;
 use crate::lower::Refusal;
 use crate::passes::{self, Passes};
 use crate::place::Place;
@@ -45,7 +46,7 @@ impl Subject for AttentionRequest<'static> {
     ) -> Result<Choice<Passes>, Error> {
         let r = &self.anywhere();
         let (problem, scratch) = (&r.problem(), r.scratch);
-        let query = Query { problem, tensors: Some(r), on, tuning, scratch, merges_states: false };
+        let query = Query::new(problem, Layout::of(r), on, tuning, scratch);
         passes::choose(r, &query, config)
     }
 

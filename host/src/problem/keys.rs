@@ -1,7 +1,8 @@
 //! The properties of keys and values that planning uses: their columns, and the KV cache that contains them.
-use super::Problem;
+use super::{MAX_ROWS, Problem};
+use crate::DType;
 use crate::request::{KvCache, Paged};
-use crate::{AttnInfo, DType};
+use spec::{Keys, MAX_SEQUENCES, PageKind, ProblemKind};
 
 /// The properties of a [`KvCache`] that planning uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,19 +36,39 @@ impl CacheShape {
 }
 
 impl Problem {
-    /// Whether a kernel takes the numbers of columns of keys and of values, and their strides.
-    pub(crate) fn has_columns_for(&self, e: &AttnInfo) -> bool {
-        e.takes_columns(self.columns()) && (e.has_own_values() || self.has_equal_strides())
+    /// Returns the properties that decide which kernels solve the problem.
+    pub fn kind(&self) -> ProblemKind {
+        let pages = |cache: CacheShape| if cache.tiled { PageKind::Tiles } else { PageKind::Rows };
+        let (most, own) = (MAX_SEQUENCES as usize, self.variant.is_some());
+        let counted = self.batch <= most && self.batch.saturating_mul(self.seqlen_k) < 1 << 31;
+        let equal_counts = match self.cache {
+            Some(_) => self.varlen.is_none(),
+            None => counted && self.is_bottom_right() && (self.varlen.is_none() || self.has_single_queries()),
+        };
+        ProblemKind {
+            dtype: self.dtype,
+            kv_dtype: self.cache.map_or(self.dtype, |cache| cache.dtype),
+            keys: match self.cache {
+                Some(cache) if cache.latent => Keys::Latent,
+                Some(cache) => Keys::Cache(pages(cache)),
+                None if self.varlen.is_some() => Keys::Varlen,
+                None => Keys::Batched,
+            },
+            columns: self.columns(),
+            equal_strides: self.cache.is_none_or(|cache| cache.equal_strides),
+            mask: self.mask_kind(),
+            scores: self.score_kinds(),
+            slopes: self.alibi,
+            causal_slopes: self.has_causal_slopes() && !own,
+            few: equal_counts && self.rows() <= MAX_ROWS,
+            mixed: self.cache.is_some() && self.varlen.is_some() && self.is_of_mixed_kernels() && !own,
+            tile: self.block_tile,
+        }
     }
 
-    /// Whether one index addresses keys and values in a KV cache. Tensors have no index.
-    pub(crate) fn has_equal_strides(&self) -> bool {
-        self.cache.is_none_or(|cache| cache.equal_strides)
-    }
-
-    /// Whether keys and values have equal numbers of columns, and in a KV cache equal strides.
-    pub(crate) fn has_equal_rows(&self) -> bool {
-        self.head_dim == self.head_dim_v && self.has_equal_strides()
+    /// Returns whether the kernels of mixed batches take the scores and the number of sequences.
+    pub(crate) fn is_of_mixed_kernels(&self) -> bool {
+        !(self.alibi || self.sinks) && self.bias.is_none() && self.batch <= MAX_SEQUENCES as usize
     }
 
     /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.

@@ -1,10 +1,11 @@
 //! Selection for mixed batches: varlen queries on a KV cache. Some sequences have few queries, others have
 //! many.
-use super::{ASKED, Choice, Query, needs_no_splits, reads_cache, variant};
+use super::refusals::{goes_together, needs_no_splits, reads_cache};
+use super::{ASKED, Choice, Query};
 use crate::request::Splits;
 use crate::schedule::most;
-use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, kernels};
-use spec::{HOPPERS_PAGED, Isa, MAX_SEQUENCES, MIXED_FEW, MIXED_MANY};
+use crate::{AttnInfo, Error, MaskKind, Problem, kernels};
+use spec::{Class, Isa, MAX_SEQUENCES, ProblemKind};
 
 const MIXED: &str = "a decode kernel takes the sequences of few queries, and work tiles take the other \
                      sequences, in one launch";
@@ -53,9 +54,9 @@ pub(crate) fn many(q: &Query<'_>, config: Option<&str>) -> Result<Option<Choice>
     if p.cache.is_none() || p.latent().is_some() || p.variant.is_some() {
         return Ok(None);
     }
-    variant::goes_together(p)?;
+    goes_together(p)?;
     match config {
-        None if variant::is_needed(p) => Ok(None),
+        None if q.needs_params() => Ok(None),
         None => Ok(choose(q).and_then(Result::ok)),
         Some(name) => kernels::mixed(name).map(|few| named(q, few)).transpose(),
     }
@@ -65,9 +66,13 @@ pub(crate) fn many(q: &Query<'_>, config: Option<&str>) -> Result<Option<Choice>
 /// there is none, if it does not take the columns, or if a thread block of it cannot hold one query with all
 /// its heads.
 pub(crate) fn few(p: &Problem, many: &AttnInfo) -> Option<&'static AttnInfo> {
-    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim);
-    let few = MIXED_FEW.iter().find(|e| kind(e) == kind(many) && p.has_columns_for(e))?;
-    (most(p, few) > 0).then_some(few)
+    few_of(p, &p.kind(), many)
+}
+
+fn few_of(p: &Problem, kind: &ProblemKind, many: &AttnInfo) -> Option<&'static AttnInfo> {
+    let size = |e: &AttnInfo| (e.kv_dtype, e.head_dim);
+    let mut all = spec::of_class(Class::Few, many.dtype);
+    all.find(|e| size(e) == size(many) && e.has_columns_for(kind)).filter(|few| most(p, few) > 0)
 }
 
 /// Returns the reason why prefill kernels take all sequences of a varlen batch.
@@ -93,11 +98,11 @@ fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice, &'static str> {
         Splits::Chunk(_) => return Err(CHUNKS),
         _ => return Err(UNSPLIT),
     }
-    if !is_plain(p) {
+    if !p.is_of_mixed_kernels() {
         return Err(NOT_PLAIN);
     }
     let all = p.batch.saturating_mul(p.seqlen_q);
-    let mut pairs = kernels(q).filter(|(kernel, few)| fit(kernel, few, on)).peekable();
+    let mut pairs = kernels(q).filter(|(kernel, few)| q.runs(kernel) && q.runs(few)).peekable();
     let has_hopper = pairs.peek().is_some_and(|(kernel, _)| kernel.isa == Isa::Sm90a);
     let mut reason = NO_KERNEL;
     let mut pays = |kernel: &AttnInfo, few: &AttnInfo| {
@@ -128,16 +133,16 @@ fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
     reads_cache(few, p)?;
     needs_no_splits(p)?;
     let pairs = || kernels(q).filter(|(_, own)| *own == few && p.varlen.is_some());
-    let pair = pairs().find(|(kernel, few)| fit(kernel, few, on)).or_else(|| pairs().next());
+    let pair = pairs().find(|(kernel, few)| q.runs(kernel) && q.runs(few)).or_else(|| pairs().next());
     let (kernel, few) = pair.ok_or_else(|| {
         let group = p.heads_q / p.heads_k;
         let expected = match p.varlen {
             None => "it needs varlen queries, and the request has equal query counts".to_owned(),
-            Some(_) if !is_plain(p) => format!(
+            Some(_) if !p.is_of_mixed_kernels() => format!(
                 "it takes no sinks, slopes and bias, and at most {MAX_SEQUENCES} sequences, and the request \
                  is {p}"
             ),
-            Some(_) if !variant::covers(few.mask, p.mask_kind(), true) => {
+            Some(_) if !few.covers(q.kind.mask) => {
                 format!("it is a kernel for mask {}, and the request is {p}", few.mask.name())
             }
             Some(_) if group > few.tile_m as usize => {
@@ -154,28 +159,12 @@ fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
     Ok(Choice::new(kernel, ASKED))
 }
 
-/// Returns whether the scores and the number of sequences suit the kernels of mixed batches.
-fn is_plain(p: &Problem) -> bool {
-    !(p.alibi || p.sinks) && p.bias.is_none() && p.batch <= MAX_SEQUENCES as usize
-}
-
-/// Returns whether the device runs both kernels.
-fn fit(kernel: &AttnInfo, few: &AttnInfo, on: &Capabilities) -> bool {
-    on.runs(&kernel.contract).is_ok() && on.runs(&few.contract).is_ok()
-}
-
-/// Returns the prefill kernels for a mixed batch of these dtypes, head dim and mask, each with its decode
-/// kernel, in order of preference: Hopper's kernel, if it accepts the tensors, then portable kernels.
+/// Returns the prefill kernels for a mixed batch, each with its decode kernel, in order of preference:
+/// Hopper's kernel, if it accepts the tensors, then portable kernels.
 fn kernels<'a>(q: &'a Query<'_>) -> impl Iterator<Item = (&'static AttnInfo, &'static AttnInfo)> + 'a {
-    let (p, on) = (q.problem, q.on);
-    let solves = move |e: &&AttnInfo| {
-        is_plain(p)
-            && p.cache.is_some_and(|cache| [e.dtype, e.kv_dtype] == [p.dtype, cache.dtype])
-            && p.has_columns_for(e)
-            && variant::covers(e.mask, p.mask_kind(), true)
-    };
-    let hopper = HOPPERS_PAGED.iter().filter(move |e| e.mask == MaskKind::Causal && on.tensor_maps);
-    let hopper = hopper.filter(solves).min_by_key(|e| e.columns()).filter(|e| q.takes(e).is_ok());
-    let portable = MIXED_MANY.iter().filter(solves);
-    hopper.into_iter().chain(portable).filter_map(move |kernel| Some((kernel, few(p, kernel)?)))
+    let is_hoppers = |e: &&AttnInfo| q.kind.mixed && e.has_maps() && e.mask == MaskKind::Causal;
+    let hopper = q.solving(Class::Paged).filter(is_hoppers).filter(|_| q.on.tensor_maps);
+    let hopper = hopper.min_by_key(|e| e.columns()).filter(|e| q.layout.suits(e).is_ok());
+    let all = hopper.into_iter().chain(q.solving(Class::Many));
+    all.filter_map(|kernel| Some((kernel, few_of(q.problem, &q.kind, kernel)?)))
 }

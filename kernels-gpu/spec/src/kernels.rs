@@ -67,6 +67,74 @@ pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
     plain.into_iter().chain(portable).chain(hopper).flatten()
 }
 
+macro_rules! in_one_list {
+    ($($list:ident),*) => {
+        const LINES: usize = 0 $(+ $list.len())*;
+        /// Every attention kernel but the lineage's.
+        pub const ATTENTION: &[AttnInfo; LINES] = &{
+            let (mut all, mut count) = ([PLANNED[0]; LINES], 0);
+            $(
+                let mut line = 0;
+                while line < $list.len() {
+                    all[count] = $list[line];
+                    (count, line) = (count + 1, line + 1);
+                }
+            )*
+            all
+        };
+    };
+}
+in_one_list!(
+    PLANNED,
+    PACKED,
+    DECODES,
+    MLAS,
+    HOPPER_MLAS,
+    PAGED,
+    HOPPERS,
+    HOPPERS_PACKED,
+    HOPPERS_PAGED,
+    VARIANTS,
+    PAGED_VARIANTS,
+    HOPPER_VARIANTS,
+    HOPPER_PACKED_VARIANTS,
+    HOPPER_PAGED_VARIANTS,
+    MIXED_FEW,
+    MIXED_MANY
+);
+
+/// The index of a class and a dtype of queries in [`SORTED`].
+const fn group(class: Class, dtype: DType) -> usize {
+    class as usize * 2 + matches!(dtype, DType::Bf16) as usize
+}
+
+const GROUPS: usize = 14;
+
+/// The places in [`ATTENTION`], sorted by class and dtype, and the end of each group.
+const SORTED: &([u16; LINES], [u16; GROUPS + 1]) = &{
+    let (mut places, mut ends, mut count, mut of) = ([0; LINES], [0; GROUPS + 1], 0, 0);
+    while of < GROUPS {
+        let mut at = 0;
+        while at < LINES {
+            if group(ATTENTION[at].class(), ATTENTION[at].dtype) == of {
+                places[count] = at as u16;
+                count += 1;
+            }
+            at += 1;
+        }
+        of += 1;
+        ends[of] = count as u16;
+    }
+    (places, ends)
+};
+
+/// The kernels of a class for a dtype of queries, in the table's order. A plan looks only at these, so that
+/// its time does not grow with the table.
+pub fn of_class(class: Class, dtype: DType) -> impl Iterator<Item = &'static AttnInfo> + Clone {
+    let ((places, ends), group) = (SORTED, group(class, dtype));
+    places[ends[group].into()..ends[group + 1].into()].iter().map(|at| &ATTENTION[usize::from(*at)])
+}
+
 /// The kernel that combines the splits of an attention kernel, or `None` if the attention kernel never
 /// splits.
 pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {

@@ -43,6 +43,7 @@ mod paged_map;
 mod rotary;
 mod score_kinds;
 mod scores;
+mod solves;
 mod split;
 mod table;
 mod variant;
@@ -69,7 +70,10 @@ pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent}
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use hopper_dequant::FwdHopperDequant;
 pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
-pub use kernels::{ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels};
+pub use kernels::{
+    ATTENTION, ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels,
+    of_class,
+};
 pub use lineage::LINEAGE;
 pub use many_sequences::ManySequences;
 pub use mask::{
@@ -89,6 +93,7 @@ pub use score_kinds::ScoreKinds;
 pub use scores::{
     Bias, BiasParams, CausalAlibi, ScoreMarker, Scored, Sink, SinkParams, TmaBias, TmaBiasParams,
 };
+pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use table::{
     APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_MLAS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,

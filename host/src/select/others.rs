@@ -1,9 +1,11 @@
-//! Selection of append kernels.
+//! Selection of append kernels and of merge kernels.
 use super::Choice;
 use crate::place::Place;
 use crate::request::Append;
-use crate::{Capabilities, Error};
-use spec::{APPENDS, AppendInfo, DType, Target};
+use crate::{Capabilities, DType, Error};
+use spec::{APPENDS, AppendInfo, MERGES, Target};
+
+const MERGE: &str = "the only kernel for these dtypes of states and output";
 
 /// Returns the first append kernel for these dtypes that the device can run, and the reason for it.
 ///
@@ -37,4 +39,19 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<Choice<Place>
     let [tokens, cache] = types.map(|dtype| dtype.name());
     let nothing = || Error::unsupported(format_args!("{tokens} tokens and an {cache} cache"), "no kernel");
     Err(refusal.unwrap_or_else(nothing))
+}
+
+/// Returns the merge kernel for these dtypes of states and output, and the reason for it.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if there is none, or the device cannot run it.
+pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<Choice<Place>, Error> {
+    let kernel = MERGES.iter().find(|kernel| (kernel.states, kernel.output) == (states, output));
+    let Some(kernel) = kernel else {
+        let feature = format_args!("{} of {} states", output.name(), states.name());
+        let reason = "the output must have the states' dtype; for f32 states, f16 and bf16 are permitted too";
+        return Err(Error::unsupported(feature, reason));
+    };
+    on.runs(&kernel.contract)?;
+    Ok(Choice::new(Place::of(&kernel.contract), MERGE))
 }

@@ -1,0 +1,129 @@
+//! Which problems a kernel solves. The host, the tests and callers' variants use this one predicate.
+use crate::{AttnInfo, DType, Keys, MaskKind, PageKind, Queries, ScoreKinds};
+
+/// The properties of a problem that decide which kernels solve it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProblemKind {
+    /// Dtype of Q and O.
+    pub dtype: DType,
+    /// Dtype of K and V.
+    pub kv_dtype: DType,
+    /// The layout of keys and values. Tensors have no pages, so decode kernels for tiled pages take them.
+    pub keys: Keys,
+    /// Columns of Q and K, and of V and O.
+    pub columns: [usize; 2],
+    /// Whether one index addresses keys and values in a KV cache.
+    pub equal_strides: bool,
+    /// The mask of the cheapest kernel.
+    pub mask: MaskKind,
+    /// The score modifications, without the request's slopes.
+    pub scores: ScoreKinds,
+    /// Whether the request has ALiBi slopes.
+    pub slopes: bool,
+    /// Whether the slopes stand under a causal mask without softcap, which kernels with
+    /// [`ScoreKinds::alibi`] compute.
+    pub causal_slopes: bool,
+    /// Whether decode kernels can take the queries: few rows, and equal query counts.
+    pub few: bool,
+    /// Whether the kernels of mixed batches can take the queries.
+    pub mixed: bool,
+    /// Queries and keys of a block of the block mask, if there is one.
+    pub tile: Option<[u32; 2]>,
+}
+
+/// The class of a kernel: the kind of problems, or of parts of problems, that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Work tiles of dense tensors.
+    Dense,
+    /// Work tiles of varlen tensors.
+    Varlen,
+    /// Work tiles on a KV cache.
+    Paged,
+    /// Few queries on many keys.
+    Decode,
+    /// Few queries on a latent cache.
+    Latent,
+    /// The sequences of few queries of a mixed batch.
+    Few,
+    /// The sequences of many queries of a mixed batch.
+    Many,
+}
+
+impl ProblemKind {
+    /// The class of kernels that take the whole problem as work tiles, or, on a latent cache, at all.
+    pub const fn class(&self) -> Class {
+        match self.keys {
+            Keys::Batched => Class::Dense,
+            Keys::Varlen => Class::Varlen,
+            Keys::Cache(_) => Class::Paged,
+            Keys::Latent => Class::Latent,
+        }
+    }
+
+    /// Whether keys and values have equal numbers of columns, and in a KV cache equal strides.
+    pub const fn has_equal_rows(&self) -> bool {
+        self.columns[0] == self.columns[1] && self.equal_strides
+    }
+}
+
+impl AttnInfo {
+    /// The kernel's class.
+    pub const fn class(&self) -> Class {
+        match (self.queries, self.keys) {
+            (Queries::Mixed, _) if self.decodes() => Class::Few,
+            (Queries::Mixed, _) => Class::Many,
+            (_, Keys::Batched) => Class::Dense,
+            (_, Keys::Varlen) => Class::Varlen,
+            (_, Keys::Latent) => Class::Latent,
+            (_, Keys::Cache(_)) if self.decodes() => Class::Decode,
+            (_, Keys::Cache(_)) => Class::Paged,
+        }
+    }
+
+    /// Whether the kernel solves a problem, or, in a mixed batch, its part of the problem.
+    pub fn solves(&self, p: &ProblemKind) -> bool {
+        [self.dtype, self.kv_dtype] == [p.dtype, p.kv_dtype]
+            && self.has_columns_for(p)
+            && self.reads(p)
+            && self.computes(p)
+            && p.tile.is_none_or(|tile| tile == [self.tile_m, self.tile_n])
+    }
+
+    /// Whether the kernel takes the numbers of columns of keys and of values, and their strides.
+    pub const fn has_columns_for(&self, p: &ProblemKind) -> bool {
+        self.takes_columns(p.columns) && (self.has_own_values() || p.equal_strides)
+    }
+
+    /// Whether the kernel solves problems of a mask. Windows describe full and causal masks too. On a KV
+    /// cache, causal kernels also run full masks.
+    pub const fn covers(&self, mask: MaskKind) -> bool {
+        match (self.mask, mask) {
+            (MaskKind::Local, MaskKind::Full | MaskKind::Causal) => true,
+            (MaskKind::Causal, MaskKind::Full) => !matches!(self.keys, Keys::Batched | Keys::Varlen),
+            _ => self.mask as u8 == mask as u8,
+        }
+    }
+
+    /// Whether the kernel reads the problem's queries and keys.
+    fn reads(&self, p: &ProblemKind) -> bool {
+        let pages = matches!(self.keys, Keys::Cache(PageKind::Rows)) || p.keys != Keys::Cache(PageKind::Rows);
+        match self.class() {
+            Class::Decode => p.few && pages && p.keys != Keys::Latent,
+            Class::Few | Class::Many => p.mixed,
+            class => class == p.class(),
+        }
+    }
+
+    /// Whether the kernel computes the problem's mask and scores.
+    pub fn computes(&self, p: &ProblemKind) -> bool {
+        let sloped = p.causal_slopes && self.scores.alibi && self.mask == MaskKind::Causal;
+        // Decode kernels take sinks, whatever their scores are. Above head dim 256, page lookups leave no
+        // register for slopes.
+        let sink = if self.decodes() { self.scores.sink } else { p.scores.sink };
+        let slopes = self.class() == Class::Paged && self.head_dim > 256 || self.decodes() || self.has_maps();
+        (sloped || self.covers(p.mask))
+            && self.scores == (ScoreKinds { sink, alibi: sloped || p.scores.alibi, ..p.scores })
+            && (!p.slopes || sloped || !slopes)
+    }
+}
