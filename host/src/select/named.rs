@@ -55,8 +55,8 @@ fn on_latents(q: &Query<'_>, name: &str) -> Result<&'static AttnInfo, Error> {
 fn few(q: &Query<'_>, name: &str) -> Result<&'static AttnInfo, Error> {
     let p = q.problem;
     let Some(entry) = find(q, name).filter(|e| e.class() == Class::Decode) else {
-        let expected = "it must be a kernel for caches of keys and values (`mla` kernels read latent caches): \
-                        `ferroflash kernels --family decode`, or `paged`, lists them";
+        let expected = "it must be a kernel for caches of keys and values (`mla` kernels read latent \
+                        caches): `ferroflash kernels --family decode`, or `paged`, lists them";
         return Err(Error::invalid("config", name, expected));
     };
     reads_cache(entry, p)?;
@@ -89,8 +89,8 @@ fn on_cache(q: &Query<'_>, name: &str) -> Result<&'static AttnInfo, Error> {
             _ => String::new(),
         };
         let expected = format_args!(
-            "it must be a kernel for {} on a cache of {}, {} and this mask{rows}: `ferroflash kernels --family \
-             paged`",
+            "it must be a kernel for {} on a cache of {}, {} and this mask{rows}: `ferroflash kernels \
+             --family paged`",
             p.dtype.name(),
             q.kind.kv_dtype.name(),
             p.named_columns()

@@ -124,8 +124,8 @@ fn no_columns(q: &Query<'_>) -> Error {
     let feature = format_args!("{p} on a cache of {}", kind.kv_dtype.name());
     let reason = match kind.kv_dtype {
         DType::E4m3 => {
-            "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads per key \
-             head), equal query counts per sequence, and no ALiBi slopes"
+            "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads per \
+             key head), equal query counts per sequence, and no ALiBi slopes"
         }
         DType::Int8 => "int8 KV caches support head_dim up to 256; use a 16-bit cache",
         _ => "ALiBi slopes on a KV cache support head_dim up to 256",

@@ -57,10 +57,11 @@ const RULES: &[Rule] = &[
     Rule::short(192, 512, 45),
     Rule::short(256, 512, 45),
     // Minimum keys are equal to the minima of the kernels without parameters.
-    Rule::new(HOPPER, "warpgroups and TMA, with this mask and these scores; long: three warpgroups of queries \
-        read keys and values less often than two").when(|case, e| e.tile_m == 192 && pays::is_long(case, e)),
-    Rule::new(HOPPER, "warpgroups and TMA; the producer copies the bias beside keys; long sequences that fill \
-        the device").when(|case, e| e.scores.bias.is_some() && pays::is_long(case, e)),
+    Rule::new(HOPPER, "warpgroups and TMA, with this mask and these scores; long: three warpgroups of \
+        queries read keys and values less often than two")
+        .when(|case, e| e.tile_m == 192 && pays::is_long(case, e)),
+    Rule::new(HOPPER, "warpgroups and TMA; the producer copies the bias beside keys; long sequences that \
+        fill the device").when(|case, e| e.scores.bias.is_some() && pays::is_long(case, e)),
     Rule::new(HOPPER, "warpgroups and TMA, with slopes under a causal mask; long sequences that fill the \
         device").when(|case, e| e.scores.alibi && pays::is_long(case, e)),
     Rule::new(HOPPER, "warpgroups and TMA, with sinks; long sequences that fill the device")
@@ -85,24 +86,24 @@ const RULES: &[Rule] = &[
     Rule::dense(64, [128, 64], "too short for the overlapped schedule's prologue: key blocks of 64 in \
         sequence").if_it(Fills::Device),
     Rule::dense(64, [128, 64], SPLITS).with_keys(2048).if_it(Fills::Splits),
-    Rule::dense(64, [128, 64], "one block of 128 queries per SM keeps its tensor cores busy (model of the L4, \
-        2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)").only(FULL).on(SMALL).per_100_sms(95),
+    Rule::dense(64, [128, 64], "one block of 128 queries per SM keeps its tensor cores busy (model of the \
+        L4, 2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)").only(FULL).on(SMALL).per_100_sms(95),
     Rule::dense(64, [64, 64], "two blocks of 64 queries per SM (model of the L4, 2x8 heads of 512: 15.5 us \
         against 17 with warps that split keys)").only(CAUSAL).on(SMALL).per_100_sms(190),
     Rule::dense(64, [64, 128], "64 queries per block, 32 per warp, two warps split their keys (model of \
         the L4, 8 heads of 512: 9.4 us against 12.5 to 13.9 without)")
         .only(CAUSAL).on(SMALL).per_100_sms(95),
-    Rule::dense(64, [64, 128], "64 queries per block, 32 per warp, two warps split their keys (H200, 4x8 heads \
-        of 512, causal: 8.9 us against 9.3 for 32, in two runs)").on(BIG).per_100_sms(150),
+    Rule::dense(64, [64, 128], "64 queries per block, 32 per warp, two warps split their keys (H200, 4x8 \
+        heads of 512, causal: 8.9 us against 9.3 for 32, in two runs)").on(BIG).per_100_sms(150),
     Rule::dense(64, [64, 64], "one block of 64 queries per SM (H200, 2x8 heads of 512: 6.2 us against 6.4 \
         for 32)").only(FULL).per_100_sms(95),
     Rule::dense(64, [32, 256], "few queries, many keys: four warps split the keys of 32 queries")
         .with_keys(2048),
-    Rule::dense(64, [32, 128], "few queries for this GPU: 32 per block, two warps split their keys, all loads \
-        in flight (H200, 8 heads of 512: 4.7 us against 4.85)")
+    Rule::dense(64, [32, 128], "few queries for this GPU: 32 per block, two warps split their keys, all \
+        loads in flight (H200, 8 heads of 512: 4.7 us against 4.85)")
         .only(FULL).with_stages(4).on(BIG).if_it(Fills::OneWave),
-    Rule::dense(64, [32, 128], "few queries for this GPU: 32 per block, and two warps split their keys (H200, \
-        8 heads of 512: 4.9 us against 5.9 for 64)"),
+    Rule::dense(64, [32, 128], "few queries for this GPU: 32 per block, and two warps split their keys \
+        (H200, 8 heads of 512: 4.9 us against 5.9 for 64)"),
     Rule::dense(128, [128, 48], "two blocks with 64 keys per stage do not fit an SM, two with 48 do")
         .on(&[Smem::Medium]).if_it(Fills::Device),
     Rule::dense(128, [128, 64],
@@ -117,8 +118,8 @@ const RULES: &[Rule] = &[
     Rule::dense(192, [128, 64], "128 queries per block read keys and values half as often as 64")
         .if_it(Fills::Device),
     Rule::dense(192, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
-    Rule::dense(192, [128, 48], "values of 128 columns leave registers for 32 rows per warp, which halves the \
-        reads of shared memory (model of the H200: 475 TFLOP/s, 361 with V padded to 192)")
+    Rule::dense(192, [128, 48], "values of 128 columns leave registers for 32 rows per warp, which halves \
+        the reads of shared memory (model of the H200: 475 TFLOP/s, 361 with V padded to 192)")
         .with_values(128).if_it(Fills::Device),
     Rule::dense(192, [64, 48], "128 queries per block do not fit, or would leave SMs idle: 64")
         .with_values(128),
@@ -148,13 +149,13 @@ const RULES: &[Rule] = &[
         .when(|case, _| pays::is_only(case) && case.q.kind.tile.is_some()),
     Rule::new(Of::Special, ONLY)
         .when(|case, _| pays::is_only(case)),
-    Rule::new(Of::Special, "the largest tile with this mask and these scores: there are enough queries to fill \
-        the device").when(pays::is_largest),
+    Rule::new(Of::Special, "the largest tile with this mask and these scores: there are enough queries to \
+        fill the device").when(pays::is_largest),
     Rule::new(Of::Special, FEW)
         .when(pays::is_smallest),
 
-    Rule::new(DECODE, "many short sequences or windows: an SM holds twice the warps, because each warp mostly \
-        waits").when(|_, e| e.is_for_short_work()),
+    Rule::new(DECODE, "many short sequences or windows: an SM holds twice the warps, because each warp \
+        mostly waits").when(|_, e| e.is_for_short_work()),
     Rule::new(DECODE, "more blocks than SMs: an SM holds several, and one loads while another finds its keys")
         .when(|case, e| at_once(e, case.q.problem, case.q.on) > 1),
     Rule::new(DECODE, "few sequences: smaller blocks split the rows, on SMs that would idle")
@@ -181,8 +182,8 @@ const GENERAL: &str = "k and v of these different numbers of columns: the kernel
                        softcap takes them";
 const SPLITS: &str = "split-KV for few queries on many keys: several thread blocks per 128 queries, \
                       each with a split of the keys";
-const HOPPER_SPLITS: &str = "warpgroups and TMA; split-KV for few queries on many keys: several thread blocks \
-                             per 128 queries, each with a split of the keys";
+const HOPPER_SPLITS: &str = "warpgroups and TMA; split-KV for few queries on many keys: several thread \
+                             blocks per 128 queries, each with a split of the keys";
 /// The L2 cache limits kernels of head dims 72 to 96: three warpgroups of queries read keys and values less
 /// often than two. Measured on an H100 (f16, 4 x 16 heads of 4096 keys, us; cuDNN in the same run):
 ///

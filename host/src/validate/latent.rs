@@ -30,9 +30,8 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     }
     let sides = matches!(p.mask, Mask::Window { .. }).then(|| p.mask.sides());
     let bounds = 1..Window::UNBOUNDED as u32;
-    let is_window = sides.is_some_and(|(left, right)| {
-        left.is_some() || right.is_some_and(|right| bounds.contains(&right))
-    });
+    let is_window = sides
+        .is_some_and(|(left, right)| left.is_some() || right.is_some_and(|right| bounds.contains(&right)));
     if is_window || matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) {
         let reason =
             format!("kernels for latent caches have full and causal masks; use one, or {ON_TENSORS}");
