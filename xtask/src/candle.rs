@@ -21,6 +21,9 @@ use crate::process::{Result, cargo, loud};
 pub enum Task {
     /// Check everything that needs neither a GPU nor nvcc: clippy, docs, format, and tests on the CPU
     Check,
+    /// Print the lines that set your shell up to build candle without a CUDA toolkit:
+    /// eval "$(cargo xtask candle toolkit)"
+    Toolkit,
     /// Build the library, the examples and candle's tests with nvcc
     Build,
     /// Build candle's tests of candle-flash-attn on FerroFlash's kernels, and run them
@@ -37,6 +40,7 @@ pub enum Task {
 pub fn run(root: &Path, task: &Task) -> Result {
     match task {
         Task::Check => check(root),
+        Task::Toolkit => toolkit::nvcc(root).map(|nvcc| print!("{}", nvcc.exports())),
         Task::Build => with_nvcc(root, &["build", "--workspace", "--all-targets"], None),
         Task::Test => {
             let one_by_one = ["test", "-p", "candle-flash-attn", "--", "--test-threads=1"];

@@ -15,7 +15,9 @@ mod stats;
 mod test;
 mod tidy;
 
-use std::path::{Path, PathBuf};
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -111,7 +113,7 @@ fn main() -> ExitCode {
 }
 
 fn run(task: Task) -> Result {
-    let root = root();
+    let root = root(env::var_os("CARGO_MANIFEST_DIR"));
     match task {
         Task::Setup => setup::run(&root),
         Task::BuildPtx { build, against: None } => kernels::build_ptx(&root, &build),
@@ -138,8 +140,22 @@ fn run(task: Task) -> Result {
     }
 }
 
-/// The root of the workspace, which is the parent folder of this package.
-fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().unwrap_or(package).to_owned()
+/// The root of the workspace, which is the parent folder of this package. `cargo run` names the package's
+/// folder. The folder in which this program was compiled may be another one: a copy of a checkout may contain
+/// the original's programs.
+fn root(package: Option<OsString>) -> PathBuf {
+    let package = package.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.parent().unwrap_or(&package).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_copy_of_the_checkout_works_on_its_own_folder() {
+        assert_eq!(root(Some("/copy/xtask".into())), Path::new("/copy"));
+        assert!(root(None).join("xtask/Cargo.toml").is_file());
+    }
 }

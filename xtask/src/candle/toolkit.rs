@@ -56,6 +56,20 @@ impl Nvcc {
             command.env("CUDA_COMPUTE_CAP", CAPABILITY);
         }
     }
+
+    /// The lines of [`on`](Self::on) for a shell. candle's kernels are built for one compute capability,
+    /// which the user may change.
+    pub fn exports(&self) -> String {
+        let home = self.home.iter().map(|home| format!("export CUDA_HOME={}\n", quoted(home)));
+        let path = format!("export PATH={}:\"$PATH\"\n", quoted(&self.bin));
+        let capability = format!("export CUDA_COMPUTE_CAP=\"${{CUDA_COMPUTE_CAP:-{CAPABILITY}}}\"\n");
+        home.chain([path, capability]).collect()
+    }
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
 /// Makes a folder below `target`.
@@ -170,6 +184,17 @@ pub fn package(manifest: &Path, name: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shell_reads_the_exports() {
+        let home = PathBuf::from("/it's/a toolkit");
+        let nvcc = Nvcc { bin: home.join("bin"), home: Some(home) };
+        let script = nvcc.exports() + "printf '%s|%s|%s' \"$CUDA_HOME\" \"$PATH\" \"$CUDA_COMPUTE_CAP\"";
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &script]).env("PATH", "/before").env_remove("CUDA_COMPUTE_CAP");
+        let said = stdout(&mut shell).unwrap();
+        assert_eq!(said, "/it's/a toolkit|/it's/a toolkit/bin:/before|90");
+    }
 
     #[test]
     fn declarations_are_found() {

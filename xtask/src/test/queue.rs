@@ -84,13 +84,9 @@ pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
             let (name, start) = (job.name.clone(), Instant::now());
             let end = end(job);
             let seconds = start.elapsed().as_secs_f64();
-            let line = match &end.failure {
-                None => {
-                    format!("  ok {name}: {} passed{}, {seconds:.1} s", end.said.passed, ignored(&end.said))
-                }
-                Some(output) => format!("FAILED {name}:\n{output}"),
-            };
-            progress.suspend(|| println!("{line}"));
+            if let Some(line) = line(&end, seconds) {
+                progress.suspend(|| println!("{line}"));
+            }
             progress.inc(1);
             let mut done = lock(&done);
             done.1.insert(name, seconds);
@@ -113,6 +109,16 @@ pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
         ends.iter().filter(|end| end.failure.is_some()).map(|end| end.name.as_str()).collect();
     println!("{passed} tests passed");
     if failed.is_empty() { Ok(()) } else { Err(format!("tests failed: {}", failed.join(", ")).into()) }
+}
+
+/// The line about a program that has ended. A program without tests, such as that of a library whose tests
+/// are all elsewhere, has no line.
+fn line(End { name, said, failure }: &End, seconds: f64) -> Option<String> {
+    match failure {
+        Some(output) => Some(format!("FAILED {name}:\n{output}")),
+        None if *said == Said::default() => None,
+        None => Some(format!("  ok {name}: {} passed{}, {seconds:.1} s", said.passed, ignored(said))),
+    }
 }
 
 fn ignored(said: &Said) -> String {
@@ -167,6 +173,20 @@ mod tests {
                       test result: ok. 2 passed; 0 failed; 0 ignored\n";
         let ignored = vec!["gpu, needs a GPU: cargo xtask test --gpu".to_owned()];
         assert_eq!(said(output), Said { passed: 13, ignored });
+    }
+
+    #[test]
+    fn a_program_without_tests_has_no_line() {
+        let end = |passed, failure| End {
+            name: "tests".to_owned(),
+            said: Said { passed, ignored: Vec::new() },
+            failure,
+        };
+        assert_eq!(line(&end(0, None), 0.1), None);
+        assert_eq!(line(&end(2, None), 0.1).as_deref(), Some("  ok tests: 2 passed, 0.1 s"));
+        assert!(
+            line(&end(0, Some("it crashed".to_owned())), 0.1).is_some_and(|line| line.contains("crashed"))
+        );
     }
 
     #[test]
