@@ -240,21 +240,25 @@ fn given(folder: &Path) -> Vec<(&'static str, String)> {
     texts
 }
 
-/// Returns the cache folder of compiled kernels: in the checkout or, if the checkout is read-only, in this
+/// Returns the cache folder of compiled kernels: in the checkout or, if nobody can write there, in this
 /// build's output folder.
 fn kept(package: &Path, out: &Path) -> PathBuf {
     let shared = package.join("../target/cuda-builder");
-    let is_writable = fs::create_dir_all(&shared).is_ok()
-        && fs::metadata(&shared).is_ok_and(|folder| !folder.permissions().readonly());
-    if is_writable { shared } else { out.join("cuda-builder") }
+    let probe = shared.join(format!("writable-{}", std::process::id()));
+    // Mode bits say nothing of a file system that is mounted read-only, or of the owner.
+    let tried = fs::create_dir_all(&shared).and_then(|()| fs::write(&probe, ""));
+    if tried.and_then(|()| fs::remove_file(&probe)).is_ok() { shared } else { out.join("cuda-builder") }
 }
 
 fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
-    let folder = kept(&kernels.join("../host"), out);
     // The cache's keys do not depend on the embedded kernels, so builds with other features share the cache.
-    let builder =
-        CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]).target_dir(&folder);
+    let builder = CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]);
     let builder = builder.only(wanted().map(|kernel| kernel.symbol)).progress(say);
+    // A checkout that is readable only may have been built before.
+    let shared = kernels.join("../target/cuda-builder");
+    let is_whole = builder.clone().target_dir(&shared).is_kept().unwrap_or_default();
+    let folder = if is_whole { shared } else { kept(&kernels.join("../host"), out) };
+    let builder = builder.target_dir(&folder);
     // The modules get no source lines, unless the cache has modules with source lines, whose code is equal.
     let with_lines = simulates() || builder.is_kept().unwrap_or_default();
     let builder = builder.debug(if with_lines { DebugInfo::Lines } else { DebugInfo::None });

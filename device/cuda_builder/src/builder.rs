@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::{env, fs, slice};
 
 use crate::cache;
-use crate::cargo::{self, DebugInfo, Invocation};
+use crate::cargo::{DebugInfo, Invocation};
 #[cfg(feature = "ptxas")]
 use crate::gate;
 use crate::group::Group;
@@ -13,7 +13,7 @@ use crate::output::{Module, Output};
 use crate::progress::{Progress, Report};
 #[cfg(feature = "ptxas")]
 use crate::report::Reporter;
-use crate::toolchain::{DeviceCompiler, workspace_root, workspaces};
+use crate::site::{Site, write_module};
 use crate::{Arch, Contract, Error, Target};
 
 /// Builds a device crate to PTX.
@@ -43,18 +43,6 @@ pub struct CudaBuilder {
     report: Option<Report>,
     #[cfg(feature = "ptxas")]
     check_on: Vec<Arch>,
-}
-
-/// The folders and the compiler of a build.
-struct Site {
-    crate_root: PathBuf,
-    workspace: PathBuf,
-    compiler: DeviceCompiler,
-    package: String,
-    /// The cache folder of the package.
-    folder: PathBuf,
-    /// The working folders of the compilers.
-    compilers: PathBuf,
 }
 
 impl CudaBuilder {
@@ -137,8 +125,9 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets the build folder. The default is `cuda-builder` below `CARGO_TARGET_DIR`, or else below the
-    /// workspace's `target`.
+    /// Sets the build folder. A relative path counts from the current folder, which in a build script is the
+    /// package's. The default is `cuda-builder` below `CARGO_TARGET_DIR`, or else below the workspace's
+    /// `target`.
     pub fn target_dir(mut self, folder: impl AsRef<Path>) -> Self {
         self.target_dir = Some(folder.as_ref().to_owned());
         self
@@ -190,22 +179,26 @@ impl CudaBuilder {
     /// do not match, or a kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let site = self.site()?;
-        // This function takes a lock, because a build script and a task may build the same modules at the
-        // same time.
-        let lock = site.folder.join("lock");
-        let held =
-            fs::File::create(&lock).and_then(|f| f.lock().map(|()| f)).map_err(Error::io("lock", &lock))?;
-
         let mut output = Output { modules: Vec::new(), inputs: Vec::new(), warnings: String::new() };
         let mut inputs = BTreeSet::new();
         let wanted = self.wanted()?;
+        // A build script and a task may compile the same modules at the same time. A build that compiles
+        // nothing takes no lock, because its folders may be readable only.
+        let compiles = wanted.is_empty() || self.missing(&site, &wanted)? > 0;
+        let lock = site.folder.join("lock");
+        let locked = || fs::File::create(&lock).and_then(|file| file.lock().map(|()| file));
+        let held = compiles.then(locked).transpose().map_err(Error::io("lock", &lock))?;
+        let alone = if compiles { site.alone()? } else { None };
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
         let progress = Progress::new(self.report.clone(), self.missing(&site, &wanted)?);
         for (arch, contracts) in self.groups(&wanted)? {
             let folder = site.folder.join(arch.name());
             // Crates of one name share the cache, but each crate has its own files.
-            let ptx = folder.join("ptx").join(cache::hex(&site.crate_root));
-            let group = self.group(&site, arch, &contracted, &folder, &progress);
+            let crate_root = cache::hex(&site.crate_root);
+            let out = env::var_os("OUT_DIR").map(|out| Path::new(&out).join("ptx").join(&crate_root));
+            let ptx: Vec<_> = [folder.join("ptx").join(crate_root)].into_iter().chain(out).collect();
+            let mut group = self.group(&site, arch, &contracted, &folder, &progress);
+            group.invocation.alone = alone.as_deref();
             let built = if wanted.is_empty() { group.build_all()? } else { group.build(&contracts)? };
             let mut others = built.others.into_iter();
             if let Some(symbol) = others.find(|symbol| !contracted.contains(&symbol.as_str())) {
@@ -214,7 +207,7 @@ impl CudaBuilder {
             for (contract, text) in built.modules {
                 let path = write_module(&ptx, contract.symbol, &text)?;
                 if let Some(copies) = &self.copy_to {
-                    write_module(copies, contract.symbol, &text)?;
+                    write_module(slice::from_ref(copies), contract.symbol, &text)?;
                 }
                 output.modules.push(Module { contract, arch, text, path });
             }
@@ -229,7 +222,7 @@ impl CudaBuilder {
         output.modules.sort_by_key(place);
         #[cfg(feature = "ptxas")]
         if !self.check_on.is_empty() {
-            let reporter = Reporter::new(&site.workspace, self.folder_in(&site.workspace).join("reports"))?;
+            let reporter = Reporter::new(&site.workspace, site.kept.join("reports"))?;
             let reports = reporter.report_all(&output.modules, &self.check_on, || {})?;
             gate::check(reports.iter().map(|(module, report)| (&module.contract, report)))?;
         }
@@ -260,19 +253,7 @@ impl CudaBuilder {
     }
 
     fn site(&self) -> Result<Site, Error> {
-        let crate_root = self.crate_root.canonicalize().map_err(Error::io("open", &self.crate_root))?;
-        let workspace = workspace_root(&crate_root);
-        let compiler = DeviceCompiler::locate(&workspace)?;
-        let package = cargo::package_name(&crate_root)?;
-        let kept = self.folder_in(&workspace);
-        // Cargo identifies `core` by the path of its sources, which is relative in a workspace that contains
-        // them. With one folder for both paths, `core` would be compiled again whenever the path changes.
-        let is_relative =
-            compiler.library_source.starts_with(workspaces(&crate_root).next().unwrap_or(&crate_root));
-        let compilers = if is_relative { "compilers-in-workspace" } else { "compilers" };
-        let (folder, compilers) = (kept.join(&package), kept.join(compilers));
-        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-        Ok(Site { crate_root, workspace, compiler, package, folder, compilers })
+        Site::find(&self.crate_root, self.target_dir.as_deref())
     }
 
     /// The group of entries for `arch`, in `folder`.
@@ -288,6 +269,7 @@ impl CudaBuilder {
             compiler: &site.compiler,
             workspace: &site.workspace,
             crate_root: &site.crate_root,
+            alone: None,
             package: &site.package,
             arch,
             release: self.release,
@@ -298,11 +280,6 @@ impl CudaBuilder {
         };
         let compilers = site.compilers.join(arch.name());
         Group { invocation, contracted, folder, compilers, jobs: self.jobs, progress }
-    }
-
-    fn folder_in(&self, workspace: &Path) -> PathBuf {
-        let default = || env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from);
-        self.target_dir.clone().unwrap_or_else(|| default().join("cuda-builder"))
     }
 
     /// The contracts to build. Each symbol occurs once.
@@ -336,11 +313,4 @@ impl CudaBuilder {
         }
         Ok(groups)
     }
-}
-
-fn write_module(folder: &Path, symbol: &str, text: &str) -> Result<PathBuf, Error> {
-    fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let path = folder.join(format!("{symbol}.ptx"));
-    cache::write(&path, text)?;
-    Ok(path)
 }

@@ -1,11 +1,11 @@
 //! A cache of modules. The key of a module is the content of the sources, of the compiler, and of the code
-//! that splits modules.
+//! that splits modules. The first line of each file has a digest of the rest, so a damaged file is not used.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use std::{fs, io};
+use std::{fs, io, process};
 
 use crate::{Error, manifest};
 
@@ -56,8 +56,9 @@ impl<'a> Cache<'a> {
     /// The current state of the sources that the cache knows; `None` before the first build, or if a source
     /// is missing.
     pub(crate) fn current(&self) -> Option<State> {
-        let inputs = fs::read_to_string(self.folder.join("inputs")).ok()?;
-        self.state(inputs.lines().map(|line| self.workspace.join(line)).collect()).ok()
+        let inputs = opened(&self.folder.join("inputs"))?;
+        let state = self.state(inputs.lines().map(|line| self.workspace.join(line)).collect()).ok()?;
+        ["others", "warnings"].iter().all(|name| opened(&state.folder.join(name)).is_some()).then_some(state)
     }
 
     /// Caches the output of compilers that read `inputs` and began at `started`. If an input has changed
@@ -77,15 +78,15 @@ impl<'a> Cache<'a> {
         let state = self.state(inputs.clone()).map_err(Error::io("read", &self.folder))?;
         fs::create_dir_all(&state.folder).map_err(Error::io("create", &state.folder))?;
         for (symbol, directives, text) in made.modules {
-            write(&state.file(symbol, directives), text)?;
+            write(&state.file(symbol, directives), &sealed(text))?;
         }
         let lines =
             |items: &mut dyn Iterator<Item = String>| items.map(|item| item + "\n").collect::<String>();
-        write(&state.folder.join("others"), &lines(&mut made.others.iter().cloned()))?;
-        write(&state.folder.join("warnings"), made.warnings)?;
+        write(&state.folder.join("others"), &sealed(&lines(&mut made.others.iter().cloned())))?;
+        write(&state.folder.join("warnings"), &sealed(made.warnings))?;
         let relative =
             |path: &PathBuf| path.strip_prefix(self.workspace).unwrap_or(path).display().to_string();
-        write(&self.folder.join("inputs"), &lines(&mut inputs.iter().map(relative)))?;
+        write(&self.folder.join("inputs"), &sealed(&lines(&mut inputs.iter().map(relative))))?;
         prune(&self.folder, STATES)?;
         prune(self.folder.parent().unwrap_or(&self.folder), RECIPES)
     }
@@ -111,30 +112,54 @@ impl<'a> Cache<'a> {
 }
 
 impl State {
-    /// The module of `symbol` with `directives`, if it is in the cache.
+    /// The module of `symbol` with `directives`, if it is whole in the cache.
     pub(crate) fn module(&self, symbol: &str, directives: &str) -> Option<String> {
-        fs::read_to_string(self.file(symbol, directives)).ok()
-    }
-
-    /// Whether [`module`](Self::module) would return the module.
-    pub(crate) fn holds(&self, symbol: &str, directives: &str) -> bool {
-        self.file(symbol, directives).is_file()
+        opened(&self.file(symbol, directives))
     }
 
     /// The kernels of the crate that no entry names.
     pub(crate) fn others(&self) -> BTreeSet<String> {
-        let text = fs::read_to_string(self.folder.join("others")).unwrap_or_default();
+        let text = opened(&self.folder.join("others")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
     /// rustc's warnings.
     pub(crate) fn warnings(&self) -> String {
-        fs::read_to_string(self.folder.join("warnings")).unwrap_or_default()
+        opened(&self.folder.join("warnings")).unwrap_or_default()
     }
 
     fn file(&self, symbol: &str, directives: &str) -> PathBuf {
         self.folder.join(format!("{symbol}-{}.ptx", hex(directives)))
     }
+}
+
+/// Number of bytes of a [`seal`].
+const SEAL: usize = "// 0123456789abcdef 0123456789abcdef\n".len();
+
+/// The line before a text in a file: a comment with the text's digest and number of bytes.
+fn seal(text: &str) -> String {
+    format!("// {:016x} {:016x}\n", digest(text), text.len())
+}
+
+/// A text behind its seal.
+fn sealed(text: &str) -> String {
+    seal(text) + text
+}
+
+/// The text that [`sealed`] has sealed; `None` if the file is missing or damaged.
+fn opened(path: &Path) -> Option<String> {
+    let mut file = fs::read_to_string(path).ok()?;
+    let is_right = file.starts_with(&seal(file.get(SEAL..)?));
+    is_right.then(|| file.split_off(SEAL))
+}
+
+/// A digest that any changed word changes. A build script is not optimised, and the standard library's hash
+/// would take seconds for a hundred megabytes there.
+fn digest(text: &str) -> u64 {
+    let (words, rest) = text.as_bytes().as_chunks::<8>();
+    let add = |digest: u64, word: u64| (digest.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let digest = words.iter().fold(1, |digest, word| add(digest, u64::from_le_bytes(*word)));
+    rest.iter().fold(digest, |digest, byte| add(digest, u64::from(*byte)))
 }
 
 /// Writes `text` to `path`, unless the file already has this text: an unchanged file keeps its modification
@@ -143,7 +168,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
     }
-    let part = path.with_extension("part");
+    let part = path.with_extension(format!("{}.part", process::id()));
     fs::write(&part, text).map_err(Error::io("write", &part))?;
     fs::rename(&part, path).map_err(Error::io("write", path))
 }
@@ -174,4 +199,26 @@ pub(crate) fn hex(key: impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_files_are_not_used() {
+        let file = std::env::temp_dir().join(format!("ferroflash-sealed-{}", process::id()));
+        let whole = sealed(".version 8.0\n.entry one\n");
+        write(&file, &whole).unwrap();
+        assert_eq!(opened(&file).as_deref(), Some(".version 8.0\n.entry one\n"));
+        let edited = whole.replace("one", "two");
+        for damaged in ["", "\n", "// 0123", &whole[..whole.len() - 1], &edited, ".version 8.0\n.entry one\n"]
+        {
+            fs::write(&file, damaged).unwrap();
+            assert_eq!(opened(&file), None, "{damaged}");
+        }
+        write(&file, &whole).unwrap();
+        assert!(opened(&file).is_some(), "it is made anew");
+        fs::remove_file(&file).unwrap();
+    }
 }

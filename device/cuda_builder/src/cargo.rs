@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{env, fs};
 
 use crate::toolchain::DeviceCompiler;
-use crate::{Arch, Error};
+use crate::{Arch, Error, outer};
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
@@ -28,6 +27,8 @@ pub(crate) struct Invocation<'a> {
     pub compiler: &'a DeviceCompiler,
     pub workspace: &'a Path,
     pub crate_root: &'a Path,
+    /// The manifest of a workspace with this crate alone, which is compiled in place of the crate's own.
+    pub alone: Option<&'a Path>,
     pub package: &'a str,
     pub arch: Arch,
     pub release: bool,
@@ -68,12 +69,9 @@ impl Invocation<'_> {
 
     /// Runs cargo, and returns the text of its standard error. `flags` are for rustc and this crate alone.
     fn run(&self, flags: &[&str], symbols: &[&str], target_dir: &Path) -> Result<String, Error> {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(&cargo);
-        for (name, _) in env::vars_os().filter(|(name, _)| is_of_outer_cargo(&name.to_string_lossy())) {
-            command.env_remove(name);
-        }
-        command.current_dir(self.crate_root).envs(self.profile()).envs([
+        let mut command = outer::cargo();
+        command.current_dir(self.alone.map_or_else(|| self.crate_root.to_owned(), outer::folder));
+        command.envs(self.profile()).envs([
             ("RUSTC", self.compiler.rustc.clone().into_os_string()),
             ("RUSTC_BOOTSTRAP", "1".into()),
             ("CARGO_ENCODED_RUSTFLAGS", self.rustflags().join("\x1f").into()),
@@ -92,6 +90,13 @@ impl Invocation<'_> {
             "--crate-type=cdylib",
         ]);
         command.arg("--target-dir").arg(target_dir);
+        if let Some(manifest) = self.alone {
+            command.arg("--manifest-path").arg(manifest);
+        }
+        if outer::is_offline() {
+            command.arg("--offline");
+        }
+        outer::share_jobserver(&mut command);
         if !self.features.is_empty() {
             command.arg("--features").arg(self.features.join(","));
         }
@@ -116,7 +121,7 @@ impl Invocation<'_> {
             command.env("CUDA_BUILDER_ENTRIES", list);
         }
 
-        let output = command.output().map_err(Error::io("run", PathBuf::from(cargo)))?;
+        let output = command.output().map_err(Error::io("run", "cargo"))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         if self.verbose {
             eprint!("{stderr}");
@@ -150,7 +155,7 @@ impl Invocation<'_> {
     }
 
     fn rustflags(&self) -> Vec<String> {
-        vec![
+        let mut flags = vec![
             format!("-Ctarget-cpu={}", self.arch.name()),
             format!("-Ctarget-feature={}", self.arch.ptx_feature()),
             // The PTX is the assembly that rustc emits. The linker's output is not used.
@@ -162,7 +167,12 @@ impl Invocation<'_> {
             // argument changes, so two workspaces with one build folder never use each other's crates.
             format!("--remap-path-prefix={}=rust-src", self.compiler.library_source.display()),
             format!("--remap-path-prefix={}=.", self.workspace.display()),
-        ]
+        ];
+        if let Some(folder) = self.alone.and_then(Path::parent) {
+            let place = self.crate_root.strip_prefix(self.workspace).unwrap_or(self.crate_root);
+            flags.push(format!("--remap-path-prefix={}={}", folder.display(), place.display()));
+        }
+        flags
     }
 
     /// Sets profile values by environment variables, so that the device crate's workspace needs no profile.
@@ -193,6 +203,8 @@ impl Invocation<'_> {
         let mut inputs = BTreeSet::new();
         for source in dependencies(&text) {
             let source = self.crate_root.join(source);
+            // The sources of a workspace with one crate are links.
+            let source = source.canonicalize().map_err(Error::io("find", &source))?;
             let manifest =
                 source.ancestors().skip(1).map(|folder| folder.join("Cargo.toml")).find(|m| m.is_file());
             inputs.extend(manifest);
@@ -227,30 +239,6 @@ fn name_in_table(manifest: &str, table: &str) -> Option<String> {
         let value = line.strip_prefix("name")?.trim_start().strip_prefix('=')?;
         Some(value.split('"').nth(1)?.to_owned())
     })
-}
-
-/// Whether the outer cargo has set this environment variable. The outer cargo runs this process, as a build
-/// script or a task. The inner cargo must not see such a variable.
-fn is_of_outer_cargo(name: &str) -> bool {
-    const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_CAINFO", "CARGO_HTTP_PROXY"];
-    const OUTER: [&str; 12] = [
-        "RUSTFLAGS",
-        "RUSTDOCFLAGS",
-        "RUSTC",
-        "RUSTDOC",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "RUSTC_LINKER",
-        "TARGET",
-        "HOST",
-        "OUT_DIR",
-        "PROFILE",
-        "NUM_JOBS",
-    ];
-    const MAKE: [&str; 4] = ["MAKEFLAGS", "MFLAGS", "DEBUG", "OPT_LEVEL"];
-    let registry = name.starts_with("CARGO_REGISTR") || name.starts_with("CARGO_SOURCE_");
-    let cargo = (name.starts_with("CARGO_") || name == "CARGO") && !registry && !KEPT.contains(&name);
-    cargo || OUTER.contains(&name) || MAKE.contains(&name) || name.starts_with("CLIPPY_")
 }
 
 /// The dependencies in a Makefile rule in cargo's form, in which a backslash escapes a blank in a name.

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use crate::cache::{Cache, Made, State};
 use crate::cargo::{Compiled, Invocation};
 use crate::module::Ptx;
+use crate::outer::Tokens;
 use crate::progress::Progress;
 use crate::workplace::{Workplace, cores};
 use crate::{Contract, Error, stamp};
@@ -60,7 +61,7 @@ impl Group<'_> {
     pub(crate) fn missing(&self, contracts: &[&Contract]) -> Result<usize, Error> {
         let Some(kept) = self.cache().current() else { return Ok(contracts.len()) };
         let is_kept = |contract: &&&Contract| {
-            stamp::directives(contract).map(|directives| kept.holds(contract.symbol, &directives))
+            stamp::directives(contract).map(|directives| kept.module(contract.symbol, &directives).is_some())
         };
         contracts.iter().map(|contract| is_kept(&contract).map(|kept| usize::from(!kept))).sum()
     }
@@ -105,15 +106,24 @@ impl Group<'_> {
         Workplace::fill(&self.compilers, compilers, |folder| self.invocation.check(&all, folder))?;
         let queue = Mutex::new(batches.into_iter());
         let done = Mutex::new((built, Vec::new()));
+        let tokens = Tokens::ask(compilers.saturating_sub(1));
         let work = |n: usize| -> Result<(), Error> {
+            let token = if n == 0 { None } else { tokens.next() };
+            if n > 0 && token.is_none() {
+                return Ok(());
+            }
             let place = Workplace::take(&self.compilers, n, cores())?;
             loop {
                 let batch = lock(&queue).next();
-                let Some(batch) = batch else { return Ok(()) };
+                let Some(batch) = batch else {
+                    tokens.end();
+                    return Ok(());
+                };
                 let made = self.compile_batch(&place.folder, &batch, &asked);
                 if made.is_err() {
                     // The other compilers then stop after their current batch.
                     lock(&queue).by_ref().for_each(drop);
+                    tokens.end();
                 }
                 let made = made?;
                 let mut done = lock(&done);

@@ -9,6 +9,7 @@
 //! and instructions. [`gate`] then returns an error for each kernel that spills in a loop, has a local depot,
 //! or has serialised `wgmma`.
 
+mod alone;
 mod arch;
 #[cfg(feature = "archive")]
 pub mod archive;
@@ -30,6 +31,7 @@ mod manifest;
 mod merged;
 pub mod module;
 pub mod occupancy;
+mod outer;
 mod output;
 mod progress;
 #[cfg(feature = "ptxas")]
@@ -41,6 +43,7 @@ pub mod report;
 #[cfg(feature = "ptxas")]
 pub mod sass;
 mod scan;
+mod site;
 pub mod stamp;
 pub mod toolchain;
 mod workplace;

@@ -2,6 +2,7 @@
 //! member, or a new dependency of a host program, must not recompile every kernel.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The blocks of a lock file for `package` and its dependencies. The result is the whole file if the file
 /// does not contain the package.
@@ -55,6 +56,45 @@ pub(crate) fn workspace(manifest: &str) -> String {
     kept
 }
 
+/// The manifest of a workspace that consists of one crate: the text of its old workspace's manifest, and of
+/// the crate's without the dependencies of tests. Each text stands with the folder from which its paths
+/// count.
+pub(crate) fn alone((outer, root): (&str, &Path), (own, crate_root): (&str, &Path)) -> String {
+    let is_left_out = |header: &str| {
+        ["[workspace", "[dev-dependencies", "[[bin", "[[test", "[[example", "[[bench"]
+            .iter()
+            .any(|name| header.starts_with(name))
+    };
+    let (mut text, mut table) = (absolute(&workspace(outer), root, |_| true), "");
+    let mut crates = String::new();
+    for line in own.lines() {
+        if line.starts_with('[') {
+            table = line;
+        }
+        if !is_left_out(table) {
+            let is_path = |_: &str| table.contains("dependencies");
+            crates.push_str(&absolute(line, crate_root, is_path));
+        }
+    }
+    text.push_str(&crates);
+    text
+}
+
+/// A text whose relative paths in lines that `is_path` accepts count from `root`.
+fn absolute(text: &str, root: &Path, is_path: impl Fn(&str) -> bool) -> String {
+    let mut whole = String::new();
+    for line in text.lines() {
+        match line.split_once("path = \"") {
+            Some((before, after)) if is_path(line) && !after.starts_with('/') => {
+                whole.push_str(&format!("{before}path = \"{}/{after}", root.display()));
+            }
+            _ => whole.push_str(line),
+        }
+        whole.push('\n');
+    }
+    whole
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +121,21 @@ mod tests {
         assert_ne!(of("2", "4.0"), of("3", "4.0"));
         assert!(!of("2", "4.0").contains("program"));
         assert_eq!(locked(&lock("2", "4.0"), "absent"), lock("2", "4.0"));
+    }
+
+    #[test]
+    fn a_crate_alone_has_its_workspace_and_no_tests() {
+        let outer = "[workspace]\nmembers = [\n \"a\",\n]\n[workspace.package]\nversion = \"1\"\n\
+                     [workspace.dependencies]\nspec = { package = \"s\", path = \"k/spec\" }\n";
+        let own = "[package]\nname = \"k\"\nversion.workspace = true\n[lib]\npath = \"src/k.rs\"\n\
+                   [dependencies]\nspec = { workspace = true }\nb = { path = \"../b\" }\n\
+                   [dev-dependencies]\nserde = \"1\"\n[features]\nx = []\n";
+        let text = alone((outer, Path::new("/c")), (own, Path::new("/c/k")));
+        let expected = "[workspace]\n[workspace.package]\nversion = \"1\"\n[workspace.dependencies]\n\
+                        spec = { package = \"s\", path = \"/c/k/spec\" }\n[package]\nname = \"k\"\n\
+                        version.workspace = true\n[lib]\npath = \"src/k.rs\"\n[dependencies]\n\
+                        spec = { workspace = true }\nb = { path = \"/c/k/../b\" }\n[features]\nx = []\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -216,8 +216,8 @@ impl CudaTool {
 }
 
 /// The workspace of `crate_root`: the outermost folder above it whose manifest has a `[workspace]` table,
-/// otherwise `crate_root` itself. The search does not leave the repository: a checkout that is a submodule of
-/// another workspace is independent.
+/// otherwise `crate_root` itself. The search leaves neither a repository nor a checkout of FerroFlash: a
+/// checkout inside another workspace is independent, as a submodule and as a copy.
 pub fn workspace_root(crate_root: &Path) -> PathBuf {
     workspaces(crate_root).last().unwrap_or(crate_root).to_owned()
 }
@@ -228,6 +228,40 @@ pub(crate) fn workspaces(crate_root: &Path) -> impl Iterator<Item = &Path> {
         fs::read_to_string(folder.join("Cargo.toml"))
             .is_ok_and(|text| text.lines().any(|line| line.trim_start().starts_with("[workspace")))
     };
-    let depth = crate_root.ancestors().position(|folder| folder.join(".git").exists());
+    let is_end = |folder: &Path| folder.join(".git").exists() || is_checkout(folder);
+    let depth = crate_root.ancestors().position(is_end);
     crate_root.ancestors().take(depth.map_or(usize::MAX, |depth| depth + 1)).filter(is_workspace)
+}
+
+/// Whether a folder is the root of a checkout of FerroFlash, by the manifest of this crate.
+pub(crate) fn is_checkout(folder: &Path) -> bool {
+    folder.join("device/cuda_builder/Cargo.toml").is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkout_inside_another_workspace_is_independent() {
+        let outer = env::temp_dir().join(format!("ferroflash-roots-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&outer);
+        let write = |path: &str, text: &str| {
+            let path = outer.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(".git/HEAD", "");
+        write("Cargo.toml", "[workspace]\n");
+        write("kernels/Cargo.toml", "[package]\n");
+        write("third_party/ferroflash/Cargo.toml", "[workspace]\n");
+        write("third_party/ferroflash/device/cuda_builder/Cargo.toml", "[package]\n");
+        write("third_party/ferroflash/examples/own/Cargo.toml", "[workspace]\n");
+        let copy = outer.join("third_party/ferroflash");
+        for inside in ["kernels-gpu", "examples/own", "examples/own/kernels"] {
+            assert_eq!(workspace_root(&copy.join(inside)), copy, "{inside}");
+        }
+        assert_eq!(workspace_root(&outer.join("kernels")), outer);
+        fs::remove_dir_all(&outer).unwrap();
+    }
 }

@@ -190,6 +190,12 @@ fn crates_of_one_name_have_their_own_files() {
     }
 }
 
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
 #[test]
 fn what_was_built_before_is_not_compiled_again() {
     // No other test builds this package, so none of its modules is cached.
@@ -208,6 +214,22 @@ fn what_was_built_before_is_not_compiled_again() {
     assert!(compiled);
     assert_eq!(build(&both), (first.clone(), false));
 
+    // A damaged module is made anew.
+    let folder = workspace_root(&source).join("target/cuda-builder").join(&name);
+    let cached = files(&folder.join("sm_80/cache"));
+    let cached = cached.iter().find(|path| path.to_string_lossy().contains("accumulate")).unwrap();
+    let damages: [fn(&str) -> String; 2] = [|text| text[..text.len() / 2].to_owned(), |_| String::new()];
+    for damage in damages {
+        fs::write(cached, damage(&fs::read_to_string(cached).unwrap())).unwrap();
+        assert_eq!(build(&both), (first.clone(), true));
+    }
+    // Where nothing is missing, a build takes no lock: in this folder it could not.
+    let lock = folder.join("lock");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    assert_eq!(build(&both), (first.clone(), false));
+    fs::remove_dir(&lock).unwrap();
+
     edit(&source, "+ 1.0;", "+ 2.0;");
     let (second, compiled) = build(&both);
     assert!(compiled && second != first);
@@ -216,7 +238,6 @@ fn what_was_built_before_is_not_compiled_again() {
 
     let (other, compiled) = build(&[cramped(), indexed()]);
     assert!(compiled && other[0].contains(".reqntid 1024, 1, 1") && other[1] == first[1]);
-    let folder = workspace_root(&source).join("target/cuda-builder").join(name);
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -1,0 +1,65 @@
+//! A workspace with one crate of a checkout alone. Cargo resolves the dependencies of every member of a
+//! workspace, and of their tests. A checkout has programs whose dependencies a vendored or offline build of
+//! another program lacks.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::{Error, cache, manifest, outer};
+
+/// Writes the workspace of the crate in `crate_root` to `folder`: a manifest, and links to the crate's files.
+/// `workspace` is the checkout's root. Returns the manifest.
+pub(crate) fn write(folder: &Path, workspace: &Path, crate_root: &Path) -> Result<PathBuf, Error> {
+    fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    let read = |root: &Path| {
+        let file = root.join("Cargo.toml");
+        fs::read_to_string(&file).map_err(Error::io("read", file))
+    };
+    let text = manifest::alone((&read(workspace)?, workspace), (&read(crate_root)?, crate_root));
+    let manifest = folder.join("Cargo.toml");
+    cache::write(&manifest, &text)?;
+    links(crate_root, folder).map_err(Error::io("link", folder))?;
+    locked(&manifest, workspace)?;
+    Ok(manifest)
+}
+
+/// Writes the lock file beside `manifest`: with the checkout's versions, or, offline, with the versions at
+/// hand, which are those of the outer program's lock file. Cargo drops the packages that the crate does not
+/// need here, once, before several compilers read the file.
+fn locked(manifest: &Path, workspace: &Path) -> Result<(), Error> {
+    let (lock, source) = (manifest.with_file_name("Cargo.lock"), manifest.with_file_name("locked"));
+    let theirs = fs::read_to_string(workspace.join("Cargo.lock")).unwrap_or_default();
+    let text = if outer::is_offline() { String::new() } else { theirs };
+    if !text.is_empty() && lock.is_file() && fs::read_to_string(&source).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    let _ = fs::remove_file(&lock);
+    if !text.is_empty() {
+        cache::write(&lock, &text)?;
+    }
+    // If this fails, the compilers fail too, and their error says why.
+    let mut cargo = outer::cargo();
+    cargo.args(["metadata", "--quiet", "--format-version=1", "--manifest-path"]).arg(manifest);
+    cargo.args(outer::is_offline().then_some("--offline")).current_dir(outer::folder(manifest));
+    cargo.output().map_err(Error::io("run", "cargo"))?;
+    cache::write(&source, &text)
+}
+
+/// Links every file and folder of the crate into `folder`, except for its manifest and for other packages.
+fn links(crate_root: &Path, folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(crate_root)? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_other = name == "Cargo.toml" || name == "Cargo.lock" || name == "target";
+        let link = folder.join(&name);
+        if is_other || path.join("Cargo.toml").exists() || fs::read_link(&link).is_ok_and(|to| to == path) {
+            continue;
+        }
+        let _ = fs::remove_file(&link);
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(path, link)?;
+        #[cfg(not(unix))]
+        return Err(io::Error::from(io::ErrorKind::Unsupported));
+    }
+    Ok(())
+}
