@@ -40,9 +40,10 @@
 //! | `lineage` (feature `lineage`) | configurations by the predecessor's names |
 //! | [`Error`] | the reason for each refusal, in words. Nothing falls back silently |
 //!
-//! The crate builds on stable Rust without CUDA and without a device compiler, because packages carry the
-//! kernels as PTX. The feature `cust` needs a CUDA installation, or `CUDA_LIBRARY_PATH` with the name of a
-//! folder whose `lib64` holds any `libcuda`. The program then also runs on machines without CUDA.
+//! The crate builds on stable Rust without CUDA. A published package carries the kernels as PTX. In a
+//! checkout, the build compiles the kernels, for which it needs a device compiler (`cargo xtask setup`). The
+//! feature `cust` needs a CUDA installation, or `CUDA_LIBRARY_PATH` with the name of a folder
+//! whose `lib64` holds any `libcuda`. The program then also runs on machines without CUDA.
 //!
 //! The feature `kernels`, on by default, embeds FerroFlash's kernels. A program that launches only kernels of
 //! its own ([`mod@variant`]) leaves it out.
