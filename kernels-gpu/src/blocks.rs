@@ -123,6 +123,13 @@ impl<M: MaskMod, const W: usize> Seen<M, W> {
         }
     }
 
+    /// The intervals relative to key `key`. These intervals are relative to key 0.
+    #[inline(always)]
+    pub fn from(&self, key: u32) -> Self {
+        let [start, end] = [&self.start, &self.end].map(|bounds| bounds.minus(key as i32));
+        Seen { start, end, mask: self.mask }
+    }
+
     /// Whether at least one row sees one of the block's first `keys` keys.
     #[inline(always)]
     pub fn any(&self, keys: u32, warp: Warp) -> bool {

@@ -18,6 +18,7 @@
 //!   [`alibi`]: scale, softcap and slopes. [`rows`]: a work tile's rows, and the sequence of these rows.
 //!   [`blocks`]: key blocks, with or without a mask. [`block_bias`]: blocks of scores that change alike.
 //!   [`staged`]: numbers that scores read from shared memory.
+//! - [`backward`]: the gradients of Q, K and V.
 //! - [`softmax`]: online softmax with a lazy maximum.
 //! - [`work`]: work tiles. [`tensors`]: a work tile's tensors, and the stores of the tile's results.
 //! - [`entries`]: every line of `spec`'s table becomes an entry of the PTX.
@@ -34,6 +35,8 @@ extern crate std;
 pub mod alibi;
 #[forbid(unsafe_code)]
 pub mod append;
+#[forbid(unsafe_code)]
+pub mod backward;
 #[forbid(unsafe_code)]
 pub mod block_bias;
 #[forbid(unsafe_code)]

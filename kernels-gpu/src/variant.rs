@@ -13,6 +13,7 @@ use crate::tile_mask::{Listed, TileMask};
 use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
+use cuda_std::math::fma;
 use spec::{BlockSparse, Local, MaskMarker, Scored, TmaBias, Window};
 use tile::mma::{Acc, Unpack};
 
@@ -69,9 +70,20 @@ pub trait Scores: Copy {
     const IS_NONE: bool = false;
     /// Whether [`Scores::of_block`] may return a modification.
     const BLOCK_BIAS: bool = false;
+    /// Whether [`Scores::through`] is the modification's derivative. If this constant is false, a backward
+    /// kernel does not compile.
+    const DIFFERENTIABLE: bool = false;
 
     /// Changes the products of a warp's rows and the keys of a block.
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
+
+    /// The gradient that passes through the modification: `x` times the derivative of the changed score `s`
+    /// by its scaled product. Only backward kernels call this function, with `x` = 0 where the mask made `s`
+    /// minus infinity.
+    #[inline(always)]
+    fn through(_: &impl Capped, _s: f32, x: f32) -> f32 {
+        x
+    }
 
     /// Changes the product of the query at position `p` and key `k`, in addition to softcap and slopes. Only
     /// decode kernels call this function. In decode kernels, each column is a query of some head, and each
@@ -98,6 +110,7 @@ pub trait Scores: Copy {
 /// No modification: products stay as they are.
 impl Scores for () {
     const IS_NONE: bool = true;
+    const DIFFERENTIABLE: bool = true;
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
     #[inline(always)]
@@ -111,10 +124,18 @@ impl Scores for () {
 pub struct CapAndSlope(Alibi);
 
 impl Scores for CapAndSlope {
+    const DIFFERENTIABLE: bool = true;
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
         softcap(acc_s, p.softcap(), p.scale_log2());
         self.0.subtract(acc_s, at);
+    }
+
+    /// With softcap, `s` is the hyperbolic tangent. The host refuses softcap together with slopes.
+    #[inline(always)]
+    fn through(p: &impl Capped, s: f32, x: f32) -> f32 {
+        let t = s.max(-1.0);
+        if p.softcap() == 0.0 { x } else { fma(-t * t, x, x) }
     }
 }
 
@@ -136,6 +157,8 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         true => S::BLOCK_BIAS && (A::IS_NONE || A::BLOCK_BIAS),
         false => A::BLOCK_BIAS,
     };
+    /// A sink changes no score.
+    const DIFFERENTIABLE: bool = A::DIFFERENTIABLE && !S::CHANGES;
 
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
@@ -152,6 +175,11 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         let Some(then) = self.then else { return Some(first) };
         let by = if Self::SCALED && !A::SCALED { self.scale } else { 1.0 };
         Some(BlockBias { scale: first.scale * by, add: first.add * by + then.block_bias(p, k)? })
+    }
+
+    #[inline(always)]
+    fn through(p: &impl Capped, s: f32, x: f32) -> f32 {
+        A::through(p, s, x)
     }
 
     #[inline(always)]

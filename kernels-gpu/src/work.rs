@@ -6,7 +6,7 @@ use crate::capped::Capped;
 use crate::lengths::Span;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
-use spec::{FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
+use spec::{BwdParams, FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
 
 /// A problem as the parameters of forward kernels describe it.
 pub trait Problem: Capped {
@@ -20,6 +20,20 @@ pub trait Problem: Capped {
     fn window(&self) -> Window;
 }
 impl Capped for FwdParams {
+    #[inline(always)]
+    fn scale_log2(&self) -> f32 {
+        self.scale_log2
+    }
+    #[inline(always)]
+    fn softcap(&self) -> f32 {
+        self.softcap
+    }
+    #[inline(always)]
+    fn alibi(&self) -> Option<&PerHead> {
+        Some(&self.alibi)
+    }
+}
+impl Capped for BwdParams {
     #[inline(always)]
     fn scale_log2(&self) -> f32 {
         self.scale_log2

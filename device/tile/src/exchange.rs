@@ -2,6 +2,7 @@
 
 mod columns;
 mod joint_b;
+mod operands;
 mod parts;
 mod scratch;
 mod shares;
@@ -10,6 +11,7 @@ mod tally;
 
 pub use columns::ExchangedColumns;
 pub use joint_b::JointB;
+pub use operands::{Exchange, Operands};
 pub use parts::{ExchangedParts, PartOfRows};
 pub use scratch::{Exchanged, FromGroup, Registers, Scratch};
 pub use shares::ExchangedShares;

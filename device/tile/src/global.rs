@@ -1,5 +1,6 @@
 //! Global memory: rows of tensors, values per row, integers, and partial results in f32.
 
+mod dot;
 mod eight;
 mod own_part;
 mod partial;

@@ -116,6 +116,13 @@ impl SplitGroup<1> {
 }
 
 impl<const OF: usize> SplitGroup<OF> {
+    /// The other groups, in ascending order from this one on, cyclically.
+    #[inline(always)]
+    pub(crate) fn others(self) -> impl Iterator<Item = Self> {
+        let next = move |i: u32| self.index + i - if self.index + i < OF as u32 { 0 } else { OF as u32 };
+        (1..OF as u32).map(move |i| SplitGroup { index: next(i) })
+    }
+
     /// The group's index, below `OF`.
     #[inline(always)]
     pub fn index(self) -> u32 {

@@ -13,6 +13,7 @@
 //! | [`tma`] | tensor maps, tiles in TMA's boxes | the boxes are the tile's, and the byte count is the tile's |
 //! | [`pipeline`] | [`Ring`](pipeline::Ring), [`Stream`](pipeline::Stream), [`MbarrierPipeline`](pipeline::MbarrierPipeline): stages | no stage is read before its copy has landed, none is refilled while it is read |
 //! | [`mma`] | fragments and products (`mma.sync`) | shapes and element types agree |
+//! | [`mod@beside`] | one value per row of a tile | values and tile have the same rows |
 //! | [`wgmma`] | asynchronous products of a warpgroup | nothing in flight can be accessed |
 //! | [`exchange`] | registers and numbers passed between warps | no word is read before the barrier |
 //! | [`epilogue`] | stores through shared memory | no place is overwritten while it is read |
@@ -23,6 +24,7 @@
 // A loop over `0..N` shows which register of a fragment an index names; an iterator would hide this.
 #![allow(clippy::needless_range_loop)]
 
+pub mod beside;
 mod block;
 pub mod copy;
 pub mod epilogue;

@@ -3,7 +3,7 @@
 use crate::cache::row_scales_bytes;
 use crate::{
     AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
-    PageKind, Path, Queries, Schedule, Sm80, Target, TileScheduler,
+    PageKind, Pass, Path, Queries, Schedule, Sm80, Target, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -100,6 +100,7 @@ impl<
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo {
         contract: Contract::of::<Self>(""),
+        pass: Pass::Forward,
         isa: Isa::Sm80,
         path: Path::TensorCores,
         schedule: Schedule::Transposed,

@@ -2,7 +2,7 @@
 //! 16x16 base tiles.
 use crate::{
     AttnInfo, AttnKernel, CacheScales, Contract, Element, FwdParams, Isa, Kernel, Keys, Line, MaskMarker,
-    Queries, Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
+    Pass, Queries, Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -90,7 +90,7 @@ pub(crate) const fn tile_bytes<E: Element>() -> usize {
 
 /// The GPU generations on which a block may have this number of bytes of shared memory. The A100 has up to
 /// 163 KiB.
-const fn oldest_with(smem_bytes: usize) -> Target {
+pub(crate) const fn oldest_with(smem_bytes: usize) -> Target {
     Target::From(if smem_bytes <= 163 << 10 { 80 } else { 90 })
 }
 
@@ -119,6 +119,7 @@ macro_rules! forward {
             type Info = AttnInfo;
             const INFO: AttnInfo = AttnInfo {
                 contract: Contract::of::<Self>(""),
+                pass: Pass::Forward,
                 isa: Isa::Sm80,
                 path: E::PATH,
                 schedule: Schedule::$schedule,

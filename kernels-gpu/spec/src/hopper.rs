@@ -160,6 +160,7 @@ macro_rules! hopper {
             type Info = AttnInfo;
             const INFO: AttnInfo = AttnInfo {
                 contract: Contract::of::<Self>(""),
+                pass: Pass::Forward,
                 isa: Isa::Sm90a,
                 path: E::PATH,
                 schedule: Schedule::PingPong,

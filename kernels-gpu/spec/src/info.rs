@@ -6,6 +6,8 @@ use crate::{CacheScales, Contract, DType, Kernel, MaskKind, PageKind, Path, Sche
 pub struct AttnInfo {
     /// The kernel's launch contract.
     pub contract: Contract,
+    /// The results that the kernel computes.
+    pub pass: Pass,
     /// The instructions that copy and multiply tiles.
     pub isa: Isa,
     /// The arithmetic units that compute the products.
@@ -34,12 +36,23 @@ pub struct AttnInfo {
     /// The score modifications beside the mask.
     pub scores: ScoreKinds,
     /// Rows per block: queries, or, with packed GQA ([`AttnInfo::decodes`]), queries x query heads per key
-    /// head.
+    /// head. See [`Pass`].
     pub tile_m: u32,
-    /// Keys per stage.
+    /// Keys per stage. See [`Pass`].
     pub tile_n: u32,
     /// Key/value stages in shared memory.
     pub stages: u32,
+}
+
+/// The results of an attention kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pass {
+    /// O and LSE. The rows of a block are queries, and its stages are keys.
+    Forward,
+    /// dK and dV. The rows of a block are keys, and its stages are queries.
+    DkDv,
+    /// dQ. The rows of a block are queries, and its stages are keys.
+    Dq,
 }
 
 /// The instructions that copy and multiply tiles.
@@ -182,6 +195,8 @@ impl AttnInfo {
     /// The family's name in tables and reports.
     pub const fn family(&self) -> &'static str {
         match (self.isa, self.queries, self.schedule) {
+            _ if matches!(self.pass, Pass::DkDv) => "backward dk and dv",
+            _ if matches!(self.pass, Pass::Dq) => "backward dq",
             (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",

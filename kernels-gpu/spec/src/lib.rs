@@ -18,6 +18,7 @@
 
 mod and;
 mod append;
+mod backward;
 mod block_mask;
 mod block_sparse;
 mod cache;
@@ -51,6 +52,9 @@ mod varlen;
 
 pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendInt8, AppendParams, WARP_PARTS};
+pub use backward::{
+    BwdDelta, BwdDeltaParams, BwdDkDv, BwdDkDvParams, BwdDq, BwdDqParams, BwdParams, DELTA_ROWS, DeltaInfo,
+};
 pub use block_mask::BlockMask;
 pub use block_sparse::BlockSparse;
 pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
@@ -58,8 +62,8 @@ pub use combine::{Combine, CombineInfo, CombineParams};
 pub use contract::no_padding;
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Int8, Integers, Kernel, Native,
-    PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor, TensorMap,
-    Vector as Lse,
+    PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor,
+    TensorMap, Vector as Lse,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
@@ -69,7 +73,9 @@ pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use hopper_dequant::FwdHopperDequant;
-pub use info::{AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Queries, Schedule, Sm80, Sm90a, TileScheduler};
+pub use info::{
+    AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
+};
 pub use kernels::{
     ATTENTION, ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels,
     of_class,

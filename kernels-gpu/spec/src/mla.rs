@@ -1,7 +1,7 @@
 //! MLA decode (multi-head latent attention, DeepSeek-V2): few queries on a latent cache, whose values are the
 //! first columns of its keys. This file has the portable configuration, [`hopper`] has Hopper's.
 use crate::{
-    AttnInfo, AttnKernel, Contract, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Path,
+    AttnInfo, AttnKernel, Contract, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Pass, Path,
     Queries, Schedule, Sm80, Target, TileScheduler,
 };
 use core::marker::PhantomData;
@@ -76,6 +76,7 @@ impl<
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo {
         contract: Contract::of::<Self>(""),
+        pass: Pass::Forward,
         isa: Isa::Sm80,
         path: Path::TensorCores,
         schedule: Schedule::Transposed,

@@ -5,8 +5,8 @@ use crate::global::{GlobalRows, GlobalVec, OwnChunk};
 use crate::group::{SplitGroup, ThreadGroup, WarpRows};
 use crate::mma::{Acc, Mma, RowVec};
 use crate::shared::{Place, SharedLayout, SharedTile};
-use crate::{Warp, layout};
-use contract::Element;
+use crate::{Block, Warp, layout};
+use contract::{Element, Kernel};
 use core::marker::PhantomData;
 use cuda_std::memory::{
     ld_global_b32, ld_shared_v4_b32, st_global_b32, st_global_b32_if, st_global_v4_b32, st_shared_b32,
@@ -49,6 +49,21 @@ impl<E: Element, const R: usize, const C: usize> Spent<E, R, C> {
 }
 
 impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
+    /// The place of the split group's share of the columns, which are whole panels. A barrier proves that
+    /// every warp has given up the tile.
+    #[inline(always)]
+    pub fn columns<K: Kernel, const P: usize, const OF: usize>(
+        self,
+        group: SplitGroup<OF>,
+        block: &mut Block<K>,
+    ) -> Spent<E, R, P> {
+        const { assert!(P * OF == C, "the shares must cover the columns") }
+        if OF > 1 {
+            block.sync();
+        }
+        Spent { base: self.base + group.index() * SharedTile::<E, R, P>::BYTES as u32, element: PhantomData }
+    }
+
     /// Rounds `acc` and stores it to rows `row0..` of `out`. The warp first writes its own rows of this
     /// shared memory, so that each lane then stores 16 contiguous bytes of a row.
     #[inline(always)]

@@ -108,6 +108,12 @@ impl<const M: usize> RowBounds<M> {
         }))
     }
 
+    /// These columns, relative to column `column`.
+    #[inline(always)]
+    pub fn minus(&self, column: i32) -> Self {
+        RowBounds(self.0.map(|rows| rows.map(|x| x.saturating_sub(column))))
+    }
+
     /// The smallest column among the lane's rows in the first row tile.
     #[inline(always)]
     pub fn first(&self) -> i32 {

@@ -3,7 +3,7 @@ use crate::info::panel;
 use crate::variant::told_nothing;
 use crate::{
     AttnInfo, AttnKernel, Contract, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, PageBoxes,
-    PagedMap, Path, Queries, Schedule, Sm90a, Target, TensorMap, TileScheduler,
+    PagedMap, Pass, Path, Queries, Schedule, Sm90a, Target, TensorMap, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -65,6 +65,7 @@ impl<E: Element, Mask: MaskMarker> Line for MlaHopper<E, Mask> {
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo {
         contract: Contract::of::<Self>(""),
+        pass: Pass::Forward,
         isa: Isa::Sm90a,
         path: Path::TensorCores,
         schedule: Schedule::Seesaw,

@@ -1,0 +1,215 @@
+//! Backward kernels: gradients of Q, K and V (FlashAttention-2, Dao 2023, algorithm 2) in three launches.
+//! [`BwdDelta`] prepares two numbers per query. [`BwdDkDv`] computes dK and dV of a block of keys. [`BwdDq`]
+//! computes dQ of a block of queries. The last two compute the scores again, so no two blocks add to the same
+//! row, and a repeated launch gives identical bits.
+use crate::forward::{oldest_with, tile_bytes};
+use crate::*;
+use core::marker::PhantomData;
+
+/// Computes, for each query, minus its LSE in base 2, and delta, the sum of dO times O. Four lanes have a row
+/// of `DV` base tiles.
+pub struct BwdDelta<E, const DV: usize>(PhantomData<E>);
+
+/// Gradients of `M` base tiles of keys and of their values, over stages of queries. `TEAMS` split groups
+/// share the keys, `W` base tiles per warp. Each group computes P^T and dS^T of its `N` base tiles of a
+/// stage's queries, and has its share of the columns of both gradients: `SHARE` of `D` base tiles. The groups
+/// exchange P^T and dS^T. The first `HELD` k-steps of K and V stay in registers.
+pub struct BwdDkDv<
+    E,
+    Mask,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const TEAMS: usize,
+    const D: usize,
+    const SHARE: usize,
+    const HELD: usize,
+    const STAGES: usize,
+>(PhantomData<(E, Mask)>);
+
+/// Gradients of `M` base tiles of queries, `W` per warp, over stages of `N` base tiles of keys. The first
+/// `HELD` k-steps of Q and dO stay in registers.
+pub struct BwdDq<
+    E,
+    Mask,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HELD: usize,
+    const STAGES: usize,
+>(PhantomData<(E, Mask)>);
+
+/// Rows of a [`BwdDelta`] block: eight per warp.
+pub const DELTA_ROWS: u32 = 32;
+
+/// The problem, as [`BwdDkDv`] and [`BwdDq`] see it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BwdParams {
+    /// Queries.
+    pub q: Tensor,
+    /// Keys.
+    pub k: Tensor,
+    /// Values.
+    pub v: Tensor,
+    /// The gradient of O.
+    pub d_o: Tensor,
+    /// Minus the LSE of each query, base 2; minus infinity for a query that sees no key.
+    pub minus_lse: PaddedVector,
+    /// The sum of dO times O of each query.
+    pub delta: PaddedVector,
+    /// As in [`FwdParams::window`].
+    pub window: Window,
+    /// As in [`FwdParams::scale_log2`].
+    pub scale_log2: f32,
+    /// As in [`FwdParams::softcap`].
+    pub softcap: f32,
+    /// The factor of products of queries and keys.
+    pub scale: f32,
+    /// Query heads per key head.
+    pub heads_per_kv: u32,
+    /// The order of work tiles: of queries and query heads, or of keys and key heads.
+    pub order: TileOrder,
+    /// As in [`FwdParams::alibi`].
+    pub alibi: PerHead,
+}
+
+/// Parameters of a [`BwdDkDv`] kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BwdDkDvParams {
+    /// The problem.
+    pub problem: BwdParams,
+    /// The gradient of the keys.
+    pub dk: Tensor,
+    /// The gradient of the values.
+    pub dv: Tensor,
+}
+
+/// Parameters of a [`BwdDq`] kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BwdDqParams {
+    /// The problem.
+    pub problem: BwdParams,
+    /// The gradient of the queries.
+    pub dq: Tensor,
+}
+
+/// Parameters of a [`BwdDelta`] kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BwdDeltaParams {
+    /// The forward's output.
+    pub o: Tensor,
+    /// The gradient of O.
+    pub d_o: Tensor,
+    /// LSE of each row, natural logarithm.
+    pub lse: Lse,
+    /// The gradient of the LSE; `base` is 0 if there is none.
+    pub d_lse: Lse,
+    /// See [`BwdParams::minus_lse`].
+    pub minus_lse: PaddedVector,
+    /// See [`BwdParams::delta`], minus the gradient of the LSE.
+    pub delta: PaddedVector,
+    /// Query heads per batch.
+    pub heads: FastDiv,
+    /// Blocks per head: its padded rows in blocks of [`DELTA_ROWS`].
+    pub blocks: FastDiv,
+}
+contract::no_padding! {
+    BwdParams {
+        q, k, v, d_o, minus_lse, delta, window, scale_log2, softcap, scale, heads_per_kv, order, alibi
+    }
+    BwdDkDvParams { problem, dk, dv }
+    BwdDqParams { problem, dq }
+    BwdDeltaParams { o, d_o, lse, d_lse, minus_lse, delta, heads, blocks }
+}
+
+impl<E: Element, const DV: usize> Kernel for BwdDelta<E, DV> {
+    type Params = BwdDeltaParams;
+    const THREADS: u32 = DELTA_ROWS * 4;
+    const SMEM_BYTES: usize = 0;
+    const BLOCKS_PER_SM: u32 = 8;
+    fn grid(params: &BwdDeltaParams) -> [u32; 3] {
+        [params.blocks.get() * params.delta.heads, 1, 1]
+    }
+}
+
+impl<E: Element, const DV: usize> Line for BwdDelta<E, DV> {
+    type Info = DeltaInfo;
+    const INFO: DeltaInfo =
+        DeltaInfo { contract: Contract::of::<Self>(""), dtype: E::DTYPE, head_dim: DV as u32 * 16 };
+}
+
+/// A compiled [`BwdDelta`] as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaInfo {
+    /// The kernel's launch contract.
+    pub contract: Contract,
+    /// Dtype of O.
+    pub dtype: DType,
+    /// Largest number of columns of O.
+    pub head_dim: u32,
+}
+
+macro_rules! backward {
+    ($config:ident<$($c:ident),*>: $params:ident, $pass:ident, $schedule:ident, threads $threads:expr,
+        rows of a stage $rows:expr, smem tiles $tiles:expr, bytes $bytes:expr) => {
+        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Kernel for $config<E, Mask, $($c),*> {
+            type Params = $params;
+            const TARGET: Target = oldest_with(Self::SMEM_BYTES);
+            const THREADS: u32 = {
+                assert!(M % W == 0, "the warps' row tiles must make up the block's");
+                ($threads) as u32
+            };
+            const SMEM_BYTES: usize = tile_bytes::<E>() * 2 * D * ($tiles) + $bytes;
+            fn grid(params: &$params) -> [u32; 3] {
+                [params.problem.order.tiles, 1, 1]
+            }
+        }
+        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Line for $config<E, Mask, $($c),*> {
+            type Info = AttnInfo;
+            const INFO: AttnInfo = AttnInfo {
+                contract: Contract::of::<Self>(""),
+                pass: Pass::$pass,
+                isa: Isa::Sm80,
+                path: E::PATH,
+                schedule: Schedule::$schedule,
+                scheduler: TileScheduler::SingleTile,
+                queries: Queries::Batched,
+                keys: Keys::Batched,
+                splits: false,
+                dtype: E::DTYPE,
+                kv_dtype: E::DTYPE,
+                head_dim: D as u32 * 16,
+                head_dim_v: D as u32 * 16,
+                mask: Mask::KIND,
+                scores: Mask::SCORES,
+                tile_m: M as u32 * 16,
+                tile_n: ($rows) as u32 * 16,
+                stages: STAGES as u32,
+            };
+        }
+        impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> AttnKernel for $config<E, Mask, $($c),*> {
+            type Isa = Sm80;
+            type Mask = Mask;
+        }
+    };
+}
+backward!(
+    BwdDkDv<M, W, N, TEAMS, D, SHARE, HELD, STAGES>: BwdDkDvParams, DkDv, Transposed,
+    threads M / W * TEAMS * 32, rows of a stage N * TEAMS, smem tiles M + STAGES * N * TEAMS,
+    bytes {
+        assert!(SHARE * TEAMS == D, "the groups' columns must make up the head dim");
+        // Two values per query lie beside a stage, whose size is a multiple of a tile's alignment.
+        let beside = (2 * N * TEAMS * 64).next_multiple_of(1024);
+        // P^T and dS^T of each warp, which it passes to the other groups.
+        STAGES * beside + if TEAMS == 1 { 0 } else { M * TEAMS * 2 * N * 512 }
+    }
+);
+backward!(
+    BwdDq<M, W, N, D, HELD, STAGES>: BwdDqParams, Dq, Sequential,
+    threads M / W * 32, rows of a stage N, smem tiles M + STAGES * N, bytes 0
+);

@@ -1,0 +1,17 @@
+//! Backward: the gradients of Q, K and V (FlashAttention-2, Dao 2023, algorithm 2), in three launches without
+//! atomics. With S = Q K^T, P = 2^(S scale - LSE) and delta = the row sums of dO times O:
+//!
+//! | kernel | computes |
+//! |---|---|
+//! | [`delta`] | -LSE and delta of each query |
+//! | [`dkdv`] | dV = P^T dO; dP = dO V^T; dS = P (dP - delta); dK = scale dS^T Q, for a block of keys |
+//! | [`dq`] | dQ = scale dS K, for a block of queries |
+//!
+//! [`dkdv`] computes transposed scores, S^T = K Q^T, so P^T and dS^T are the left operands of its products.
+//! It takes queries as keys' keys: [`transposed`] turns a mask around. [`gradient`] has the arithmetic of P
+//! and dS, either way around.
+pub mod delta;
+pub mod dkdv;
+pub mod dq;
+pub mod gradient;
+pub mod transposed;

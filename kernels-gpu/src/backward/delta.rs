@@ -1,0 +1,25 @@
+//! Two numbers per query, which the other kernels read beside scores: minus the LSE, and delta.
+use crate::entries::Run;
+use core::f32::consts::LOG2_E;
+use spec::{BwdDelta, BwdDeltaParams, DELTA_ROWS};
+use tile::beside::HeadValues;
+use tile::global::{GlobalRows, GlobalVec, LoadEight};
+use tile::{Block, Smem};
+
+impl<E: LoadEight, const DV: usize> Run for BwdDelta<E, DV> {
+    /// Padding rows, and rows that see no key, get minus infinity and 0, so that they have no weight.
+    #[inline(always)]
+    fn run(p: BwdDeltaParams, block: Block<Self>, _: Smem<Self>) {
+        let (of_all, part) = p.blocks.div_rem(block.index());
+        let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
+        let row = part * DELTA_ROWS + warp.index() * 8 + warp.lane() / 4;
+        let [o, d_o] = [&p.o, &p.d_o].map(|tensor| GlobalRows::<E, DV>::new(tensor, batch, head));
+        let lse = GlobalVec::new(&p.lse, batch, head, o.rows()).load_row(row, f32::NEG_INFINITY);
+        let d_lse = GlobalVec::new(&p.d_lse, batch, head, o.rows()).load_row(row, 0.0);
+        let sees_none = lse == f32::NEG_INFINITY;
+        let minus_lse = if sees_none { lse } else { -lse * LOG2_E };
+        let delta = o.dot_by_quads(&d_o, row, warp) - d_lse;
+        HeadValues::new(&p.minus_lse, of_all).store_by_quads(row, minus_lse, warp);
+        HeadValues::new(&p.delta, of_all).store_by_quads(row, if sees_none { 0.0 } else { delta }, warp);
+    }
+}

@@ -1,0 +1,247 @@
+//! dK and dV of a block of keys, over all queries of all heads that share the keys.
+//!
+//! At large head dims, dK and dV of a warp's keys exceed its registers. Several split groups then have the
+//! same keys. Each computes P^T and dS^T of its part of a stage's queries, and passes them to the others.
+//! Each multiplies all of them with its share of the columns.
+use crate::backward::gradient::{of_scores, probabilities};
+use crate::backward::transposed::Transposed;
+use crate::blocks::{At, BlockRange, Seen};
+use crate::entries::{Portable, Run};
+use crate::forward::ByBlock;
+use crate::rows::{Rows, Sequence};
+use crate::variant::{MaskFn, Scores};
+use spec::{BwdDkDv, BwdDkDvParams, BwdParams, Kernel, Line, Tensor, WorkTile};
+use tile::beside::{HeadValues, SharedValues};
+use tile::copy::Walk;
+use tile::exchange::Operands;
+use tile::global::GlobalRows;
+use tile::mma::{Acc, Mma, Resident};
+use tile::pipeline::{Ring, Unfilled};
+use tile::shared::{SharedTile, SharedTiles};
+use tile::{Block, Smem, shared_layout};
+
+shared_layout! {
+    /// A block of keys with its values.
+    Keys / KeysSlot<E, M, D> { k: SharedTile<E, M, D>, v: SharedTile<E, M, D> }
+}
+shared_layout! {
+    /// Queries with the gradient of their output, a tile for each split group; beside them, minus LSE and
+    /// delta.
+    QueryStage / QuerySlot<E, N, TEAMS, D> {
+        q: SharedTiles<E, N, D, TEAMS>, d_o: SharedTiles<E, N, D, TEAMS>, beside: SharedValues<N, 2, TEAMS>
+    }
+}
+
+/// The mask of transposed scores.
+type SeenBy<Mask> = Transposed<<Mask as MaskFn>::Keys>;
+
+/// A block of keys, as the rows of transposed scores.
+struct KeyTile<'p, Mask: MaskFn> {
+    p: &'p BwdParams,
+    variant: &'p Mask::Params,
+    tile: WorkTile,
+    rows: Rows,
+    /// Queries of a stage.
+    tile_n: u32,
+    /// See `AttnInfo::has_own_values`.
+    own_values: bool,
+}
+
+impl<Mask: MaskFn> KeyTile<'_, Mask> {
+    /// Query head `head` of those that share the keys, counted over all heads of a batch.
+    #[inline(always)]
+    fn head(&self, head: u32) -> u32 {
+        self.tile.head * self.p.heads_per_kv + head
+    }
+
+    /// The sequence of a query head, as masks and scores see it.
+    #[inline(always)]
+    fn sequence(&self, head: u32) -> Sequence {
+        let (first, tile) = (0, self.p.q.rows);
+        let of = [self.tile.batch, self.head(head)];
+        let (q_len, k_len) = (self.p.q.rows, self.p.k.rows);
+        Sequence::of(self.p, &Rows { first, tile, q_len, k_len, window: self.p.window, of }, 0)
+    }
+
+    /// The blocks of a head's queries that see the keys.
+    #[inline(always)]
+    fn range(&self, head: u32) -> (SeenBy<Mask>, BlockRange) {
+        let of = self.sequence(head);
+        let mask = Transposed::new(Mask::keys(self.variant, &of), &of);
+        (mask, BlockRange::of(mask, &self.rows, self.tile_n))
+    }
+}
+
+/// The copies of queries: head after head, and of each head the blocks that see the keys, the last one first.
+struct Queries<'t, 'p, Mask: MaskFn, E, C: Kernel, const N: usize, const D: usize> {
+    of: &'t KeyTile<'p, Mask>,
+    /// The head that begins next.
+    head: u32,
+    /// The first block of the current head, and its blocks that are left.
+    start: u32,
+    left: u32,
+    q: Walk<E, N, D, Block<C>>,
+    d_o: Walk<E, N, D, Block<C>>,
+}
+
+impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
+    Queries<'t, 'p, Mask, E, C, N, D>
+{
+    #[inline(always)]
+    fn new(of: &'t KeyTile<'p, Mask>, block: &Block<C>) -> Self {
+        let [q, d_o] = Self::walks(of, 0, 0, block);
+        Queries { of, head: 0, start: 0, left: 0, q, d_o }
+    }
+
+    /// Walks through Q and dO of a query head, from tile `from` down.
+    #[inline(always)]
+    fn walks(of: &KeyTile<'p, Mask>, head: u32, from: u32, block: &Block<C>) -> [Walk<E, N, D, Block<C>>; 2] {
+        let rows = |tensor: &Tensor| GlobalRows::<E, D>::new(tensor, of.tile.batch, of.head(head));
+        let [q, d_o] = [&of.p.q, &of.p.d_o].map(rows);
+        let d_o = if of.own_values { d_o } else { d_o.as_wide_as(&q) };
+        [Walk::down(q, from, block), Walk::down(d_o, from, block)]
+    }
+
+    /// Starts the copies of the next block, if there is one. Only the first block of a head, which has its
+    /// last queries, may be cut.
+    #[inline(always)]
+    fn next<const TEAMS: usize>(&mut self, slot: &QuerySlot<E, N, TEAMS, D, ByBlock<C>>, block: &Block<C>) {
+        let is_first = self.left == 0;
+        while self.left == 0 {
+            if self.head == self.of.p.heads_per_kv {
+                return;
+            }
+            let (_, range) = self.of.range(self.head);
+            self.start = range.start;
+            self.left = range.end.saturating_sub(range.start);
+            [self.q, self.d_o] = Self::walks(self.of, self.head, range.end * TEAMS as u32 - 1, block);
+            self.head += 1;
+        }
+        self.left -= 1;
+        if is_first {
+            slot.q.copy_edge(&mut self.q, block);
+            slot.d_o.copy_edge(&mut self.d_o, block);
+        } else {
+            slot.q.copy_whole(&mut self.q, block);
+            slot.d_o.copy_whole(&mut self.d_o, block);
+        }
+        let KeyTile { p, tile, .. } = self.of;
+        let head = tile.batch * p.order.heads.get() * p.heads_per_kv + self.of.head(self.head - 1);
+        let beside = [&p.minus_lse, &p.delta].map(|values| HeadValues::new(values, head));
+        slot.beside.copy(&beside, self.start + self.left, block);
+    }
+}
+
+/// The shared memory for the keys.
+type KeyPlace<C, E, const M: usize, const D: usize> = Unfilled<Keys<E, M, D>, ByBlock<C>>;
+
+/// The stages of queries, and memory behind them.
+type StagesAnd<X, C, E, const N: usize, const TEAMS: usize, const D: usize, const STAGES: usize> =
+    (Ring<QueryStage<E, N, TEAMS, D>, STAGES, ByBlock<C>>, X);
+
+impl<
+    E: Mma,
+    Mask: MaskFn,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const TEAMS: usize,
+    const D: usize,
+    const SHARE: usize,
+    const HELD: usize,
+    const STAGES: usize,
+> Portable for BwdDkDv<E, Mask, M, W, N, TEAMS, D, SHARE, HELD, STAGES>
+{
+    #[inline(always)]
+    fn body<C: Kernel>(p: &BwdDkDvParams, variant: &Mask::Params, mut block: Block<C>, smem: Smem<C>) {
+        let (BwdDkDvParams { problem: p, dk, dv }, block) = (p, &mut block);
+        let ((mine, team), tile_n) = (block.split_groups::<M, W, TEAMS>(), (N * TEAMS) as u32 * 16);
+        let (warp, mut tile) = (mine.warp(), p.order.tile(block.index()));
+        if !Mask::SEES_ALL {
+            tile.m_block = p.order.m_blocks - 1 - tile.m_block; // the first keys have most queries
+        }
+        let first = tile.m_block * M as u32 * 16;
+        let lens = [p.q.rows, p.k.rows];
+        let rows = Rows::transposed([first, M as u32 * 16], lens, tile_n, p.window, [tile.batch, tile.head]);
+        let own_values = Self::INFO.has_own_values();
+        let keys = KeyTile::<Mask> { p, variant, tile, rows, tile_n, own_values };
+
+        // Prologue: keys and values, then the last queries of the first head.
+        let (place, rest): (KeyPlace<C, E, M, D>, StagesAnd<_, C, E, N, TEAMS, D, STAGES>) = smem.split();
+        let (ring, mut operands): (_, Operands<2, M, W, N, TEAMS>) = rest;
+        let [k, v] = [&p.k, &p.v].map(|t| GlobalRows::<E, D>::new(t, tile.batch, tile.head));
+        let v = if own_values { v } else { v.as_wide_as(&k) };
+        let lead = place.fill(|slot| {
+            slot.k.copy_edge(&mut Walk::down(k, tile.m_block, block), block);
+            slot.v.copy_edge(&mut Walk::down(v, tile.m_block, block), block);
+        });
+        let mut queries = Queries::new(&keys, block);
+        let (kv, mut stages) = ring.prologue(lead, |_, slot| queries.next(slot, block)).land(block);
+        let k = Resident::<_, M, W, D, HELD>::load(&kv.k, mine);
+        let v = Resident::<_, M, W, D, HELD>::load(&kv.v, mine);
+
+        // Mainloop.
+        let (mut acc_dk, mut acc_dv) = (Acc::<W, SHARE>::zero(), Acc::<W, SHARE>::zero());
+        for head in 0..p.heads_per_kv {
+            let (mask, range) = keys.range(head);
+            let scores = Mask::scores(p, variant, &keys.sequence(head));
+            let row0 = first + mine.first();
+            let seen = Seen::<_, W>::of(mask, At { rows: &keys.rows, row0, key0: 0, warp });
+            for n in (range.start..range.end).rev() {
+                let (stage, turn) =
+                    stages.advance_to_exchange(block, |slot, block| queries.next(slot, block));
+                let key0 = n * tile_n + team.index() * N as u32 * 16;
+                let at = At { rows: &keys.rows, row0, key0, warp };
+                let (q, d_o) = (stage.q.tile(team), stage.d_o.tile(team));
+                let (mut acc_s, mut acc_dp) = (Acc::<W, N>::zero(), Acc::<W, N>::zero());
+                acc_s.mma_abt(&k, &q, warp, |_| {}); // S^T = K Q^T
+                scores.change(p, &mut acc_s, at);
+                let is_interior = range.interior.0 <= n && n < range.interior.1;
+                if !Mask::SEES_ALL && !is_interior {
+                    seen.from(key0).mask(&mut acc_s, at);
+                }
+                let minus_lse = stage.beside.columns::<0>(team, warp);
+                let probs = probabilities::<E, Mask::Scores, W, N>(p, &mut acc_s, &minus_lse);
+                acc_dp.mma_abt(&v, &d_o, warp, |_| {}); // dP^T = V dO^T
+                let ds = of_scores::<E, W, N>(&acc_dp, &acc_s, &stage.beside.columns::<1>(team, warp));
+                let own = [probs, ds];
+                acc_dv.mma_ab(&own[0], &d_o.columns(team), warp, |_| {}); // dV += P^T dO
+                acc_dk.mma_ab(&own[1], &q.columns(team), warp, |_| {}); // dK += dS^T Q
+                operands.exchange(&own, (mine, team), turn, block, |other, [probs, ds]| {
+                    acc_dv.mma_ab(probs, &stage.d_o.tile(other).columns(team), warp, |_| {});
+                    acc_dk.mma_ab(ds, &stage.q.tile(other).columns(team), warp, |_| {});
+                });
+            }
+        }
+
+        // Epilogue.
+        acc_dk.map(|x| x * p.scale);
+        let columns = |t: &Tensor| {
+            let share = t.columns(team.index() * SHARE as u32 * 2, SHARE as u32 * 2);
+            GlobalRows::new(&share, tile.batch, tile.head)
+        };
+        let for_dk = kv.k.spent().columns::<_, SHARE, TEAMS>(team, block);
+        for_dk.store_through(&acc_dk, &columns(dk), first, mine);
+        let for_dv = kv.v.spent().columns::<_, SHARE, TEAMS>(team, block);
+        for_dv.store_through(&acc_dv, &columns(dv), first, mine);
+    }
+}
+
+impl<
+    E: Mma,
+    Mask: MaskFn<Params = ()>,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const TEAMS: usize,
+    const D: usize,
+    const SHARE: usize,
+    const HELD: usize,
+    const STAGES: usize,
+> Run for BwdDkDv<E, Mask, M, W, N, TEAMS, D, SHARE, HELD, STAGES>
+{
+    #[inline(always)]
+    fn run(p: BwdDkDvParams, block: Block<Self>, smem: Smem<Self>) {
+        Self::body(&p, &(), block, smem)
+    }
+}

@@ -1,0 +1,38 @@
+//! The arithmetic of P and dS. Rows are queries, or, in transposed scores, keys.
+use crate::capped::Capped;
+use crate::variant::Scores;
+use cuda_std::math::{ex2, fma};
+use tile::beside::Beside;
+use tile::mma::{AFrag, Acc, Mma};
+
+/// P = 2^(S scale - LSE) of changed and masked scores, as the left operand of dV = P^T dO. Each score becomes
+/// P times the derivative of its modification.
+#[inline(always)]
+pub fn probabilities<E: Mma, S: Scores, const M: usize, const N: usize>(
+    p: &impl Capped,
+    scores: &mut Acc<M, N>,
+    minus_lse: &impl Beside<M, N>,
+) -> AFrag<E, M, N> {
+    const {
+        assert!(
+            S::DIFFERENTIABLE,
+            "backward kernels differentiate softcap, ALiBi slopes and sinks; no other score"
+        )
+    }
+    let scale_log2 = S::scale_log2(p);
+    scores.split_beside(minus_lse, |s, minus_lse| {
+        let prob = ex2(fma(s, scale_log2, minus_lse));
+        [prob, S::through(p, s, prob)]
+    })
+}
+
+/// dS = P (dP - delta), as the left operand of the products that give dQ and dK. `probs` are the values that
+/// [`probabilities`] leaves.
+#[inline(always)]
+pub fn of_scores<E: Mma, const M: usize, const N: usize>(
+    dp: &Acc<M, N>,
+    probs: &Acc<M, N>,
+    delta: &impl Beside<M, N>,
+) -> AFrag<E, M, N> {
+    dp.join_beside(probs, delta, |dp, prob, delta| (dp - delta) * prob)
+}
