@@ -9,7 +9,7 @@ const WORDS: [(&str, &str); 11] = [
     ("not supported: scale", "not supported: --scale"),
     ("leave config out", "leave --config out"),
     ("head_dim_v", "head_dim of v"),
-    ("KvPages::latent", "--v-width"),
+    ("k of a latent cache may", "k of a latent cache (--v-width) may"),
     ("shared_prefixes in two passes", "--shared-pages"),
     ("leave `always` (the program's --shared-pages) out", "leave --shared-pages out"),
     ("leave softcap out", "leave --softcap out"),

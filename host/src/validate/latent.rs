@@ -1,7 +1,6 @@
 //! Checks of latent caches (MLA).
 use crate::request::{Append, KvPages, Mask};
 use crate::{Error, Problem};
-use spec::Window;
 
 /// The remedy for features that attention on tensors has.
 const ON_TENSORS: &str = "project the latents up to k and v of each head, and run attention on these tensors";
@@ -28,10 +27,7 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
             "all sequences must have equal query counts; make one request per query count",
         );
     }
-    let sides = matches!(p.mask, Mask::Window { .. }).then(|| p.mask.sides());
-    let bounds = 1..Window::UNBOUNDED as u32;
-    let is_window = sides
-        .is_some_and(|(left, right)| left.is_some() || right.is_some_and(|right| bounds.contains(&right)));
+    let is_window = matches!(p.mask, Mask::Window { .. }) && p.mask.sides().0.is_some();
     if is_window || matches!(p.mask, Mask::Prefix(_) | Mask::Chunked { .. } | Mask::Bits(_)) {
         let reason =
             format!("kernels for latent caches have full and causal masks; use one, or {ON_TENSORS}");

@@ -63,7 +63,7 @@ impl Input {
 
     /// Returns the expected results of a key head's query heads. Each key head may have its own scale.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
-        let Problem { dtype, heads_q, heads_k, head_dim, head_dim_v, .. } = self.problem;
+        let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
         let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
         let [k, v] = [0, 1].map(|which| self.rows_in(which, b, head));
         let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
@@ -73,14 +73,19 @@ impl Input {
             Some(each) => each[head],
         });
         let problem = self.problem.batch(1).seqlen_q(queries.len()).seqlen_k(keys).varlen(None);
-        let mut problem = problem.heads_q(group).heads_k(1);
+        let mut problem = problem.heads_q(group).heads_k(1).head_dim_v(self.columns());
         problem.scale = Some(problem.softmax_scale() * k_scale);
         let (row, each) = (heads_q * head_dim, queries.len() * heads_q * head_dim);
         let strides = [each, row, head_dim, 1].map(|elements| elements as i64);
         let first = queries.start * row + head * group * head_dim;
         let q = HostTensor::new(&self.q, first, dtype, [1, queries.len(), group, head_dim], strides)?;
-        let rows_of = |rows, columns| HostTensor::bshd(rows, dtype, [1, keys, 1, columns]);
-        let [k, v] = [rows_of(&k[..], head_dim)?, rows_of(&v[..], head_dim_v)?];
+        // The values of a latent cache are the first columns of its rows.
+        let rows_of = |rows, stored: usize, columns| {
+            let strides = [keys * stored, stored, stored, 1].map(|elements| elements as i64);
+            HostTensor::new(rows, 0, dtype, [1, keys, 1, columns], strides)
+        };
+        let stored = self.pools()[1].1.shape[3];
+        let [k, v] = [rows_of(&k[..], head_dim, head_dim)?, rows_of(&v[..], stored, self.columns())?];
         let row_scales = [0, 1].map(|which| self.scales_in(which, b, head));
         let [k, v] = match &row_scales {
             [Some(of_keys), Some(of_values)] => [k.scaled(of_keys)?, v.scaled(of_values)?],
