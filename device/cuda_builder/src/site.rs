@@ -19,7 +19,8 @@ pub(crate) struct Site {
     pub folder: PathBuf,
     /// The working folders of the compilers.
     pub compilers: PathBuf,
-    /// The folder for a workspace with the crate alone, if the crate is a member of a checkout's workspace.
+    /// The folder for a workspace with the crate alone, if a build script compiles a member of a checkout's
+    /// workspace.
     alone: Option<PathBuf>,
 }
 
@@ -39,7 +40,11 @@ impl Site {
         let own = workspaces(&crate_root).next().unwrap_or(&crate_root).to_owned();
         let folder = kept.join(&package);
         let is_member = cfg!(unix) && own != crate_root && is_checkout(&own);
-        let alone = is_member.then(|| folder.join("alone").join(cache::hex(&crate_root)));
+        // A task or test of the checkout compiles in the checkout's own workspace: only there do the source
+        // lines of inlined calls name whole paths. Another program's build may lack what that workspace
+        // needs.
+        let is_script = env::var_os("OUT_DIR").is_some();
+        let alone = (is_member && is_script).then(|| folder.join("alone").join(cache::hex(&crate_root)));
         // Cargo identifies `core` by the path of its sources, which is relative in a workspace that contains
         // them. With one folder for both paths, `core` would be compiled again whenever the path changes.
         let is_relative = compiler.library_source.starts_with(alone.as_ref().unwrap_or(&own));
