@@ -8,8 +8,11 @@
 //! | [`dq`] | dQ = scale dS K, for a block of queries |
 //!
 //! [`dkdv`] computes transposed scores, S^T = K Q^T, so P^T and dS^T are the left operands of its products.
-//! It takes queries as keys' keys: [`transposed`] turns a mask around. [`gradient`] has the arithmetic of P
-//! and dS, either way around.
+//! [`transposed`] exchanges the roles of queries and keys in a mask. [`gradient`] has the arithmetic of P and
+//! dS for both kernels.
+//!
+//! An infinity or NaN in a row of Q or dO reaches the gradients of every key of the row's stages (0 times
+//! infinity), and one in a row of K or V the dQ of every query of the key's stages.
 pub mod delta;
 pub mod dkdv;
 pub mod dq;

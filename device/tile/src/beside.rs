@@ -8,7 +8,7 @@ use crate::{Warp, layout};
 use contract::PaddedVector;
 use core::marker::PhantomData;
 use cuda_std::cp_async;
-use cuda_std::memory::{ld_global_nc_b32, ld_shared_v2_b32, st_global_b32_if};
+use cuda_std::memory::{ld_global_b32, ld_shared_v2_b32, st_global_b32_if};
 
 /// The values of one head of a [`PaddedVector`].
 #[derive(Clone, Copy)]
@@ -53,8 +53,7 @@ impl HeadValues {
         HeadValues { base: values.base.wrapping_add(offset), rows: values.rows }
     }
 
-    /// The values of the warp's rows `row0..`; 0 for rows that do not exist. No thread may write the values
-    /// while the kernel runs.
+    /// The values of the warp's rows `row0..`; 0 for rows that do not exist.
     #[inline(always)]
     pub fn load<const M: usize>(&self, row0: u32, warp: Warp) -> RowVec<M> {
         RowVec(core::array::from_fn(|m| {
@@ -63,9 +62,8 @@ impl HeadValues {
                 if row >= self.rows {
                     return 0.0;
                 }
-                // SAFETY: the row exists, and the base is a multiple of 16, as `PaddedVector` promises. The
-                // caller promises that no thread writes the values.
-                f32::from_bits(unsafe { ld_global_nc_b32(self.base.wrapping_add(row as u64 * 4)) })
+                // SAFETY: the row exists, and the base is a multiple of 16, as `PaddedVector` promises.
+                f32::from_bits(unsafe { ld_global_b32(self.base.wrapping_add(row as u64 * 4)) })
             })
         }))
     }

@@ -11,7 +11,7 @@ mod tally;
 
 pub use columns::ExchangedColumns;
 pub use joint_b::JointB;
-pub use operands::{Exchange, Operands};
+pub use operands::{Exchange, Operands, Partner};
 pub use parts::{ExchangedParts, PartOfRows};
 pub use scratch::{Exchanged, FromGroup, Registers, Scratch};
 pub use shares::ExchangedShares;

@@ -57,7 +57,8 @@ pub struct BwdParams {
     pub d_o: Tensor,
     /// Minus the LSE of each query, base 2; minus infinity for a query that sees no key.
     pub minus_lse: PaddedVector,
-    /// The sum of dO times O of each query.
+    /// The sum of dO times O of each query, minus the gradient of its LSE. As many rows as `minus_lse`: at
+    /// least those of `q`, padded.
     pub delta: PaddedVector,
     /// As in [`FwdParams::window`].
     pub window: Window,
@@ -105,13 +106,13 @@ pub struct BwdDeltaParams {
     pub o: Tensor,
     /// The gradient of O.
     pub d_o: Tensor,
-    /// LSE of each row, natural logarithm.
+    /// LSE of each row, natural logarithm. `base` is not 0.
     pub lse: Lse,
     /// The gradient of the LSE; `base` is 0 if there is none.
     pub d_lse: Lse,
     /// See [`BwdParams::minus_lse`].
     pub minus_lse: PaddedVector,
-    /// See [`BwdParams::delta`], minus the gradient of the LSE.
+    /// See [`BwdParams::delta`].
     pub delta: PaddedVector,
     /// Query heads per batch.
     pub heads: FastDiv,

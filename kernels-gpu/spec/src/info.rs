@@ -40,7 +40,7 @@ pub struct AttnInfo {
     pub tile_m: u32,
     /// Keys per stage. See [`Pass`].
     pub tile_n: u32,
-    /// Key/value stages in shared memory.
+    /// Stages in shared memory: of keys and values, or of queries. See [`Pass`].
     pub stages: u32,
 }
 
@@ -157,12 +157,13 @@ impl AttnInfo {
     }
 
     /// Whether values have their own number of columns, and in a KV cache their own strides. The other
-    /// kernels save the registers. At head dim 256, the general kernel has registers left.
+    /// kernels save the registers. At head dim 256, the general forward kernel has registers left.
     pub const fn has_own_values(&self) -> bool {
+        let is_forward = matches!(self.pass, Pass::Forward);
         let general = matches!((self.schedule, self.mask), (Schedule::Sequential, MaskKind::Local));
         self.head_dim != self.head_dim_v
             || self.has_maps()
-            || general && self.head_dim == 256 && !self.has_scales()
+            || is_forward && general && self.head_dim == 256 && !self.has_scales()
     }
 
     /// Whether the kernel accepts keys of `head_dim` columns with values of `head_dim_v`.

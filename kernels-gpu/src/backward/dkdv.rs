@@ -10,7 +10,7 @@ use crate::entries::{Portable, Run};
 use crate::forward::ByBlock;
 use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
-use spec::{BwdDkDv, BwdDkDvParams, BwdParams, Kernel, Line, Tensor, WorkTile};
+use spec::{BwdDkDv, BwdDkDvParams, BwdParams, Kernel, Tensor, WorkTile};
 use tile::beside::{HeadValues, SharedValues};
 use tile::copy::Walk;
 use tile::exchange::Operands;
@@ -43,8 +43,6 @@ struct KeyTile<'p, Mask: MaskFn> {
     rows: Rows,
     /// Queries of a stage.
     tile_n: u32,
-    /// See `AttnInfo::has_own_values`.
-    own_values: bool,
 }
 
 impl<Mask: MaskFn> KeyTile<'_, Mask> {
@@ -98,8 +96,7 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
     fn walks(of: &KeyTile<'p, Mask>, head: u32, from: u32, block: &Block<C>) -> [Walk<E, N, D, Block<C>>; 2] {
         let rows = |tensor: &Tensor| GlobalRows::<E, D>::new(tensor, of.tile.batch, of.head(head));
         let [q, d_o] = [&of.p.q, &of.p.d_o].map(rows);
-        let d_o = if of.own_values { d_o } else { d_o.as_wide_as(&q) };
-        [Walk::down(q, from, block), Walk::down(d_o, from, block)]
+        [Walk::down(q, from, block), Walk::down(d_o.as_wide_as(&q), from, block)]
     }
 
     /// Starts the copies of the next block, if there is one. Only the first block of a head, which has its
@@ -114,7 +111,8 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
             let (_, range) = self.of.range(self.head);
             self.start = range.start;
             self.left = range.end.saturating_sub(range.start);
-            [self.q, self.d_o] = Self::walks(self.of, self.head, range.end * TEAMS as u32 - 1, block);
+            [self.q, self.d_o] =
+                Self::walks(self.of, self.head, (range.end * TEAMS as u32).wrapping_sub(1), block);
             self.head += 1;
         }
         self.left -= 1;
@@ -154,6 +152,7 @@ impl<
 {
     #[inline(always)]
     fn body<C: Kernel>(p: &BwdDkDvParams, variant: &Mask::Params, mut block: Block<C>, smem: Smem<C>) {
+        const { assert!(!Mask::LISTED, "backward kernels take ranges of queries, no lists of key blocks") }
         let (BwdDkDvParams { problem: p, dk, dv }, block) = (p, &mut block);
         let ((mine, team), tile_n) = (block.split_groups::<M, W, TEAMS>(), (N * TEAMS) as u32 * 16);
         let (warp, mut tile) = (mine.warp(), p.order.tile(block.index()));
@@ -163,14 +162,13 @@ impl<
         let first = tile.m_block * M as u32 * 16;
         let lens = [p.q.rows, p.k.rows];
         let rows = Rows::transposed([first, M as u32 * 16], lens, tile_n, p.window, [tile.batch, tile.head]);
-        let own_values = Self::INFO.has_own_values();
-        let keys = KeyTile::<Mask> { p, variant, tile, rows, tile_n, own_values };
+        let keys = KeyTile::<Mask> { p, variant, tile, rows, tile_n };
 
         // Prologue: keys and values, then the last queries of the first head.
         let (place, rest): (KeyPlace<C, E, M, D>, StagesAnd<_, C, E, N, TEAMS, D, STAGES>) = smem.split();
         let (ring, mut operands): (_, Operands<2, M, W, N, TEAMS>) = rest;
         let [k, v] = [&p.k, &p.v].map(|t| GlobalRows::<E, D>::new(t, tile.batch, tile.head));
-        let v = if own_values { v } else { v.as_wide_as(&k) };
+        let v = v.as_wide_as(&k);
         let lead = place.fill(|slot| {
             slot.k.copy_edge(&mut Walk::down(k, tile.m_block, block), block);
             slot.v.copy_edge(&mut Walk::down(v, tile.m_block, block), block);
@@ -188,8 +186,8 @@ impl<
             let row0 = first + mine.first();
             let seen = Seen::<_, W>::of(mask, At { rows: &keys.rows, row0, key0: 0, warp });
             for n in (range.start..range.end).rev() {
-                let (stage, turn) =
-                    stages.advance_to_exchange(block, |slot, block| queries.next(slot, block));
+                let (stage, exchange) =
+                    stages.advance_to_exchange(&mut operands, block, |slot, block| queries.next(slot, block));
                 let key0 = n * tile_n + team.index() * N as u32 * 16;
                 let at = At { rows: &keys.rows, row0, key0, warp };
                 let (q, d_o) = (stage.q.tile(team), stage.d_o.tile(team));
@@ -207,9 +205,9 @@ impl<
                 let own = [probs, ds];
                 acc_dv.mma_ab(&own[0], &d_o.columns(team), warp, |_| {}); // dV += P^T dO
                 acc_dk.mma_ab(&own[1], &q.columns(team), warp, |_| {}); // dK += dS^T Q
-                operands.exchange(&own, (mine, team), turn, block, |other, [probs, ds]| {
-                    acc_dv.mma_ab(probs, &stage.d_o.tile(other).columns(team), warp, |_| {});
-                    acc_dk.mma_ab(ds, &stage.q.tile(other).columns(team), warp, |_| {});
+                exchange.exchange(&own, block, |partner, [probs, ds]| {
+                    acc_dv.mma_ab(probs, &stage.d_o.tile_of(partner).columns(team), warp, |_| {});
+                    acc_dk.mma_ab(ds, &stage.q.tile_of(partner).columns(team), warp, |_| {});
                 });
             }
         }

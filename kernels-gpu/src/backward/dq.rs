@@ -6,7 +6,7 @@ use crate::forward::ByBlock;
 use crate::mainloop::KvStage;
 use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
-use spec::{BwdDq, BwdDqParams, Kernel, Line};
+use spec::{BwdDq, BwdDqParams, Kernel};
 use tile::beside::HeadValues;
 use tile::copy::Walk;
 use tile::global::GlobalRows;
@@ -41,13 +41,13 @@ impl<
 {
     #[inline(always)]
     fn body<C: Kernel>(p: &BwdDqParams, variant: &Mask::Params, mut block: Block<C>, smem: Smem<C>) {
+        const { assert!(!Mask::LISTED, "backward kernels take ranges of keys, no lists of key blocks") }
         let (BwdDqParams { problem: p, dq }, block) = (p, &mut block);
         let ((mine, _), tile_n) = (block.split_groups::<M, W, 1>(), N as u32 * 16);
         let (warp, tile) = (mine.warp(), p.order.tile(block.index()));
         let [q, d_o] = [&p.q, &p.d_o].map(|t| GlobalRows::<E, D>::new(t, tile.batch, tile.head));
         let [k, v] = [&p.k, &p.v].map(|t| GlobalRows::<E, D>::new(t, tile.batch, tile.kv_head));
-        let v = if Self::INFO.has_own_values() { v } else { v.as_wide_as(&k) };
-        let d_o = if Self::INFO.has_own_values() { d_o } else { d_o.as_wide_as(&q) };
+        let (v, d_o) = (v.as_wide_as(&k), d_o.as_wide_as(&q));
         let (first, of) = (tile.m_block * M as u32 * 16, [tile.batch, tile.head]);
         let (q_len, k_len) = (q.rows(), k.rows());
         let rows = Rows { first, tile: M as u32 * 16, q_len, k_len, window: p.window, of };

@@ -1,4 +1,4 @@
-//! The arithmetic of P and dS. Rows are queries, or, in transposed scores, keys.
+//! The arithmetic of P and dS, whose rows are queries, or, in transposed scores, keys.
 use crate::capped::Capped;
 use crate::variant::Scores;
 use cuda_std::math::{ex2, fma};
@@ -16,7 +16,7 @@ pub fn probabilities<E: Mma, S: Scores, const M: usize, const N: usize>(
     const {
         assert!(
             S::DIFFERENTIABLE,
-            "backward kernels differentiate softcap, ALiBi slopes and sinks; no other score"
+            "backward kernels support softcap, ALiBi slopes and sinks, and no other score"
         )
     }
     let scale_log2 = S::scale_log2(p);

@@ -33,7 +33,8 @@ impl<M: MaskMod> Transposed<M> {
     /// stays true. All lanes take equally many steps.
     #[inline(always)]
     fn first(&self, is_behind: impl Fn(i32) -> bool) -> i32 {
-        let (mut before, mut step) = (0, (1u32 << 31) >> (self.queries as u32).leading_zeros());
+        let highest = (1u32 << 31).checked_shr((self.queries as u32).leading_zeros());
+        let (mut before, mut step) = (0, highest.unwrap_or(0));
         while step > 0 {
             let next = before + step as i32;
             if next <= self.queries && !is_behind(next - 1 + self.shift) {
@@ -86,5 +87,58 @@ impl Rows {
     ) -> Self {
         let window = Window { shift: -window.shift, ..window };
         Rows { first, tile, q_len: k_len, k_len: q_len.next_multiple_of(tile_n), window, of }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::BlockRange;
+    use crate::exact::sequence;
+    use crate::mask::{Windowed, keys_of};
+    use spec::{Causal, Chunked, FastDiv, Full, Prefix};
+
+    /// Compares the queries of each key, and the blocks of a tile of keys, with the keys of each query.
+    fn check<M: MaskMod>(mask: M, [queries, keys]: [u32; 2], shift: i32) {
+        let of = Sequence { shift, ..sequence(0, 0, [queries, keys], 1.0) };
+        let (turned, tile_n) = (Transposed::new(mask, &of), 16);
+        let window = Window { shift, left: 0, right: 0 };
+        let name = std::any::type_name::<M>();
+        for first in (0..keys).step_by(32) {
+            let rows = Rows::transposed([first, 32], [queries, keys], tile_n, window, [0; 2]);
+            let range = BlockRange::of(turned, &rows, tile_n);
+            for (key, query) in (first..keys.min(first + 32)).flat_map(|k| (0..queries).map(move |q| (k, q)))
+            {
+                let (p, k, q) = (query as i32 + shift, key as i32, query as i32);
+                let interval = mask.keys(p);
+                let start = if M::LEFT { interval.start } else { 0 };
+                let sees = M::SEES_ALL || (start..interval.end).contains(&k);
+                let at =
+                    format_args!("{name}: key {key}, query {query} of {queries} x {keys}, shift {shift}");
+                assert_eq!(keys_of(turned, &rows, key).contains(&q), sees, "{at}");
+                let block = query / tile_n;
+                assert!(!sees || (range.start..range.end).contains(&block), "{at}: {range:?}");
+                let is_interior = (range.interior.0..range.interior.1).contains(&block);
+                assert!(sees || !is_interior, "{at}: {range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn queries_are_those_that_see_the_key() {
+        for lens @ [queries, keys] in [[1, 1], [17, 64], [64, 17], [40, 100], [100, 40], [33, 33]] {
+            for shift in [0, keys as i32 - queries as i32] {
+                check(Full, lens, shift);
+                check(Causal, lens, shift);
+                for (left, right) in [(0, 0), (5, 3), (20, Window::UNBOUNDED), (70, 1)] {
+                    check(Windowed::new(left, right), lens, shift);
+                }
+                for chunk in [1, 16, 50].map(|chunk| FastDiv::new(chunk).expect("not 0")) {
+                    check(Chunked { chunk }, lens, shift);
+                    check((Prefix { keys: 33 }, Chunked { chunk }), lens, shift);
+                }
+                check(Prefix { keys: 21 }, lens, shift);
+            }
+        }
     }
 }

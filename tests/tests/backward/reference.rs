@@ -1,4 +1,4 @@
-//! Attention and its gradients, with every intermediate result rounded by a function.
+//! Attention and its gradients. A function rounds what a kernel rounds: P, O, dS and the gradients.
 use ferroflash::spec::{DType, MaskKind};
 use half::{bf16, f16};
 
@@ -95,8 +95,8 @@ pub struct Gradients {
     pub o: Vec<f64>,
     pub lse: Vec<f64>,
     gradients: [Vec<f64>; 3],
-    /// The largest sum of the magnitudes of which an element of each gradient is the sum.
-    pub sums: [f64; 3],
+    /// The largest sum of the magnitudes of which an element of dQ or of dK is the sum.
+    pub sums: [f64; 2],
 }
 
 impl Gradients {
@@ -113,7 +113,7 @@ pub fn gradients(case: &Case, inputs: &Inputs, round: impl Fn(f64) -> f64 + Copy
         o: vec![0.0; q.len()],
         lse: vec![f64::NEG_INFINITY; batch * heads * queries],
         gradients: [vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]],
-        sums: [0.0; 3],
+        sums: [0.0; 2],
     };
     let mut key_sums = vec![0.0; k.len()];
     for (b, h, i) in
@@ -127,7 +127,7 @@ pub fn gradients(case: &Case, inputs: &Inputs, round: impl Fn(f64) -> f64 + Copy
         }
         let dot =
             |a: &[f64], x: usize, b: &[f64], y: usize| -> f64 { (0..d).map(|c| a[x + c] * b[y + c]).sum() };
-        let products: Vec<f64> = seen.iter().map(|&j| round(dot(q, of_q, k, of_k(j)))).collect();
+        let products: Vec<f64> = seen.iter().map(|&j| dot(q, of_q, k, of_k(j))).collect();
         let capped = |s: f64| if case.softcap > 0.0 { (s * case.scale / case.softcap).tanh() } else { 0.0 };
         let scores: Vec<f64> = seen
             .iter()
@@ -135,7 +135,7 @@ pub fn gradients(case: &Case, inputs: &Inputs, round: impl Fn(f64) -> f64 + Copy
             .map(|(&j, s)| {
                 let s = if case.softcap > 0.0 { case.softcap * capped(*s) } else { s * case.scale };
                 let slope = case.slopes.get(h).copied().unwrap_or(0.0);
-                round(s - slope * case.distance(i, j).abs() as f64)
+                s - slope * case.distance(i, j).abs() as f64
             })
             .collect();
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -146,8 +146,8 @@ pub fn gradients(case: &Case, inputs: &Inputs, round: impl Fn(f64) -> f64 + Copy
         for c in 0..d {
             g.o[of_q + c] = round(seen.iter().zip(&p).map(|(&j, p)| p * v[of_k(j) + c]).sum());
         }
-        let dp: Vec<f64> = seen.iter().map(|&j| round(dot(d_o, of_q, v, of_k(j)))).collect();
-        let delta = round(dot(d_o, of_q, &g.o, of_q) - inputs.d_lse[row]);
+        let dp: Vec<f64> = seen.iter().map(|&j| dot(d_o, of_q, v, of_k(j))).collect();
+        let delta = dot(d_o, of_q, &g.o, of_q) - inputs.d_lse[row];
         let magnitude = |a: &[f64], x: usize| (0..d).map(|c| (d_o[of_q + c] * a[x + c]).abs()).sum::<f64>();
         let mut row_sums = vec![0.0; d];
         for (n, &j) in seen.iter().enumerate() {

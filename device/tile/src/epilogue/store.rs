@@ -58,6 +58,7 @@ impl<E: Mma, const R: usize, const C: usize> Spent<E, R, C> {
         block: &mut Block<K>,
     ) -> Spent<E, R, P> {
         const { assert!(P * OF == C, "the shares must cover the columns") }
+        const { SharedTile::<E, R, C>::has_first_columns::<P>() }
         if OF > 1 {
             block.sync();
         }

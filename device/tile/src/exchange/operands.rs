@@ -5,8 +5,8 @@ use crate::copy::CpAsync;
 use crate::group::{SplitGroup, WarpRows};
 use crate::mma::{AFrag, Mma};
 use crate::pipeline::{Pipeline, Ready};
-use crate::shared::{Place, SharedLayout};
-use contract::Kernel;
+use crate::shared::{Place, SharedLayout, SharedTile, SharedTiles};
+use contract::{Element, Kernel};
 use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 
 /// Shared memory for `COUNT` A operands of `M x K` base tiles per warp, for `OF` split groups that share `R`
@@ -30,18 +30,41 @@ unsafe impl<const COUNT: usize, const R: usize, const M: usize, const K: usize, 
     }
 }
 
-/// The right to one exchange. A barrier of the block lies between two exchanges.
-pub struct Exchange(());
+/// The right to one exchange. It borrows the memory of the exchange, and only a call with a barrier makes
+/// one, so a barrier of the block lies between two exchanges.
+pub struct Exchange<'o, const COUNT: usize, const R: usize, const M: usize, const K: usize, const OF: usize>(
+    &'o mut Operands<COUNT, R, M, K, OF>,
+);
+
+/// Another split group, whose tile of a stage this warp reads. No warp can store as its partner.
+#[derive(Clone, Copy)]
+pub struct Partner<const OF: usize>(SplitGroup<OF>);
+
+impl<E: Element, const R: usize, const C: usize, const OF: usize> SharedTiles<E, R, C, OF> {
+    /// The partner's tile.
+    #[inline(always)]
+    pub fn tile_of(&self, partner: Partner<OF>) -> Ready<'_, SharedTile<E, R, C>> {
+        self.tile(partner.0)
+    }
+}
 
 impl<T: SharedLayout, const S: usize, C: Kernel> Pipeline<T, S, CpAsync<Block<C>>> {
     /// Like [`Pipeline::advance`]. The call's barrier separates the exchange of this stage from the last one.
     #[inline(always)]
-    pub fn advance_to_exchange(
-        &mut self,
+    pub fn advance_to_exchange<
+        'a,
+        const COUNT: usize,
+        const R: usize,
+        const M: usize,
+        const K: usize,
+        const OF: usize,
+    >(
+        &'a mut self,
+        operands: &'a mut Operands<COUNT, R, M, K, OF>,
         block: &mut Block<C>,
         refill: impl FnOnce(&T::Slot<CpAsync<Block<C>>>, &Block<C>),
-    ) -> (Ready<'_, T>, Exchange) {
-        (self.advance(block, refill), Exchange(()))
+    ) -> (Ready<'a, T>, Exchange<'a, COUNT, R, M, K, OF>) {
+        (self.advance(block, refill), Exchange(operands))
     }
 }
 
@@ -66,37 +89,39 @@ impl<const COUNT: usize, const R: usize, const M: usize, const K: usize, const O
             }
         }
     }
+}
 
-    /// Passes this warp's operands to its partners. Behind a barrier, calls `f(group, operands)` for each
-    /// other group, in a fixed order.
+impl<const COUNT: usize, const R: usize, const M: usize, const K: usize, const OF: usize>
+    Exchange<'_, COUNT, R, M, K, OF>
+{
+    /// Passes this warp's operands to its partners. Behind a barrier, calls `f(partner, operands)` for each
+    /// partner, in a fixed order.
     #[inline(always)]
     pub fn exchange<E: Mma, C: Kernel>(
-        &mut self,
+        self,
         own: &[AFrag<E, M, K>; COUNT],
-        (rows, group): (WarpRows<R, M>, SplitGroup<OF>),
-        _: Exchange,
         block: &mut Block<C>,
-        mut f: impl FnMut(SplitGroup<OF>, &[AFrag<E, M, K>; COUNT]),
+        mut f: impl FnMut(Partner<OF>, &[AFrag<E, M, K>; COUNT]),
     ) {
-        const { assert!(C::THREADS as usize == R / M * OF * 32, "every warp must have its partners") }
         if OF == 1 {
             return;
         }
-        let mine = self.of(rows, group.index());
-        Self::each(|i, k, m, at| {
+        let (rows, group) = block.split_groups::<R, M, OF>();
+        let mine = self.0.of(rows, group.index());
+        Operands::<COUNT, R, M, K, OF>::each(|i, k, m, at| {
             // SAFETY: these are this lane's words of the warp's own part. The partners have read the old
             // words before the barrier that `Exchange` proves.
             unsafe { st_shared_v4_b32(mine + at, own[i].registers[k][m]) }
         });
         block.sync();
         for other in group.others() {
-            let (from, mut theirs) = (self.of(rows, other.index()), [AFrag::zero(); COUNT]);
-            Self::each(|i, k, m, at| {
+            let (from, mut theirs) = (self.0.of(rows, other.index()), [AFrag::zero(); COUNT]);
+            Operands::<COUNT, R, M, K, OF>::each(|i, k, m, at| {
                 // SAFETY: the partner wrote these words before the barrier, and writes them again only behind
                 // another barrier.
                 theirs[i].registers[k][m] = unsafe { ld_shared_v4_b32(from + at) };
             });
-            f(other, &theirs)
+            f(Partner(other), &theirs)
         }
     }
 }
