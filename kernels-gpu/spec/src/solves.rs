@@ -96,11 +96,13 @@ impl AttnInfo {
     }
 
     /// Whether the kernel solves problems of a mask. Windows describe full and causal masks too. On a KV
-    /// cache, causal kernels also run full masks.
+    /// cache, causal kernels also run full masks. On a latent cache, the host accepts only windows without a
+    /// left bound, which causal kernels run.
     pub const fn covers(&self, mask: MaskKind) -> bool {
         match (self.mask, mask) {
             (MaskKind::Local, MaskKind::Full | MaskKind::Causal) => true,
             (MaskKind::Causal, MaskKind::Full) => !matches!(self.keys, Keys::Batched | Keys::Varlen),
+            (MaskKind::Causal, MaskKind::Local) => matches!(self.keys, Keys::Latent),
             _ => self.mask as u8 == mask as u8,
         }
     }
