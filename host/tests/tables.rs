@@ -15,7 +15,7 @@ use spec::FwdParams;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// What a table is about.
+/// The subject of a table.
 #[derive(Clone, Copy, PartialEq)]
 enum Table {
     Plans,

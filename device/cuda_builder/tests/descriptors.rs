@@ -6,7 +6,7 @@ use cuda_builder::sass::Sass;
 /// ptxas 13.0.88. LLVM had added the upper half and the distances of k-steps in one constant.
 const LOST: &str = include_str!("fixtures/lost_descriptors.sass");
 
-/// The same product, with opaque upper halves.
+/// The product whose descriptors LLVM does not know.
 const KEPT: &str = include_str!("fixtures/descriptors.sass");
 
 #[test]

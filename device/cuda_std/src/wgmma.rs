@@ -59,7 +59,7 @@ impl Descriptor {
         ((self.0 & 0x3fff) as u32) << 4
     }
 
-    /// The same descriptor. The compiler computes nothing that depends on the result before this call.
+    /// Returns this descriptor. The compiler computes nothing that depends on the result before this call.
     #[inline(always)]
     pub fn opaque(self) -> Self {
         Self(opaque_b64(self.0))
@@ -91,7 +91,7 @@ impl core::ops::Add<u64> for Descriptor {
 pub struct Operand(u64);
 
 impl Operand {
-    /// The same operand. The compiler computes no operand that depends on the result before this call.
+    /// Returns this operand. The compiler computes no operand that depends on the result before this call.
     #[inline(always)]
     pub fn opaque(self) -> Self {
         Self(opaque_b64(self.0))

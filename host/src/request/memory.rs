@@ -2,7 +2,7 @@
 //! front, which the front resolves to an address for each launch.
 use crate::variant::WithVariant;
 
-/// What names the memory of a request's inputs: a device address (`u64`), or a buffer of a front.
+/// A name of the memory of a request's inputs: a device address (`u64`), or a buffer of a front.
 pub trait Memory: Copy {
     /// A variant of your own with its parameters, which may name memory, too.
     type Variant: Copy;

@@ -57,8 +57,8 @@ pub struct BwdParams {
     pub d_o: Tensor,
     /// Minus the LSE of each query, base 2; minus infinity for a query that sees no key.
     pub minus_lse: PaddedVector,
-    /// The sum of dO times O of each query, minus the gradient of its LSE. As many rows as `minus_lse`: at
-    /// least those of `q`, padded.
+    /// The sum of dO times O of each query, minus the gradient of its LSE. It has the rows of `minus_lse`,
+    /// which are at least the padded rows of `q`.
     pub delta: PaddedVector,
     /// As in [`FwdParams::window`].
     pub window: Window,
