@@ -19,34 +19,25 @@ pub trait Problem: Capped {
     /// The window of the mask.
     fn window(&self) -> Window;
 }
-impl Capped for FwdParams {
-    #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        self.scale_log2
-    }
-    #[inline(always)]
-    fn softcap(&self) -> f32 {
-        self.softcap
-    }
-    #[inline(always)]
-    fn alibi(&self) -> Option<&PerHead> {
-        Some(&self.alibi)
-    }
+macro_rules! capped {
+    ($($params:ty),*) => {$(
+        impl Capped for $params {
+            #[inline(always)]
+            fn scale_log2(&self) -> f32 {
+                self.scale_log2
+            }
+            #[inline(always)]
+            fn softcap(&self) -> f32 {
+                self.softcap
+            }
+            #[inline(always)]
+            fn alibi(&self) -> Option<&PerHead> {
+                Some(&self.alibi)
+            }
+        }
+    )*};
 }
-impl Capped for BwdParams {
-    #[inline(always)]
-    fn scale_log2(&self) -> f32 {
-        self.scale_log2
-    }
-    #[inline(always)]
-    fn softcap(&self) -> f32 {
-        self.softcap
-    }
-    #[inline(always)]
-    fn alibi(&self) -> Option<&PerHead> {
-        Some(&self.alibi)
-    }
-}
+capped!(FwdParams, BwdParams);
 impl Problem for FwdParams {
     const DOES_PADDING: bool = false;
     #[inline(always)]

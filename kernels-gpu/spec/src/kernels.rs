@@ -13,24 +13,31 @@ pub const ENTRIES: &[AttnInfo] = &{
     all
 };
 
-macro_rules! kernels {
-    ($($list:ident),*) => {
-        const COUNT: usize = 0 $(+ $list.len())*;
-        /// Every compiled kernel, in the order of the table's lists.
-        pub const KERNELS: &[Contract; COUNT] = &{
-            let (mut all, mut count) = ([Contract::new("", 1); COUNT], 0);
+/// Joins lists: `NAME: [Type; LENGTH], initial value, |line| value; LIST, ..`.
+macro_rules! join {
+    (
+        $(#[$doc:meta])*
+        $name:ident: [$type:ty; $length:ident], $initial:expr, |$line:ident| $value:expr; $($list:ident),*
+    ) => {
+        const $length: usize = 0 $(+ $list.len())*;
+        $(#[$doc])*
+        pub const $name: &[$type; $length] = &{
+            let (mut all, mut count) = ([$initial; $length], 0);
             $(
-                let mut line = 0;
-                while line < $list.len() {
-                    all[count] = $list[line].contract;
-                    (count, line) = (count + 1, line + 1);
+                let mut at = 0;
+                while at < $list.len() {
+                    let $line = $list[at];
+                    all[count] = $value;
+                    (count, at) = (count + 1, at + 1);
                 }
             )*
             all
         };
     };
 }
-kernels!(
+join!(
+    /// Every compiled kernel, in the order of the table's lists.
+    KERNELS: [Contract; COUNT], Contract::new("", 1), |line| line.contract;
     ENTRIES,
     PACKED,
     COMBINES,
@@ -67,24 +74,9 @@ pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
     plain.into_iter().chain(portable).chain(hopper).flatten()
 }
 
-macro_rules! in_one_list {
-    ($($list:ident),*) => {
-        const LINES: usize = 0 $(+ $list.len())*;
-        /// Every attention kernel but the lineage's.
-        pub const ATTENTION: &[AttnInfo; LINES] = &{
-            let (mut all, mut count) = ([PLANNED[0]; LINES], 0);
-            $(
-                let mut line = 0;
-                while line < $list.len() {
-                    all[count] = $list[line];
-                    (count, line) = (count + 1, line + 1);
-                }
-            )*
-            all
-        };
-    };
-}
-in_one_list!(
+join!(
+    /// Every attention kernel but the lineage's.
+    ATTENTION: [AttnInfo; LINES], PLANNED[0], |line| line;
     PLANNED,
     PACKED,
     DECODES,
