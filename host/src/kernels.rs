@@ -2,12 +2,9 @@
 //!
 //! [`AttentionRequest::config`]: crate::request::AttentionRequest::config
 pub use crate::prepared::Prepared;
-pub use spec::{
-    AttnInfo, Contract, ENTRIES, HOPPERS, HOPPERS_PACKED, KERNELS, MaskKind, PACKED, PLANNED, Path, Schedule,
-};
+pub use spec::{ATTENTION, AttnInfo, Class, Contract, Isa, KERNELS, MaskKind, Path, Schedule, plain};
 
 use crate::Error;
-use spec::Class;
 
 /// Returns every attention kernel for keys and values in tensors: portable and Hopper's, dense and varlen,
 /// with and without parameters of mask and scores.

@@ -3,7 +3,7 @@
 //! Each configuration has two entries of the table: f16, head dim 64, full and causal. The planner never
 //! selects them. [`crate::request::AttentionRequest::config`] and `--config` select them by name.
 use crate::Error;
-use spec::{AttnInfo, DType, ENTRIES, MaskKind};
+use spec::{AttnInfo, Class, DType, Isa, MaskKind};
 
 /// A configuration of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,9 @@ impl Configuration {
     /// Returns [`Error::Unsupported`] with the reason, if no kernel can have this configuration.
     pub fn entries(&self) -> Result<impl Iterator<Item = &'static AttnInfo> + use<>, Error> {
         match self.kernel {
-            Entry(suffix) => Ok(ENTRIES.iter().filter(move |entry| suffix_of(entry) == Some(suffix))),
+            Entry(suffix) => {
+                Ok(spec::plain(Isa::Sm80, Class::Dense).filter(move |entry| suffix_of(entry) == Some(suffix)))
+            }
             Impossible(reason) => Err(Error::unsupported(self.name, reason)),
         }
     }

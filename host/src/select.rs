@@ -18,8 +18,8 @@ use crate::layout::Layout;
 use crate::request::Scratch;
 use crate::schedule::Split;
 use crate::variant::AnyVariant;
-use crate::{AttnInfo, Capabilities, Error, MaskKind, Problem, Tuning};
-use spec::{Class, Keys, ProblemKind, ScoreKinds};
+use crate::{AttnInfo, Capabilities, Error, Problem, Tuning};
+use spec::{Class, Keys, ProblemKind};
 
 /// The inputs of selection.
 #[derive(Clone, Copy)]
@@ -77,12 +77,12 @@ impl<'a> Query<'a> {
 
     /// Returns whether only kernels with parameters solve the problem: of a mask, of scores, or a caller's.
     fn needs_params(&self) -> bool {
-        has_params(self.kind.mask, self.kind.scores) || self.problem.variant.is_some()
+        !self.kind.is_plain() || self.problem.variant.is_some()
     }
 
     /// Returns whether a kernel has parameters of its mask or scores, or is a caller's.
     fn is_special(&self, e: &AttnInfo) -> bool {
-        has_params(e.mask, e.scores) || self.problem.variant.is_some()
+        !e.is_plain() || self.problem.variant.is_some()
     }
 
     /// Returns the number of a kernel's work tiles: at least one per sequence and head.
@@ -94,11 +94,6 @@ impl<'a> Query<'a> {
         let m_blocks = p.totals()[0].div_ceil(e.tile_m as usize).max(p.batch);
         (m_blocks as u64).saturating_mul(p.heads_q as u64)
     }
-}
-
-/// Returns whether a mask or scores have parameters.
-fn has_params(mask: MaskKind, scores: ScoreKinds) -> bool {
-    !matches!(mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local) || scores != ScoreKinds::NONE
 }
 
 /// A selected kernel, or what is made of it, and the reason for it.

@@ -1,7 +1,8 @@
 //! Measured choices. A choice is the fastest kernel for problems of one size class on a device. The feature
 //! `tuning` reads and writes tuning files.
-use crate::Problem;
 use crate::capabilities::SIMULATED;
+use crate::{AttnInfo, Problem};
+use spec::Class;
 use std::collections::BTreeMap;
 
 /// The measurements of `ferroflash sweep`, by device. The planner prefers these measurements to its selection
@@ -32,7 +33,8 @@ impl Tuned {
     }
 
     fn is_known(&self) -> bool {
-        spec::ENTRIES.iter().chain(spec::HOPPERS).any(|entry| entry.contract.symbol == self.entry)
+        let dense = |e: &AttnInfo| e.class() == Class::Dense && e.is_plain();
+        spec::attention().any(|e| dense(e) && e.contract.symbol == self.entry)
     }
 }
 

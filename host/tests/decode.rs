@@ -2,6 +2,7 @@
 
 use crate::on_cache::{Shape, card, decode};
 use ferroflash::{request::*, *};
+use spec::{Class, Isa};
 
 /// Llama 3 with 8 billion parameters has 32 query heads on 8 key heads.
 const LLAMA: Shape = Shape {
@@ -20,13 +21,13 @@ const LLAMA: Shape = Shape {
 #[test]
 fn chunks_are_cut_alike_for_any_pages() {
     let cards = ["orin", "l4", "a100", "h200"].map(|name| (name, card(name)));
-    let head_dims = spec::head_dims(spec::DECODES).map(|head_dim| head_dim as usize);
+    let head_dims = spec::head_dims(spec::plain(Isa::Sm80, Class::Decode)).map(|head_dim| head_dim as usize);
     for (head_dim, rows) in head_dims.flat_map(|d| [1, 8, 9, 16, 32].map(|n| (d, n))) {
         for (name, on) in cards {
             let entry = |page: usize| {
                 let shape = Shape { heads: [rows, 1], head_dim, page: Some(page), ..LLAMA };
                 let plan = plan(&decode(shape).splits(Splits::CHUNK).scratch(Scratch::Fastest), on).ok()?;
-                let found = spec::DECODES.iter().find(|e| e.contract == *plan.contract());
+                let found = spec::attention().find(|e| e.decodes() && e.contract == *plan.contract());
                 found.map(|e| (e.head_dim, e.tile_m, e.warps()))
             };
             assert_eq!(entry(16), entry(5), "{name}, head dim {head_dim}, {rows} rows");

@@ -9,7 +9,7 @@ mod fake_ptx;
 use fake_cuda::{FakeCuda, in_fake_cuda};
 use ferroflash::{driver::*, kernels::*, request::*, *};
 
-const CONTRACT: Contract = ENTRIES[0].contract;
+const CONTRACT: Contract = ATTENTION[0].contract;
 
 fn ptx() -> String {
     format!("// {}", CONTRACT.symbol)

@@ -46,7 +46,7 @@ struct Tensors {
 }
 
 fn info(symbol: &str) -> &'static AttnInfo {
-    DECODES.iter().find(|entry| entry.contract.symbol == symbol).expect("an entry of the table")
+    attention().find(|entry| entry.contract.symbol == symbol).expect("an entry of the table")
 }
 
 fn bytes<const N: usize>(words: impl IntoIterator<Item = [u8; N]>) -> Vec<u8> {

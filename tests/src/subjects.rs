@@ -1,10 +1,9 @@
 //! Runs problems of any family in the simulator.
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::entries;
 use ferroflash::{Attention, Capabilities, Error};
 use ptx_sim::{Completion, Options};
 use reference::{OnDevice, Rule, Subject, Task};
-use spec::{Contract, HOPPER_MLAS, HOPPERS_PAGED};
+use spec::{Class, Contract};
 
 /// A simulator of the smallest card that can run a subject.
 ///
@@ -27,8 +26,10 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
 
 /// Whether a block of the kernel takes several tiles or work items, in the same shared memory.
 pub(crate) fn is_persistent(kernel: &Contract) -> bool {
-    let forward = entries().filter(|entry| entry.has_maps() && !entry.splits);
-    forward.chain(HOPPERS_PAGED).chain(HOPPER_MLAS).any(|entry| entry.contract == *kernel)
+    spec::attention().find(|entry| entry.contract == *kernel).is_some_and(|entry| {
+        let splits = matches!(entry.class(), Class::Dense | Class::Varlen) && entry.splits;
+        entry.has_maps() && !splits
+    })
 }
 
 /// Runs all launches of a task with the kernel `subject`, and judges the outputs of each launch.

@@ -1,7 +1,7 @@
 //! Tests that prints and assertions in kernels are present in a debug build and absent from release PTX.
 use cuda_builder::CudaBuilder;
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::ENTRIES;
+use ferroflash::kernels::{entries, entry};
 use ferroflash::{Attention, ptx};
 use ferroflash_tests::is_carried;
 use reference::{Loaded, Reference, reproducer};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 #[test]
 fn release_kernels_print_and_assert_nothing() {
-    for entry in ENTRIES.iter().filter(|entry| is_carried(entry.contract.symbol)) {
+    for entry in entries().filter(|entry| is_carried(entry.contract.symbol)) {
         let text = ptx::source(entry.contract.symbol).expect("carried");
         for words in ["vprintf", "trap;", "panic"] {
             assert!(!text.contains(words), "{}: {words}", entry.contract.symbol);
@@ -33,7 +33,7 @@ fn debug_kernels_assert_their_bounds_and_compute_the_same() {
     assert!(text.contains("vprintf") && text.contains("trap;"), "assertions that say where they failed");
 
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    let entry = ENTRIES.iter().find(|e| e.contract.symbol == symbol).expect("in the table");
+    let entry = entry(symbol).expect("in the table");
     // SAFETY: the simulator checks every access.
     unsafe { attention.load_from(entry.contract.symbol, text) }.expect("PTX");
     let memory = reproducer(1)[0].memory();

@@ -3,7 +3,7 @@
 use ferroflash::DType;
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{DECODE_COMBINES, DECODES};
+use ferroflash::spec::{COMBINES, Class, Isa, SplitKernels, plain};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check, check_lengths};
@@ -40,7 +40,7 @@ fn blocks_of_rows() {
     }
     // The kernel takes 8 rows.
     let of_8_rows = |symbol: &&str| symbol.ends_with("_8_rows") && is_carried(symbol);
-    let symbol = DECODES.iter().map(|entry| entry.contract.symbol).find(of_8_rows);
+    let symbol = plain(Isa::Sm80, Class::Decode).map(|entry| entry.contract.symbol).find(of_8_rows);
     let few = Case { heads: [20, 2], queries: 2, mask: Mask::Causal, ..Case::new([70, 200]) };
     check(&few, Some(symbol.expect("a build carries one")));
 }
@@ -131,11 +131,11 @@ const SUPERFLUOUS_IN_MERGES: &[&[&str]] =
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
     let of = |kind: MaskKind| {
-        let mut carried = DECODES.iter().filter(|entry| is_carried(entry.contract.symbol));
+        let mut carried = plain(Isa::Sm80, Class::Decode).filter(|entry| is_carried(entry.contract.symbol));
         carried.find(|entry| entry.head_dim == 64 && entry.mask == kind).map(|entry| entry.contract.symbol)
     };
-    let combine =
-        DECODE_COMBINES.iter().find(|entry| entry.head_dim == 64 && is_carried(entry.contract.symbol));
+    let mut combines = COMBINES.iter().filter(|entry| entry.of == SplitKernels::Decoding);
+    let combine = combines.find(|entry| entry.head_dim == 64 && is_carried(entry.contract.symbol));
     let combine = combine.map(|entry| entry.contract.symbol);
     for symbol in [of(MaskKind::Causal), of(MaskKind::Local), combine] {
         let symbol = symbol.expect("a build carries one");

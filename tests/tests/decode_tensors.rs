@@ -6,7 +6,7 @@ use ferroflash_tests::clamps::{FILES, without_each_clamp};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::known_keys::{KnownKeys, Written};
 use ptx_sim::{Completion, Options};
-use spec::{DECODES, Keys, MaskKind, PageKind};
+use spec::{Class, Isa, Keys, MaskKind, PageKind};
 
 /// A number of instructions that suffices for every launch. A kernel that takes garbage for a length of
 /// billions exceeds this number, and ends.
@@ -49,7 +49,7 @@ fn entries() -> impl Iterator<Item = &'static str> {
         (MaskKind::Local, PageKind::Rows),
     ]
     .map(|(mask, pages)| {
-        let found = DECODES.iter().find(|entry| {
+        let found = spec::plain(Isa::Sm80, Class::Decode).find(|entry| {
             (entry.dtype, entry.kv_dtype, entry.head_dim) == (DType::F16, DType::F16, 64)
                 && (entry.mask, entry.keys) == (mask, Keys::Cache(pages))
                 && is_carried(entry.contract.symbol)

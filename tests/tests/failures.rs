@@ -3,7 +3,7 @@
 //! docs/failures.md lists all of them.
 use ferroflash::driver::Harness;
 use ferroflash::driver::{Driver, SimDriver};
-use ferroflash::kernels::{AttnInfo, Contract, ENTRIES, HOPPERS, MaskKind};
+use ferroflash::kernels::{AttnInfo, Class, Contract, Isa, MaskKind, plain};
 use ferroflash::lineage::{Configuration, names};
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
@@ -165,7 +165,7 @@ fn wrong_numbers_fail_the_tolerance_rule() {
 #[test]
 fn shared_memory_without_the_opt_in_is_refused() {
     let is_large = |e: &&AttnInfo| e.contract.smem_bytes > 48 << 10 && is_carried(e.contract.symbol);
-    let entry = ENTRIES.iter().find(is_large).expect("one needs more than 48 KiB");
+    let entry = plain(Isa::Sm80, Class::Dense).find(is_large).expect("one needs more than 48 KiB");
     let module = Module::parse(&ptx::source(entry.contract.symbol).expect("carried")).expect("PTX");
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
     let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
@@ -182,7 +182,7 @@ fn more_shared_memory_than_the_card_has_is_refused() {
     let l4 = Capabilities::profile("l4").expect("a known card");
     let is_larger =
         |e: &&AttnInfo| e.contract.smem_bytes > l4.smem_per_block && is_carried(e.contract.symbol);
-    let entry = ENTRIES.iter().find(is_larger).expect("one is too large");
+    let entry = plain(Isa::Sm80, Class::Dense).find(is_larger).expect("one is too large");
     let driver = SimDriver::new("l4").expect("a known card");
     let refused =
         driver.load(&ptx::source(entry.contract.symbol).expect("carried"), &entry.contract).map(|_| ());
@@ -218,8 +218,8 @@ fn carried<'e>(entries: impl Iterator<Item = &'e AttnInfo>) -> impl Iterator<Ite
 #[test]
 fn rows_with_no_key_give_zero_and_no_nan() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
-    let causal =
-        ENTRIES.iter().filter(|entry| entry.mask == MaskKind::Causal && names(entry).next().is_some());
+    let causal = plain(Isa::Sm80, Class::Dense)
+        .filter(|entry| entry.mask == MaskKind::Causal && names(entry).next().is_some());
     for name in carried(causal) {
         // There are 100 queries and 30 keys. The last query has the position of the last key, so 70 queries
         // see no key.
@@ -241,7 +241,9 @@ fn rows_with_no_key_give_zero_and_no_nan() {
 /// must therefore not change a row that sees no key.
 #[test]
 fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
-    let causal = ENTRIES.iter().chain(HOPPERS).filter(|entry| entry.mask == MaskKind::Causal);
+    let causal = plain(Isa::Sm80, Class::Dense)
+        .chain(plain(Isa::Sm90a, Class::Dense))
+        .filter(|entry| entry.mask == MaskKind::Causal);
     for name in carried(causal.filter(|entry| entry.dtype == DType::F16 && names(entry).next().is_none())) {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
         let entry = ferroflash::kernels::entry(name).expect("in the table");
@@ -267,9 +269,9 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
     const KEYS: usize = 4096;
     let ones = [0x3c00, 0x3f80];
     let full = |entry: &&AttnInfo| (entry.mask, entry.head_dim) == (MaskKind::Full, 64);
-    let portable = carried(ENTRIES.iter().filter(full)).take(1);
-    let all =
-        carried(HOPPERS.iter().filter(full)).flat_map(|name| [15.4f32, 14.4, 13.0, 11.45].map(|p| (name, p)));
+    let portable = carried(plain(Isa::Sm80, Class::Dense).filter(full)).take(1);
+    let all = carried(plain(Isa::Sm90a, Class::Dense).filter(full))
+        .flat_map(|name| [15.4f32, 14.4, 13.0, 11.45].map(|p| (name, p)));
     for (name, powers) in all.chain(portable.map(|name| (name, 15.4))) {
         let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
         let dtype = ferroflash::kernels::entry(name).expect("in the table").dtype;

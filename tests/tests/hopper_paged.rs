@@ -2,7 +2,7 @@
 //! garbage in device memory. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
-use ferroflash::spec::{AttnInfo, HOPPERS_PAGED};
+use ferroflash::spec::{AttnInfo, Class, Isa, plain};
 use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::is_carried;
@@ -28,7 +28,7 @@ fn smallest() -> [&'static AttnInfo; 2] {
         let want = (DType::F16, cache, 64);
         let is_it =
             |e: &&AttnInfo| (e.dtype, e.kv_dtype, e.head_dim) == want && is_carried(e.contract.symbol);
-        HOPPERS_PAGED.iter().find(is_it).expect("a build carries one of each")
+        plain(Isa::Sm90a, Class::Paged).find(is_it).expect("a build carries one of each")
     })
 }
 

@@ -5,7 +5,7 @@ use ferroflash::kernels::Contract;
 use ferroflash::plan::AnyPlan;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, DECODES, HOPPERS_PAGED, MIXED_FEW, PAGED, beside, combine_of};
+use ferroflash::spec::{AttnInfo, Class, Isa, beside, combine_of, plain};
 use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
@@ -32,11 +32,11 @@ struct Pair {
 
 /// Returns the kernel of `list` whose name is `symbol` with another family: the kernel for every sequence of
 /// a cache. On int8 caches, this kernel takes every mask.
-fn same_tiles(list: &'static [AttnInfo], symbol: &str, [mixed, family]: [&str; 2]) -> &'static str {
+fn same_tiles(class: Class, symbol: &str, [mixed, family]: [&str; 2]) -> &'static str {
     let symbol = symbol.replace(mixed, family);
     let names = [symbol.replace("_causal_", "_local_"), symbol];
     let is_own = |e: &&AttnInfo| e.contract.symbol == names[usize::from(e.kv_dtype != DType::Int8)];
-    list.iter().find(is_own).expect("equal tiles").contract.symbol
+    plain(Isa::Sm80, class).find(is_own).expect("equal tiles").contract.symbol
 }
 
 /// The kernels of mixed batches that every build carries. Portable kernels on KV caches of f16, e4m3 and int8
@@ -46,13 +46,13 @@ fn pairs() -> [Pair; 5] {
         let of = |e: &&AttnInfo| {
             (e.head_dim, e.dtype, e.kv_dtype) == (64, DType::F16, cache) && is_carried(e.contract.symbol)
         };
-        let few = MIXED_FEW.iter().find(of).expect("a build carries one");
+        let few = plain(Isa::Sm80, Class::Few).find(of).expect("a build carries one");
         let many = beside(few).expect("in the table");
         Pair {
             few,
             many,
-            decode: same_tiles(DECODES, few.contract.symbol, ["mixed_few", "decode"]),
-            paged: same_tiles(PAGED, many.symbol, ["mixed_many", "paged"]),
+            decode: same_tiles(Class::Decode, few.contract.symbol, ["mixed_few", "decode"]),
+            paged: same_tiles(Class::Paged, many.symbol, ["mixed_many", "paged"]),
             card: "l4",
             pages: [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5), Pages::Rows],
         }
@@ -64,7 +64,7 @@ fn pairs() -> [Pair; 5] {
             let AttnInfo { dtype, kv_dtype, head_dim, mask, .. } = *pair.few;
             (e.dtype, e.kv_dtype, e.head_dim, e.mask) == (dtype, kv_dtype, head_dim, mask)
         };
-        let many = HOPPERS_PAGED.iter().find(of).expect("in the table").contract;
+        let many = plain(Isa::Sm90a, Class::Paged).find(of).expect("in the table").contract;
         Pair { many, paged: many.symbol, card: "h200", pages, ..pair }
     };
     [f16, e4m3, int8, hopper(f16), hopper(e4m3)]

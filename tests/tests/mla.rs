@@ -2,7 +2,7 @@
 //! do not depend on the batch. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, HOPPER_MLAS, MLAS};
+use ferroflash::spec::{AttnInfo, Class, Isa, plain};
 use ferroflash::{Attention, ptx};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::is_carried;
@@ -32,11 +32,11 @@ impl On {
     fn each() -> Vec<Self> {
         let hopper = SimDriver::of_multiprocessors("h200", Options::default(), Some(16));
         let hopper = Attention::new(hopper.expect("a known card"));
-        let on = |list: &'static [AttnInfo], attention| {
-            let kernel = list.iter().find(|entry| is_carried(entry.contract.symbol));
+        let on = |isa, attention| {
+            let kernel = plain(isa, Class::Latent).find(|entry| is_carried(entry.contract.symbol));
             On { kernel: kernel.expect("a build carries one"), attention: Box::new(attention) }
         };
-        vec![on(MLAS, attention()), on(HOPPER_MLAS, hopper)]
+        vec![on(Isa::Sm80, attention()), on(Isa::Sm90a, hopper)]
     }
 
     fn symbol(&self) -> Option<&'static str> {

@@ -2,7 +2,7 @@
 //! clamp is needed. `simulated.rs` runs every varlen kernel on its edge cases.
 use ferroflash::driver::Harness;
 use ferroflash::driver::SimDriver;
-use ferroflash::kernels::{AttnInfo, HOPPERS_PACKED, MaskKind, PACKED};
+use ferroflash::kernels::{AttnInfo, Class, Isa, MaskKind, plain};
 use ferroflash::request::{AttentionRequest, Index, LseView, Mask, TensorView, VarlenKeys, VarlenQueries};
 use ferroflash::{Attention, DType, Plan, ptx};
 use ferroflash_tests::clamps::{FILES, WithoutClamp, without_each_clamp};
@@ -102,15 +102,20 @@ fn is_asked(entry: &&AttnInfo) -> bool {
 
 /// For each schedule and mask, the kernels that this build carries.
 fn kernels() -> Vec<&'static AttnInfo> {
-    let kernels: Vec<_> = PACKED.iter().filter(is_asked).collect();
+    let kernels: Vec<_> = plain(Isa::Sm80, Class::Varlen).filter(is_asked).collect();
     let masks: HashSet<_> = kernels.iter().map(|entry| entry.mask.name()).collect();
     assert_eq!(masks.len(), 3, "a build carries every mask: {masks:?}");
     kernels
 }
 
+/// Hopper's kernels that this build carries.
+fn hoppers() -> impl Iterator<Item = &'static AttnInfo> {
+    plain(Isa::Sm90a, Class::Varlen).filter(is_asked)
+}
+
 #[test]
 fn one_plan_serves_any_lengths() {
-    for entry in kernels().into_iter().chain(HOPPERS_PACKED.iter().filter(is_asked)) {
+    for entry in kernels().into_iter().chain(hoppers()) {
         let attention = simulator_with(entry, Options::default());
         let mut launch = Launch::new(&attention, entry);
         let row = HEADS[0] * HEAD_DIM;
@@ -176,8 +181,7 @@ fn integers_that_make_no_sense_stay_in_bounds() {
 #[test]
 fn integers_that_make_no_sense_stay_in_bounds_of_maps() {
     let masks = [MaskKind::Causal, MaskKind::Local];
-    let kernels: Vec<_> =
-        HOPPERS_PACKED.iter().filter(is_asked).filter(|e| masks.contains(&e.mask)).collect();
+    let kernels: Vec<_> = hoppers().filter(|e| masks.contains(&e.mask)).collect();
     assert_eq!(kernels.len(), 2);
     for entry in kernels {
         check_garbage(entry, garbage().step_by(5));

@@ -3,7 +3,7 @@
 use ferroflash::DType;
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, PAGED};
+use ferroflash::spec::{AttnInfo, Class, Isa, plain};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check, check_garbage};
@@ -27,7 +27,8 @@ fn pages_of_every_size() {
 /// with the same memory, the same plan, and other integers on the device.
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
-    let causal = PAGED.iter().filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
+    let causal = plain(Isa::Sm80, Class::Paged)
+        .filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
     for (entry, pages) in causal.zip([Pages::Nhd(16), Pages::Hnd(5)].into_iter().cycle()) {
         let case = Case { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..Case::new([300]) };
         let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
@@ -56,7 +57,8 @@ fn chunks_give_the_bits_of_the_whole() {
 #[test]
 fn garbage_lengths_and_starts() {
     // The planner would use two kernels for this batch (`mixed.rs`).
-    let carried = PAGED.iter().filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
+    let carried =
+        plain(Isa::Sm80, Class::Paged).filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
     // One kernel takes every mask on int8 caches.
     let meant = |e: &&AttnInfo| e.mask == MaskKind::Causal || e.kv_dtype == DType::Int8;
     for entry in carried.filter(|e| e.dtype == DType::F16).filter(meant) {
@@ -68,7 +70,8 @@ fn garbage_lengths_and_starts() {
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    let smallest = PAGED.iter().filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
+    let smallest =
+        plain(Isa::Sm80, Class::Paged).filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
     // The clamps do not depend on the mask.
     for entry in smallest.filter(|e| e.mask == MaskKind::Causal || is_thorough()) {
         let (symbol, dtypes) = (entry.contract.symbol, (entry.dtype, entry.kv_dtype));

@@ -30,7 +30,8 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
     command.args(["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"]).args(arguments);
     if !kernels::are_kept(root)? {
         println!("the demo's kernels alone; `cargo xtask build-ptx` compiles all");
-        let symbols = spec::PLANNED.iter().map(|entry| entry.contract.symbol);
+        let is_dense = |e: &&spec::AttnInfo| e.class() == spec::Class::Dense && e.is_plain();
+        let symbols = spec::ATTENTION.iter().filter(is_dense).map(|entry| entry.contract.symbol);
         let folder = root.join("target/demo-ptx");
         kernels::some(root, symbols.filter(|symbol| symbol.starts_with(DEMO)), &folder)?;
         command.env("FERROFLASH_PTX_DIR", folder);

@@ -5,7 +5,7 @@ use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
 use ferroflash::plan::{Problem, explain};
 use ferroflash::request::{Mask, Scratch};
-use ferroflash::spec::{KERNELS, PLANNED, head_dims};
+use ferroflash::spec::{Class, Isa, KERNELS, head_dims, plain};
 use ferroflash::{Capabilities, DType, ptx};
 use serde::Serialize;
 use std::fmt;
@@ -120,7 +120,7 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
     let window = Mask::Window { left: Some(255), right: Some(0) };
     let masks = [("full", Mask::Full), ("causal", Mask::Causal), ("window 255,0", window)];
     let mut choices = vec![];
-    for head_dim in head_dims(PLANNED) {
+    for head_dim in head_dims(plain(Isa::Sm80, Class::Dense)) {
         let head_dim = head_dim as usize;
         for (name, mask) in masks {
             let choice = Choice { head_dim, mask: name, kernel: None, reason: None, refused: None };

@@ -2,9 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CombineInfo, DECODE_COMBINES, DECODES, DecodeCombineInfo, HOPPER_MLAS,
-    KERNELS, Keys, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY, MLAS, MergeInfo, PageKind, Queries,
-    TileScheduler,
+    APPENDS, AppendInfo, COMBINES, Class, CombineInfo, KERNELS, Keys, MERGES, MergeInfo, PageKind, Queries,
+    SplitKernels, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -191,36 +190,22 @@ impl From<&MergeInfo> for Row {
 impl From<&CombineInfo> for Row {
     fn from(e: &CombineInfo) -> Self {
         let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
-        Row { dtype, head_dim, what: Some("finishes split kernels".into()), ..Row::new("split", &e.contract) }
-    }
-}
-
-impl From<&DecodeCombineInfo> for Row {
-    fn from(e: &DecodeCombineInfo) -> Self {
-        let mixed = MIXED_COMBINES.iter().any(|combine| combine.contract == e.contract);
-        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
-        Row {
-            dtype,
-            head_dim,
-            what: Some("finishes decode kernels".into()),
-            ..Row::new(if mixed { "mixed few" } else { "decode" }, &e.contract)
-        }
+        let (family, what) = match e.of {
+            SplitKernels::Prefill => ("split", "finishes split kernels"),
+            SplitKernels::Decoding => ("decode", "finishes decode kernels"),
+            SplitKernels::Mixed => ("mixed few", "finishes decode kernels"),
+        };
+        Row { dtype, head_dim, what: Some(what.into()), ..Row::new(family, &e.contract) }
     }
 }
 
 /// Returns every kernel, family by family.
 fn rows() -> Vec<Row> {
-    fn of<'a, I: 'a>(kernels: &'a [I]) -> impl Iterator<Item = Row> + use<'a, I>
-    where
-        Row: From<&'a I>,
-    {
-        kernels.iter().map(Row::from)
-    }
-    let forward = ferroflash::kernels::entries().map(Row::from);
-    let paged = ferroflash::kernels::paged().map(Row::from);
-    let on_cache = of(DECODES).chain(of(MLAS)).chain(of(HOPPER_MLAS)).chain(paged).chain(of(MIXED_FEW));
-    let others = on_cache.chain(of(APPENDS)).chain(of(MERGES)).chain(of(MIXED_MANY));
-    forward.chain(others).chain(of(COMBINES)).chain(of(DECODE_COMBINES)).chain(of(MIXED_COMBINES)).collect()
+    let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
+    let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few].into_iter().flat_map(of_class);
+    let attention = ferroflash::kernels::entries().map(Row::from).chain(on_cache);
+    let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
+    attention.chain(caches).chain(of_class(Class::Many)).chain(COMBINES.iter().map(Row::from)).collect()
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use super::ended;
 use super::error::Error;
 use super::options::{DeviceOptions, ONLY_GPU};
 use ferroflash::Capabilities;
-use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS};
+use ferroflash::kernels::{AttnInfo, Class, Isa, plain};
 use ferroflash::plan::{Problem, explain};
 use ferroflash::request::Scratch;
 use ferroflash::tuning::{TUNING_VARIABLE, Tuned, Tuning, size};
@@ -130,7 +130,7 @@ fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
             && on.runs(&e.contract).is_ok()
             && !(e.has_maps() && p.alibi)
     };
-    let entries = || ENTRIES.iter().chain(HOPPERS).filter(solves);
+    let entries = || plain(Isa::Sm80, Class::Dense).chain(plain(Isa::Sm90a, Class::Dense)).filter(solves);
     let columns = entries().map(AttnInfo::columns).min();
     entries().filter(|e| Some(e.columns()) == columns).collect()
 }
@@ -214,7 +214,7 @@ mod tests {
             );
         }
         let h200 = ferroflash::Capabilities::profile("h200").expect("known");
-        let hopper = |e: &&AttnInfo| HOPPERS.contains(e);
+        let hopper = |e: &&AttnInfo| e.has_maps();
         assert_eq!(candidates(&problem(64), h200).into_iter().filter(hopper).count(), 3);
         assert_eq!(candidates(&problem(64).alibi(true), h200).into_iter().filter(hopper).count(), 0);
         assert_eq!(of(64).into_iter().filter(hopper).count(), 0);

@@ -5,7 +5,7 @@ use super::error::Error;
 use super::options::KernelOptions;
 use super::{ended, workers};
 use ferroflash::DType;
-use ferroflash::kernels::AttnInfo;
+use ferroflash::kernels::{ATTENTION, AttnInfo, Class};
 use ferroflash::lineage::CONFIGURATIONS;
 use reference::{Soak, Subject, Task, headline, reproducer};
 use serde::Serialize;
@@ -169,10 +169,11 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
         let entries = configuration.entries().into_iter().flatten();
         entries.map(|entry| (configuration.name, entry))
     });
-    let own = ferroflash::kernels::ENTRIES.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
-    let own = own.filter(|e| ferroflash::kernels::PLANNED.contains(e));
-    let hopper = ferroflash::kernels::HOPPERS.iter().filter(|e| (e.dtype, e.head_dim) == (DType::F16, 64));
-    let own = own.chain(hopper).map(|e| (e.contract.symbol, e));
+    let is_own = |e: &&AttnInfo| {
+        let kind = (e.class(), e.is_plain(), e.dtype, e.head_dim);
+        kind == (Class::Dense, true, DType::F16, 64)
+    };
+    let own = ATTENTION.iter().filter(is_own).map(|e| (e.contract.symbol, e));
     let asked = |name: &str, e: &AttnInfo| {
         let config = &args.kernels.config;
         config.is_empty() || config.iter().any(|only| only == name || only == e.contract.symbol)

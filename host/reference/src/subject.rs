@@ -7,8 +7,7 @@ use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, DECODES, HOPPER_MLAS, KERNELS, MERGES, MIXED_FEW, MLAS, MergeInfo, beside,
-    combine_of,
+    APPENDS, AppendInfo, Class, KERNELS, MERGES, MergeInfo, attention, beside, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
@@ -66,13 +65,11 @@ pub trait Subject: Sync {
 
 /// Returns all subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
-    fn of<S: Subject>(subjects: &'static [S]) -> impl Iterator<Item = &'static dyn Subject> {
-        subjects.iter().map(|subject| subject as &dyn Subject)
-    }
-    let forward = ferroflash::kernels::entries().map(|entry| entry as &dyn Subject);
-    let paged = ferroflash::kernels::paged().map(|entry| entry as &dyn Subject);
-    let on_cache = of(DECODES).chain(of(MLAS)).chain(of(HOPPER_MLAS)).chain(paged).chain(of(MIXED_FEW));
-    forward.chain(on_cache).chain(of(APPENDS)).chain(of(MERGES))
+    let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few];
+    let on_cache = on_cache.into_iter().flat_map(|class| attention().filter(move |e| e.class() == class));
+    let attention = ferroflash::kernels::entries().chain(on_cache).map(|kernel| kernel as &dyn Subject);
+    let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);
+    attention.chain(appends).chain(MERGES.iter().map(|kernel| kernel as &dyn Subject))
 }
 
 /// Returns the reason why a device cannot run a subject with this build's kernels, or `None` if the device
@@ -222,11 +219,11 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, DECODE_COMBINES, MIXED_COMBINES, MIXED_MANY};
+    use ferroflash::spec::COMBINES;
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
-        let finish = COMBINES.len() + DECODE_COMBINES.len() + MIXED_COMBINES.len() + MIXED_MANY.len();
+        let finish = COMBINES.len() + attention().filter(|entry| entry.class() == Class::Many).count();
         assert_eq!(subjects().count() + finish, KERNELS.len());
         for subject in subjects() {
             let symbol = subject.contract().symbol;

@@ -2,7 +2,7 @@
 //! results, and selects the combine kernel.
 use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
-use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, TileScheduler};
+use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, SplitKernels, TileScheduler};
 
 /// Maximum number of splits per work tile. With 32 splits, the combine kernel reads the number of bytes that
 /// the keys and values of 64 queries have.
@@ -27,12 +27,13 @@ impl Split {
     /// # Errors
     /// Returns [`Error::Unsupported`] if the combine kernel's grid would be too large.
     pub fn new(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Option<Self>, Error> {
-        let combines = |c: &&CombineInfo| (c.dtype, c.head_dim) == (entry.dtype, entry.head_dim_v);
-        let Some(combine) = COMBINES.iter().find(combines).filter(|_| entry.splits) else {
+        let combines = |c: &&CombineInfo| c.of == SplitKernels::Prefill && c.finishes(entry);
+        let Some(combine) = COMBINES.iter().find(combines) else {
             return Ok(None);
         };
         let heads = (p.batch * p.heads_q) as u64;
-        let threads = (heads.saturating_mul(p.seqlen_q as u64)).saturating_mul(u64::from(combine.row_chunks));
+        let threads =
+            (heads.saturating_mul(p.seqlen_q as u64)).saturating_mul(u64::from(combine.row_chunks()));
         let (rows, splits) = (FastDiv::new(p.seqlen_q as u32), FastDiv::new(splits_of(p, entry, on)));
         match (rows, splits) {
             (Some(rows), Some(splits)) if threads < 1 << 31 => {

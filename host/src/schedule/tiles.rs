@@ -305,6 +305,7 @@ fn longest(rounds: TileRounds, keys: impl Fn(WorkTile) -> u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spec::{Class, Isa};
 
     #[test]
     fn causal_tiles_run_in_pairs_unless_pairs_cost_much_more() {
@@ -334,7 +335,7 @@ mod tests {
     #[test]
     fn mixed_batches_of_many_full_tiles_leave_the_distribution_to_the_hardware() {
         let on = Capabilities::profile("h100").expect("a card");
-        let entry = spec::HOPPERS_PAGED.iter().find(|e| e.head_dim == 128).expect("a kernel");
+        let entry = spec::plain(Isa::Sm90a, Class::Paged).find(|e| e.head_dim == 128).expect("a kernel");
         // Rows of Q, query blocks per head, query heads, and the launch's thread blocks.
         for (rows, m_blocks, heads, blocks) in [
             (16 + 4 * 1024, 52, 64, 52 * 64 / 2),

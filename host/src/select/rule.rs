@@ -3,7 +3,7 @@ use super::{Choice, Query};
 use crate::schedule::Split;
 use crate::{AttnInfo, MaskKind};
 use core::cell::Cell;
-use spec::Class;
+use spec::{Class, Isa};
 
 /// A question, with the kernels among which the rules select.
 pub(super) struct Case<'a> {
@@ -245,8 +245,7 @@ impl Rule {
 /// Returns whether a caller's dense kernel has the tile and the schedule of a kernel of the table.
 fn is_of_table(q: &Query<'_>, e: &AttnInfo) -> bool {
     let shape = |e: &AttnInfo| (e.columns(), tile(e), e.stages, e.schedule, e.splits);
-    let plain = |of: &AttnInfo| !of.has_maps() && !super::has_params(of.mask, of.scores);
-    let of_table = || spec::of_class(Class::Dense, e.dtype).filter(|of| plain(of));
+    let of_table = || spec::plain(Isa::Sm80, Class::Dense).filter(|of| of.dtype == e.dtype);
     q.problem.variant.is_some() && e.class() == Class::Dense && of_table().any(|of| shape(of) == shape(e))
 }
 

@@ -1,5 +1,5 @@
 //! Random requests of every kind, from fixed seeds.
-use ferroflash::kernels::{AttnInfo, entries};
+use ferroflash::kernels::{AttnInfo, Class, Isa, entries};
 use ferroflash::request::*;
 use ferroflash::*;
 
@@ -292,9 +292,9 @@ fn cached_by_name(random: &mut Random) -> Request {
     };
     let Request::Attention(mut d, counters) = request else { return request };
     let fits = |head_dim: u32| head_dim >= d.q.shape[3] as u32 && head_dim <= 2 * d.q.shape[3] as u32;
-    let decodes = spec::DECODES.iter().filter(|e| e.dtype == d.q.dtype && fits(e.head_dim));
+    let decodes = spec::of_class(Class::Decode, d.q.dtype).filter(|e| fits(e.head_dim));
     let decodes = decodes.map(|e| e.contract.symbol);
-    let paged = spec::PAGED.iter().chain(spec::HOPPERS_PAGED);
+    let paged = [Isa::Sm80, Isa::Sm90a].into_iter().flat_map(|isa| spec::plain(isa, Class::Paged));
     let paged = paged.filter(|e| e.dtype == d.q.dtype && fits(e.head_dim)).map(|e| e.contract.symbol);
     let all: Vec<_> = decodes.chain(paged).collect();
     d.config = (!all.is_empty()).then(|| random.one_of(&all));

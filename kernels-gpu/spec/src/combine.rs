@@ -1,4 +1,5 @@
-//! The combine kernel of split-KV: it merges the partial results of a work tile's splits.
+//! The combine kernel of split-KV: it merges the partial results of a work tile's splits. And every combine
+//! kernel as a value.
 use crate::*;
 use core::marker::PhantomData;
 
@@ -6,18 +7,13 @@ use core::marker::PhantomData;
 /// columns of a row.
 pub struct Combine<E, const D: usize>(PhantomData<E>);
 
-impl<E: Element, const D: usize> Combine<E, D> {
-    /// Chunks of 8 columns per row, each of which one thread computes.
-    pub const ROW_CHUNKS: u32 = D as u32 * 2;
-}
-
 impl<E: Element, const D: usize> Line for Combine<E, D> {
     type Info = CombineInfo;
     const INFO: CombineInfo = CombineInfo {
         contract: Contract::of::<Self>(""),
         dtype: E::DTYPE,
         head_dim: D as u32 * 16,
-        row_chunks: Self::ROW_CHUNKS,
+        of: SplitKernels::Prefill,
     };
 }
 
@@ -27,14 +23,8 @@ impl<E: Element, const D: usize> Kernel for Combine<E, D> {
     const SMEM_BYTES: usize = 0;
     const BLOCKS_PER_SM: u32 = 4;
     fn grid(params: &CombineParams) -> [u32; 3] {
-        grid(params, Self::ROW_CHUNKS, Self::THREADS)
+        <Self as Line>::INFO.grid(params)
     }
-}
-
-/// The grid: one thread per chunk of all rows of all heads.
-fn grid(params: &CombineParams, row_chunks: u32, threads: u32) -> [u32; 3] {
-    let rows = params.partials.heads * params.partials.rows;
-    [(rows * row_chunks).div_ceil(threads), 1, 1]
 }
 
 /// Parameters of a [`Combine`] kernel.
@@ -56,22 +46,50 @@ contract::no_padding! {
     CombineParams { partials, o, lse, heads, rows }
 }
 
-/// A compiled [`Combine`] as a value.
+/// A compiled combine kernel as a value: a [`Combine`], [`DecodeCombine`] or [`FewCombine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CombineInfo {
     /// The kernel's launch contract.
     pub contract: Contract,
     /// Dtype of O.
     pub dtype: DType,
-    /// Head dim of the [`Split`] kernels whose splits the kernel merges.
+    /// Head dim of the kernels whose splits the kernel merges.
     pub head_dim: u32,
-    /// Chunks of 8 columns per row; they determine the grid.
-    pub row_chunks: u32,
+    /// The kernels whose splits the kernel merges.
+    pub of: SplitKernels,
+}
+
+/// Kernels that split keys. Each kind has a combine kernel for each dtype and head dim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitKernels {
+    /// [`Split`] kernels, on work tiles.
+    Prefill,
+    /// Decode kernels.
+    Decoding,
+    /// [`FewQueries`] kernels of mixed batches.
+    Mixed,
 }
 
 impl CombineInfo {
-    /// The grid, as the configuration's type computes it.
-    pub fn grid(&self, params: &CombineParams) -> [u32; 3] {
-        grid(params, self.row_chunks, self.contract.threads)
+    /// Whether the kernel merges the splits of an attention kernel.
+    pub const fn finishes(&self, entry: &AttnInfo) -> bool {
+        let of = match (entry.scheduler, entry.queries) {
+            (TileScheduler::Lengths, Queries::Mixed) => SplitKernels::Mixed,
+            (TileScheduler::Lengths, _) => SplitKernels::Decoding,
+            _ => SplitKernels::Prefill,
+        };
+        let alike = self.dtype as u8 == entry.dtype as u8 && self.head_dim == entry.head_dim_v;
+        entry.splits && alike && self.of as u8 == of as u8
+    }
+
+    /// Chunks of 8 columns per row, each of which one thread of a [`Combine`] kernel computes.
+    pub const fn row_chunks(&self) -> u32 {
+        self.head_dim / 8
+    }
+
+    /// The grid of a [`Combine`] kernel: one thread per chunk of all rows of all heads.
+    pub const fn grid(&self, params: &CombineParams) -> [u32; 3] {
+        let rows = params.partials.heads * params.partials.rows;
+        [(rows * self.row_chunks()).div_ceil(self.contract.threads), 1, 1]
     }
 }

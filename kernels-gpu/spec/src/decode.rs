@@ -2,8 +2,8 @@
 //! has the configurations, [`params`] has the parameters.
 use crate::cache::row_scales_bytes;
 use crate::{
-    AttnInfo, AttnKernel, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker,
-    PageKind, Pass, Path, Queries, Schedule, Sm80, Target, TileScheduler,
+    AttnInfo, AttnKernel, CombineInfo, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line,
+    MaskMarker, PageKind, Pass, Path, Queries, Schedule, Sm80, SplitKernels, Target, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -144,19 +144,12 @@ impl<
     type Mask = Mask;
 }
 
-/// A compiled [`DecodeCombine`] as a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodeCombineInfo {
-    /// The kernel's launch contract.
-    pub contract: Contract,
-    /// Dtype of O.
-    pub dtype: DType,
-    /// Head dim of the decode kernels whose splits the kernel merges.
-    pub head_dim: u32,
-}
-
 impl<E: Element, const D: usize> Line for DecodeCombine<E, D> {
-    type Info = DecodeCombineInfo;
-    const INFO: DecodeCombineInfo =
-        DecodeCombineInfo { contract: Contract::of::<Self>(""), dtype: E::DTYPE, head_dim: D as u32 * 16 };
+    type Info = CombineInfo;
+    const INFO: CombineInfo = CombineInfo {
+        contract: Contract::of::<Self>(""),
+        dtype: E::DTYPE,
+        head_dim: D as u32 * 16,
+        of: SplitKernels::Decoding,
+    };
 }

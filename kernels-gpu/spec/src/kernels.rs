@@ -1,99 +1,42 @@
-//! All lists of the table together, as one list.
+//! The lists of the table together, as one list, and kernels by what they do.
 use crate::*;
 
-/// Every compiled portable kernel for dense tensors: [`PLANNED`], then the lineage's kernels if this build
-/// includes them.
-pub const ENTRIES: &[AttnInfo] = &{
-    let mut all = [PLANNED[0]; PLANNED.len() + LINEAGE.len()];
-    let mut at = 0;
-    while at < all.len() {
-        all[at] = if at < PLANNED.len() { PLANNED[at] } else { LINEAGE[at - PLANNED.len()] };
-        at += 1;
-    }
-    all
-};
-
-/// Joins lists: `NAME: [Type; LENGTH], initial value, |line| value; LIST, ..`.
+/// Joins lists: the contracts of their lines.
 macro_rules! join {
-    (
-        $(#[$doc:meta])*
-        $name:ident: [$type:ty; $length:ident], $initial:expr, |$line:ident| $value:expr; $($list:ident),*
-    ) => {
-        const $length: usize = 0 $(+ $list.len())*;
-        $(#[$doc])*
-        pub const $name: &[$type; $length] = &{
-            let (mut all, mut count) = ([$initial; $length], 0);
-            $(
-                let mut at = 0;
-                while at < $list.len() {
-                    let $line = $list[at];
-                    all[count] = $value;
-                    (count, at) = (count + 1, at + 1);
-                }
-            )*
-            all
-        };
-    };
+    ($($list:ident),*) => { &{
+        let (mut all, mut count) = ([Contract::new("", 1); 0 $(+ $list.len())*], 0);
+        $(
+            let mut at = 0;
+            while at < $list.len() {
+                all[count] = $list[at].contract;
+                (count, at) = (count + 1, at + 1);
+            }
+        )*
+        all
+    } };
 }
-join!(
-    /// Every compiled kernel, in the order of the table's lists.
-    KERNELS: [Contract; COUNT], Contract::new("", 1), |line| line.contract;
-    ENTRIES,
-    PACKED,
-    COMBINES,
-    APPENDS,
-    DECODES,
-    DECODE_COMBINES,
-    MLAS,
-    HOPPER_MLAS,
-    MERGES,
-    PAGED,
-    HOPPERS,
-    HOPPERS_PACKED,
-    HOPPERS_PAGED,
-    VARIANTS,
-    PAGED_VARIANTS,
-    HOPPER_VARIANTS,
-    HOPPER_PACKED_VARIANTS,
-    HOPPER_PAGED_VARIANTS,
-    MIXED_FEW,
-    MIXED_MANY,
-    MIXED_COMBINES
-);
+
+/// Every compiled kernel, in the order of the table's lists.
+pub const KERNELS: &[Contract;
+     ATTENTION.len() + LINEAGE.len() + COMBINES.len() + APPENDS.len() + MERGES.len()] =
+    join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES);
 
 /// An iterator over [`KERNELS`].
 pub fn kernels() -> impl Iterator<Item = Contract> {
     KERNELS.iter().copied()
 }
 
-/// Every compiled attention kernel.
+/// Every compiled attention kernel, and the lineage if this build includes it.
 pub fn attention() -> impl Iterator<Item = &'static AttnInfo> + Clone {
-    let plain = [ENTRIES, PACKED, DECODES, MLAS, PAGED, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED];
-    let portable = [VARIANTS, PAGED_VARIANTS, MIXED_FEW, MIXED_MANY];
-    let hopper = [HOPPER_MLAS, HOPPER_VARIANTS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS];
-    plain.into_iter().chain(portable).chain(hopper).flatten()
+    ATTENTION.iter().chain(LINEAGE)
 }
 
-join!(
-    /// Every attention kernel but the lineage's.
-    ATTENTION: [AttnInfo; LINES], PLANNED[0], |line| line;
-    PLANNED,
-    PACKED,
-    DECODES,
-    MLAS,
-    HOPPER_MLAS,
-    PAGED,
-    HOPPERS,
-    HOPPERS_PACKED,
-    HOPPERS_PAGED,
-    VARIANTS,
-    PAGED_VARIANTS,
-    HOPPER_VARIANTS,
-    HOPPER_PACKED_VARIANTS,
-    HOPPER_PAGED_VARIANTS,
-    MIXED_FEW,
-    MIXED_MANY
-);
+/// The kernels of a class with these instructions whose mask and scores have no parameters.
+pub fn plain(isa: Isa, class: Class) -> impl Iterator<Item = &'static AttnInfo> + Clone {
+    attention().filter(move |e| (e.isa, e.class()) == (isa, class) && e.is_plain())
+}
+
+const LINES: usize = ATTENTION.len();
 
 /// The index of a class and a dtype of queries in [`SORTED`].
 const fn group(class: Class, dtype: DType) -> usize {
@@ -130,21 +73,14 @@ pub fn of_class(class: Class, dtype: DType) -> impl Iterator<Item = &'static Att
 /// The kernel that combines the splits of an attention kernel, or `None` if the attention kernel never
 /// splits.
 pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
-    let is_its_own = |dtype, head_dim| entry.splits && (dtype, head_dim) == (entry.dtype, entry.head_dim_v);
-    match entry.scheduler {
-        TileScheduler::Lengths => {
-            let list = if entry.queries == Queries::Mixed { MIXED_COMBINES } else { DECODE_COMBINES };
-            let combine = list.iter().find(|c| is_its_own(c.dtype, c.head_dim));
-            combine.map(|combine| combine.contract)
-        }
-        _ => COMBINES.iter().find(|c| is_its_own(c.dtype, c.head_dim)).map(|combine| combine.contract),
-    }
+    COMBINES.iter().find(|combine| combine.finishes(entry)).map(|combine| combine.contract)
 }
 
-/// The head dims of a list, without repetition, in the list's order.
-pub fn head_dims(list: &'static [AttnInfo]) -> impl Iterator<Item = u32> {
-    let first = |at: usize| list[..at].iter().all(|e| e.head_dim != list[at].head_dim);
-    (0..list.len()).filter(move |at| first(*at)).map(|at| list[at].head_dim)
+/// The head dims of kernels, without repetition, in the kernels' order.
+pub fn head_dims<'a>(kernels: impl Iterator<Item = &'a AttnInfo> + Clone) -> impl Iterator<Item = u32> {
+    let all = kernels.clone();
+    let first = move |at: usize, e: &AttnInfo| all.clone().take(at).all(|o| o.head_dim != e.head_dim);
+    kernels.enumerate().filter(move |(at, e)| first(*at, e)).map(|(_, e)| e.head_dim)
 }
 
 /// Whether only the lineage uses a kernel; libraries do not contain such kernels.
@@ -162,13 +98,14 @@ pub fn family(symbol: &str) -> &str {
 /// For a kernel `entry` of mixed batches: the other kernel of its launches. Each launch has a decode kernel
 /// and a prefill kernel.
 pub fn beside(entry: &AttnInfo) -> Option<Contract> {
-    let others = match entry.schedule {
-        _ if entry.queries != Queries::Mixed => return None,
-        Schedule::Transposed => MIXED_MANY,
-        _ => MIXED_FEW,
+    let other = match entry.class() {
+        Class::Few => Class::Many,
+        Class::Many => Class::Few,
+        _ => return None,
     };
-    let kind = |e: &AttnInfo| (e.dtype, e.kv_dtype, e.head_dim, e.mask, e.contract.target);
-    others.iter().find(|other| kind(other) == kind(entry)).map(|other| other.contract)
+    let kind = |e: &AttnInfo| (e.kv_dtype, e.head_dim, e.mask, e.contract.target);
+    let mut others = of_class(other, entry.dtype);
+    others.find(|other| kind(other) == kind(entry)).map(|other| other.contract)
 }
 
 #[cfg(test)]
@@ -232,9 +169,9 @@ mod tests {
     #[test]
     fn every_head_dim_mask_and_type_has_an_entry_that_an_l4_can_hold() {
         for dtype in [DType::F16, DType::Bf16] {
-            for head_dim in head_dims(PLANNED) {
+            for head_dim in head_dims(plain(Isa::Sm80, Class::Dense)) {
                 for mask in [MaskKind::Full, MaskKind::Causal, MaskKind::Local] {
-                    let fits = PLANNED.iter().any(|e| {
+                    let fits = plain(Isa::Sm80, Class::Dense).any(|e| {
                         (e.dtype, e.head_dim, e.mask) == (dtype, head_dim, mask)
                             && e.contract.smem_bytes <= 99 * 1024
                     });

@@ -58,7 +58,7 @@ pub use backward::{
 pub use block_mask::BlockMask;
 pub use block_sparse::BlockSparse;
 pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
-pub use combine::{Combine, CombineInfo, CombineParams};
+pub use combine::{Combine, CombineInfo, CombineParams, SplitKernels};
 pub use contract::no_padding;
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Int8, Integers, Kernel, Native,
@@ -67,7 +67,7 @@ pub use contract::{
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
-pub use decode::{Decode, DecodeCombine, DecodeCombineInfo, PageMarker, Rows, Tiles};
+pub use decode::{Decode, DecodeCombine, PageMarker, Rows, Tiles};
 pub use dequant::FwdDequant;
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
@@ -77,8 +77,7 @@ pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
 };
 pub use kernels::{
-    ATTENTION, ENTRIES, KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels,
-    of_class,
+    KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels, of_class, plain,
 };
 pub use lineage::LINEAGE;
 pub use many_sequences::ManySequences;
@@ -101,10 +100,6 @@ pub use scores::{
 };
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
-pub use table::{
-    APPENDS, COMBINES, DECODE_COMBINES, DECODES, HOPPER_MLAS, HOPPER_PACKED_VARIANTS, HOPPER_PAGED_VARIANTS,
-    HOPPER_VARIANTS, HOPPERS, HOPPERS_PACKED, HOPPERS_PAGED, MERGES, MIXED_COMBINES, MIXED_FEW, MIXED_MANY,
-    MLAS, PACKED, PAGED, PAGED_VARIANTS, PLANNED, VARIANTS,
-};
+pub use table::{APPENDS, ATTENTION, COMBINES, MERGES};
 pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -10,7 +10,7 @@ use crate::*;
 #[rustfmt::skip]
 macro_rules! for_each_lineage { ($emit:ident) => { $crate::lines! { $emit
     /// The lineage's kernels.
-    LINEAGE: AttnInfo, fwd [F16]
+    LINEAGE: AttnInfo [F16] fwd {
     d64 [Full, Causal] 64x64_w4: Fwd<E, Mask, 4, 1, 1, 4, 4, 4, 2>;
     d64 [Full, Causal] 128x32_w8: Fwd<E, Mask, 8, 1, 1, 2, 4, 4, 2>;
     d64 [Full, Causal] 80x64_w5: Fwd<E, Mask, 5, 1, 1, 4, 4, 4, 2>;
@@ -28,7 +28,7 @@ macro_rules! for_each_lineage { ($emit:ident) => { $crate::lines! { $emit
     d64 [Full, Causal] 64x32_s2: Fwd<E, Mask, 4, 1, 1, 2, 4, 4, 2>;
     d64 [Full, Causal] 64x32_specialised: FwdSpecialised<E, Mask, 4, 1, 2, 4, 4, 2>;
     d64 [Full, Causal] 64x32_persistent: Persistent<Fwd<E, Mask, 4, 1, 1, 2, 4, 4, 2>>;
-} } }
+} } } }
 
 /// [`for_each_kernel!`] for the lineage, in a build that omits the lineage.
 #[cfg(not(feature = "lineage"))]
@@ -38,7 +38,7 @@ macro_rules! for_each_lineage {
     ($emit:ident) => {
         $crate::lines! { $emit
             /// The lineage's kernels, empty in this build.
-            LINEAGE: AttnInfo,
+            LINEAGE: AttnInfo
         }
     };
 }

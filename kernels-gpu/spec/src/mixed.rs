@@ -73,9 +73,12 @@ impl<E: Element, const D: usize> Kernel for FewCombine<E, D> {
 }
 
 impl<E: Element, const D: usize> Line for FewCombine<E, D> {
-    type Info = DecodeCombineInfo;
-    const INFO: DecodeCombineInfo =
-        DecodeCombineInfo { contract: Contract::of::<Self>(""), ..<DecodeCombine<E, D>>::INFO };
+    type Info = CombineInfo;
+    const INFO: CombineInfo = CombineInfo {
+        contract: Contract::of::<Self>(""),
+        of: SplitKernels::Mixed,
+        ..<DecodeCombine<E, D>>::INFO
+    };
 }
 
 impl<K: Kernel<Params = DecodeParams>> Kernel for FewQueries<K> {

@@ -61,13 +61,28 @@ impl ProblemKind {
         }
     }
 
+    /// Whether neither the mask nor the scores have parameters.
+    pub fn is_plain(&self) -> bool {
+        is_plain(self.mask, self.scores)
+    }
+
     /// Whether keys and values have equal numbers of columns, and in a KV cache equal strides.
     pub const fn has_equal_rows(&self) -> bool {
         self.columns[0] == self.columns[1] && self.equal_strides
     }
 }
 
+/// Whether neither a mask nor scores have parameters.
+fn is_plain(mask: MaskKind, scores: ScoreKinds) -> bool {
+    matches!(mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local) && scores == ScoreKinds::NONE
+}
+
 impl AttnInfo {
+    /// Whether neither the mask nor the scores have parameters.
+    pub fn is_plain(&self) -> bool {
+        is_plain(self.mask, self.scores)
+    }
+
     /// The kernel's class.
     pub const fn class(&self) -> Class {
         match (self.queries, self.keys) {

@@ -5,16 +5,19 @@ use crate::*;
 /// configuration may use the names in brackets.
 ///
 /// An attention line is `head dim [masks] tile: Configuration`. The line expands to both dtypes and to each
-/// of the masks. Symbols are `{family}_{dtype}_d{head dim}_{mask}_{rows per block}x{keys per stage}`, plus a
-/// suffix if symbols would otherwise be equal. `d192x128` means K of 192 columns with V of 128. Symbols of
-/// decode kernels end in rows, page kind and suffix. These symbols contain the KV cache's dtype if it differs
-/// from Q's.
+/// of the masks. Braces hold the lines of one family, and the word before them begins their symbols. Symbols
+/// are `{family}_{dtype}_d{head dim}_{mask}_{rows per block}x{keys per stage}`, plus a suffix if symbols
+/// would otherwise be equal. `d192x128` means K of 192 columns with V of 128. Symbols of decode kernels end
+/// in rows, page kind and suffix. These symbols contain the KV cache's dtype if it differs from Q's.
 #[macro_export]
 #[rustfmt::skip]
 macro_rules! for_each_kernel { ($emit:ident) => {
     $crate::lines! { $emit
-    /// Portable kernels for dense tensors. The planner selects among them.
-    PLANNED: AttnInfo, fwd [F16 Bf16]
+    /// Every compiled forward attention kernel but the lineage, family by family. Of equally good kernels,
+    /// the planner takes the first.
+    ATTENTION: AttnInfo [F16 Bf16]
+    // Portable kernels for dense tensors.
+    fwd {
     // Head dim 32.
     d32 [Full, Causal] 128x64: FwdOverlap<E, Mask, 8, 2, 4, 2, 2>;
     d32 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>;
@@ -61,34 +64,35 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Full, Causal] 64x32: FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>;
     d512 [Local] 32x32: FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>;
     }
-    $crate::lines! { $emit
-    /// Every compiled [`Combine`].
-    COMBINES: CombineInfo, combine [F16 Bf16]
-    d64: Combine<E, 4>;
-    d128: Combine<E, 8>;
+    // Portable `Varlen` kernels. Common head dims have two tilings, and others have one: long sequences want
+    // tiles of many queries, and short sequences would leave such tiles half empty. At head dim 128, a stage
+    // has the most keys with which an A100 runs two blocks per SM. 64 keys are 1 to 3 % faster where two
+    // blocks fit with them too, but they take all registers.
+    fwd {
+    d32 [Full, Causal] 128x64_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
+    d32 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
+    d64 [Full, Causal] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 4, 4>>;
+    d64 [Full, Causal] 64x64_packed: Varlen<FwdOverlap<E, Mask, 4, 1, 4, 4, 4>>;
+    d64 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d96 [Full] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 6, 0>>;
+    d96 [Causal] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 6, 2>>;
+    d96 [Local] 128x32_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 2, 6, 0, 2>>;
+    d128 [Full, Causal] 128x48_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    d128 [Full, Causal] 64x64_k2_packed: Varlen<Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>>;
+    d128 [Local] 128x32_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d192 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>>;
+    d192 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>>;
+    d192x128 [Full, Causal] 128x48_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 3, 12, 0, 2, 8>>;
+    d192x128 [Full, Causal] 64x48_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 3, 12, 12, 2, 8>>;
+    d192x128 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2, 8>>;
+    d256 [Full, Causal] 128x32_packed: Varlen<Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>>;
+    d256 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>>;
+    d256 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
+    d512 [Full, Causal] 64x32_packed: Varlen<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
+    d512 [Local] 32x32_packed: Varlen<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled append kernel. The planner selects the first kernel that runs on the card.
-    APPENDS: AppendInfo,
-    append_copy: AppendCopy;
-    append_f16_e4m3_native: Append<F16, Native<E4m3>>;
-    append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
-    append_f16_e4m3: Append<F16, E4m3>;
-    append_bf16_e4m3: Append<Bf16, E4m3>;
-    append_f16_int8: AppendInt8<F16>;
-    append_bf16_int8: AppendInt8<Bf16>;
-    append_rotary_f16: RotaryAppend<F16, AppendCopy>;
-    append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
-    append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
-    append_rotary_bf16_e4m3_native: RotaryAppend<Bf16, Append<Bf16, Native<E4m3>>>;
-    append_rotary_f16_e4m3: RotaryAppend<F16, Append<F16, E4m3>>;
-    append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
-    append_rotary_f16_int8: RotaryAppend<F16, AppendInt8<F16>>;
-    append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled [`Decode`], in the planner's order. Few stages (`_s1`, `_s2`) are for short work.
-    DECODES: AttnInfo, decode [F16 Bf16]
+    // `Decode` kernels. Few stages (`_s1`, `_s2`) are for short work.
+    decode {
     // Head dim 64.
     d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;
     d64 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 4, 8, 3>;
@@ -136,74 +140,22 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled [`DecodeCombine`].
-    DECODE_COMBINES: DecodeCombineInfo, decode_combine [F16 Bf16]
-    d64: DecodeCombine<E, 4>;
-    d96: DecodeCombine<E, 6>;
-    d128: DecodeCombine<E, 8>;
-    d192: DecodeCombine<E, 12>;
-    d256: DecodeCombine<E, 16>;
-    d512: DecodeCombine<E, 32>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled [`Mla`] kernel: K has 576 columns, and the first 512 of them are V. With 16 or 32 rows:
-    /// first for all cards, then for cards with shared memory for four stages. With 64 rows, Q is in shared
-    /// memory: for cards that have room for it.
-    MLAS: AttnInfo, mla [F16 Bf16]
+    // `Mla` kernels: K has 576 columns, and the first 512 of them are V. With 16 or 32 rows: first for all
+    // cards, then for cards with shared memory for four stages. With 64 rows, Q is in shared memory: for
+    // cards that have room for it.
+    mla {
     d576 [Causal] 16x32: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>;
     d576 [Causal] 16x32_s4: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 4, true>;
     d576 [Causal] 32x32: Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 2, true>;
     d576 [Causal] 32x32_s4: Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 4, true>;
     d576 [Causal] 64x32_s4: Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>;
     }
-    $crate::lines! { $emit
-    /// Every compiled [`MlaHopper`] kernel.
-    HOPPER_MLAS: AttnInfo, hopper_mla [F16 Bf16]
+    hopper_mla {
     d576 [Causal] 64x64: MlaHopper<E, Mask>;
     }
-    $crate::lines! { $emit
-    /// Every compiled [`Merge`].
-    MERGES: MergeInfo,
-    merge_f16: Merge<F16, F16>;
-    merge_bf16: Merge<Bf16, Bf16>;
-    merge_f32: Merge<F32, F32>;
-    merge_f32_f16: Merge<F32, F16>;
-    merge_f32_bf16: Merge<F32, Bf16>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled portable [`Varlen`] kernel. Common head dims have two tilings, and others have one:
-    /// long sequences want tiles of many queries, and short sequences would leave such tiles half empty. At
-    /// head dim 128, a stage has the most keys with which an A100 runs two blocks per SM. 64 keys are 1 to 3
-    /// % faster where two blocks fit with them too, but they take all registers.
-    PACKED: AttnInfo, fwd [F16 Bf16]
-    d32 [Full, Causal] 128x64_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 4, 2, 2>>;
-    d32 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>>;
-    d64 [Full, Causal] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 4, 4>>;
-    d64 [Full, Causal] 64x64_packed: Varlen<FwdOverlap<E, Mask, 4, 1, 4, 4, 4>>;
-    d64 [Local] 128x64_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
-    d96 [Full] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 6, 0>>;
-    d96 [Causal] 128x32_packed: Varlen<FwdOverlap<E, Mask, 8, 2, 2, 6, 2>>;
-    d96 [Local] 128x32_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 2, 6, 0, 2>>;
-    d128 [Full, Causal] 128x48_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
-    d128 [Full, Causal] 64x64_k2_packed: Varlen<Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>>;
-    d128 [Local] 128x32_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
-    d192 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 12, 2>>;
-    d192 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2>>;
-    d192x128 [Full, Causal] 128x48_packed: Varlen<Fwd<E, Mask, 8, 2, 1, 3, 12, 0, 2, 8>>;
-    d192x128 [Full, Causal] 64x48_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 3, 12, 12, 2, 8>>;
-    d192x128 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 12, 4, 2, 8>>;
-    d256 [Full, Causal] 128x32_packed: Varlen<Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>>;
-    d256 [Full, Causal] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>>;
-    d256 [Local] 64x32_packed: Varlen<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
-    d512 [Full, Causal] 64x32_packed: Varlen<FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>>;
-    d512 [Local] 32x32_packed: Varlen<FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled portable [`Paged`] kernel, in the planner's order. Each mask and head dim has one
-    /// tiling, and other head dims run on the kernel of the next larger one, because every program contains
-    /// all kernels. Causal kernels also run full masks.
-    PAGED: AttnInfo, paged [F16 Bf16]
+    // Portable `Paged` kernels. Each mask and head dim has one tiling, and other head dims run on the kernel
+    // of the next larger one, because every program contains all kernels. Causal kernels also run full masks.
+    paged {
     d64 [Causal, Local] 128x64: Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Causal] 128x48: Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     d128 [Local] 128x32: Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
@@ -222,39 +174,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     int8_d128 [Local] 128x32: Paged<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     int8_d256 [Local] 64x32: Paged<FwdDequant<E, Int8, Mask, 4, 1, 2, 16, 4>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled decode kernel for the sequences of few queries of a mixed batch.
-    MIXED_FEW: AttnInfo, mixed_few [F16 Bf16]
-    d64 [Causal] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
-    d128 [Causal] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
-    // Caches of eight bits: cards with a conversion instruction.
-    e4m3_d64 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
-    e4m3_d128 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
-    // Caches of integers with a scale for each row.
-    int8_d64 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>>;
-    int8_d128 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled [`FewCombine`].
-    MIXED_COMBINES: DecodeCombineInfo, mixed_combine [F16 Bf16]
-    d64: FewCombine<E, 4>;
-    d128: FewCombine<E, 8>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled portable kernel for the sequences of many queries of a mixed batch.
-    MIXED_MANY: AttnInfo, mixed_many [F16 Bf16]
-    d64 [Causal] 128x64: ManyQueries<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
-    d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
-    e4m3_d64 [Causal] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
-    e4m3_d128 [Causal] 128x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
-    int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
-    int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled Hopper kernel for dense tensors. [`MaskKind::Local`] kernels support softcap, but no
-    /// ALiBi slopes. Kernels of the same head dim and mask are sorted by preference for long sequences. A
-    /// kernel with the suffix `_split` is a split-KV kernel.
-    HOPPERS: AttnInfo, hopper [F16 Bf16]
+    // Hopper's kernels for dense tensors. `MaskKind::Local` kernels support softcap, but no ALiBi slopes.
+    // Kernels of the same head dim and mask are sorted by preference for long sequences. A kernel with the
+    // suffix `_split` is a split-KV kernel.
+    hopper {
     d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
     d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
     d64 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 4, 3, true>;
@@ -271,11 +194,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
     d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled [`Varlen`] Hopper kernel. Each head dim and mask has one tiling, with the most keys
-    /// that leave registers for the sequence's values. (Causal and general kernels of head dim 96 always
-    /// spill at the end of work tiles.) [`MaskKind::Local`] kernels support softcap, but no ALiBi slopes.
-    HOPPERS_PACKED: AttnInfo, hopper_packed [F16 Bf16]
+    // Hopper's `Varlen` kernels. Each head dim and mask has one tiling, with the most keys that leave
+    // registers for the sequence's values. (Causal and general kernels of head dim 96 always spill at the end
+    // of work tiles.) `MaskKind::Local` kernels support softcap, but no ALiBi slopes.
+    hopper_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;
     d128 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, true>>;
@@ -285,11 +207,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d192x128 [Full, Causal] 128x128: Varlen<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled [`Paged`] Hopper kernel. Causal kernels also run full masks, but no softcap. No kernel
-    /// supports ALiBi slopes. (Kernels of head dim 256 spill at the end of work tiles, and windows on e4m3
-    /// caches of head dim 128 spill with 96 keys.)
-    HOPPERS_PAGED: AttnInfo, hopper_paged [F16 Bf16]
+    // Hopper's `Paged` kernels. Causal kernels also run full masks, but no softcap. No kernel supports ALiBi
+    // slopes. (Kernels of head dim 256 spill at the end of work tiles, and windows on e4m3 caches of head dim
+    // 128 spill with 96 keys.)
+    hopper_paged {
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
@@ -298,11 +219,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d128 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 8, 2, true>>;
     e4m3_d128 [Local] 128x80: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 5, 8, 2, true>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled portable variant for dense and varlen tensors: kernels whose mask or scores have
-    /// parameters. Each head dim has one tile, the largest that leaves enough registers. Windows with sinks
-    /// also run full masks.
-    VARIANTS: AttnInfo, fwd [F16 Bf16]
+    // Portable kernels for dense and varlen tensors whose mask or scores have parameters. Each head dim has
+    // one tile, the largest that leaves enough registers. Windows with sinks also run full masks.
+    fwd {
     d64 [Causal, Local] sink_128x64: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>;
     d64 [Causal, Local] sink_128x64_packed: With<Varlen<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Local] sink_128x32: With<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>;
@@ -322,19 +241,17 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Prefix, Chunked] 128x48_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
     d128 [Bits] 128x32_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled portable variant for prefill on a KV cache.
-    PAGED_VARIANTS: AttnInfo, paged [F16 Bf16]
+    // On a KV cache, with parameters.
+    paged {
     d64 [Causal, Local] sink_128x64: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
     d64 [Prefix, Chunked, Bits] 128x64: With<Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Local] sink_128x32: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>>;
     d128 [Prefix, Chunked] 128x48: With<Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
     d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     }
-    $crate::lines! { $emit
-    /// Every compiled Hopper kernel whose mask or scores have parameters, for dense tensors. Kernels of one
-    /// head dim, mask and scores are sorted by preference for long sequences.
-    HOPPER_VARIANTS: AttnInfo, hopper [F16 Bf16]
+    // Hopper's kernels whose mask or scores have parameters. Kernels of one head dim, mask and scores are
+    // sorted by preference for long sequences.
+    hopper {
     d64 [Causal] sink_192x96: With<FwdHopper<E, Scored<Mask, Sink>, 3, 6, 4, 3, true>>;
     d64 [Causal, Local] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>;
     d128 [Causal] sink_128x128: With<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 8, 2, true>>;
@@ -349,15 +266,80 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;
     d128 [Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     }
-    $crate::lines! { $emit
-    /// The kernels of [`HOPPER_VARIANTS`], for varlen tensors.
-    HOPPER_PACKED_VARIANTS: AttnInfo, hopper_packed [F16 Bf16]
+    hopper_packed {
     d64 [Causal, Local] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
-    $crate::lines! { $emit
-    /// The kernels of [`HOPPER_VARIANTS`], for KV caches.
-    HOPPER_PAGED_VARIANTS: AttnInfo, hopper_paged [F16 Bf16]
+    hopper_paged {
     d64 [Causal, Local] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
+    }
+    // Decode kernels for the sequences of few queries of a mixed batch.
+    mixed_few {
+    d64 [Causal] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
+    d128 [Causal] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
+    // Caches of eight bits: cards with a conversion instruction.
+    e4m3_d64 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
+    e4m3_d128 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
+    // Caches of integers with a scale for each row.
+    int8_d64 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>>;
+    int8_d128 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>>;
+    }
+    // Portable kernels for the sequences of many queries of a mixed batch.
+    mixed_many {
+    d64 [Causal] 128x64: ManyQueries<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    e4m3_d64 [Causal] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
+    e4m3_d128 [Causal] 128x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
+    int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
+    int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
+    }
+    }
+    $crate::lines! { $emit
+    /// Every compiled combine kernel.
+    COMBINES: CombineInfo [F16 Bf16]
+    combine {
+    d64: Combine<E, 4>;
+    d128: Combine<E, 8>;
+    }
+    decode_combine {
+    d64: DecodeCombine<E, 4>;
+    d96: DecodeCombine<E, 6>;
+    d128: DecodeCombine<E, 8>;
+    d192: DecodeCombine<E, 12>;
+    d256: DecodeCombine<E, 16>;
+    d512: DecodeCombine<E, 32>;
+    }
+    mixed_combine {
+    d64: FewCombine<E, 4>;
+    d128: FewCombine<E, 8>;
+    }
+    }
+    $crate::lines! { $emit
+    /// Every compiled append kernel. The planner selects the first kernel that runs on the card.
+    APPENDS: AppendInfo
+    append_copy: AppendCopy;
+    append_f16_e4m3_native: Append<F16, Native<E4m3>>;
+    append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
+    append_f16_e4m3: Append<F16, E4m3>;
+    append_bf16_e4m3: Append<Bf16, E4m3>;
+    append_f16_int8: AppendInt8<F16>;
+    append_bf16_int8: AppendInt8<Bf16>;
+    append_rotary_f16: RotaryAppend<F16, AppendCopy>;
+    append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
+    append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
+    append_rotary_bf16_e4m3_native: RotaryAppend<Bf16, Append<Bf16, Native<E4m3>>>;
+    append_rotary_f16_e4m3: RotaryAppend<F16, Append<F16, E4m3>>;
+    append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
+    append_rotary_f16_int8: RotaryAppend<F16, AppendInt8<F16>>;
+    append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Merge`].
+    MERGES: MergeInfo
+    merge_f16: Merge<F16, F16>;
+    merge_bf16: Merge<Bf16, Bf16>;
+    merge_f32: Merge<F32, F32>;
+    merge_f32_f16: Merge<F32, F16>;
+    merge_f32_bf16: Merge<F32, Bf16>;
     }
 } }
 

@@ -4,7 +4,7 @@ use super::{Subject, forward, on_cache};
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use reference::{OnDevice, Rule, Task};
-use spec::{DECODES, HOPPERS_PAGED, PAGED};
+use spec::Class;
 
 /// All launches of `subject`: its edge cases, and sweeps.
 pub(super) fn cases(subject: &Subject) -> Vec<Case> {
@@ -12,10 +12,12 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
         return forward::cases(subject, entry);
     }
     let (mut edges, symbol) = (subject.of.edges(1), subject.of.contract().symbol);
-    let decode = DECODES.iter().find(|entry| entry.contract.symbol == symbol).map(on_cache::decode);
-    let mut paged = PAGED.iter().chain(HOPPERS_PAGED);
-    let paged = paged.find(|entry| entry.contract.symbol == symbol).map(on_cache::paged);
-    let mut sweeps = decode.or(paged).unwrap_or_default();
+    let entry = spec::attention().find(|entry| entry.contract.symbol == symbol);
+    let mut sweeps = match entry.map(|entry| (entry, entry.class())) {
+        Some((entry, Class::Decode)) => on_cache::decode(entry),
+        Some((entry, Class::Paged)) if entry.is_plain() => on_cache::paged(entry),
+        _ => vec![],
+    };
     for case in edges.iter_mut().chain(&mut sweeps) {
         if let Task::Attention(case) = case {
             // A combine kernel only runs without counters, because counters would tell a block that it is the

@@ -5,7 +5,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::{is_carried, subjects};
-use spec::{COMBINES, Contract, DECODE_COMBINES, DECODES, MIXED_FEW, beside, combine_of};
+use spec::{COMBINES, Class, Contract, Keys, SplitKernels, attention, beside, combine_of};
 
 /// A kernel of which mutants are made.
 #[derive(Clone, Copy)]
@@ -24,27 +24,20 @@ impl Subject {
         // Under a causal mask, some splits are empty. A build that carries a sample has one of these kernels.
         let splits = |entry: &&AttnInfo| entry.splits && !entry.has_maps() && entry.mask == MaskKind::Causal;
         let carried_first = |entry: &&AttnInfo| !is_carried(entry.contract.symbol);
-        let combines = COMBINES.iter().flat_map(move |combine| {
-            let fits = |entry: &&AttnInfo| (entry.dtype, entry.head_dim) == (combine.dtype, combine.head_dim);
-            let of = entries().filter(splits).filter(fits).min_by_key(carried_first);
+        let combines = COMBINES.iter().filter(|combine| combine.of != SplitKernels::Mixed);
+        let combines = combines.flat_map(move |combine| {
+            let fits = |entry: &&AttnInfo| combine.finishes(entry) && entry.kv_dtype == combine.dtype;
+            let of = attention().filter(fits).filter(|entry| entry.decodes() || splits(entry));
+            let of = of.filter(|entry| entry.keys != Keys::Latent).min_by_key(carried_first);
             of.map(|of| Subject { kernel: combine.contract, of })
         });
-        let decode_combines = DECODE_COMBINES.iter().flat_map(move |combine| {
-            let (dtype, head_dim) = (combine.dtype, combine.head_dim);
-            let fits = |e: &&AttnInfo| (e.dtype, e.kv_dtype, e.head_dim) == (dtype, dtype, head_dim);
-            DECODES
-                .iter()
-                .filter(fits)
-                .min_by_key(carried_first)
-                .map(|of| Subject { kernel: combine.contract, of })
-        });
         // A launch of a mixed batch has a second kernel beside the kernel that names the launch.
-        let mixed = MIXED_FEW.iter().flat_map(|few| {
+        let mixed = attention().filter(|entry| entry.class() == Class::Few).flat_map(|few| {
             // Kernels of other KV caches have the same combine kernel.
             let combine = combine_of(few).filter(|_| few.kv_dtype == few.dtype);
             [beside(few), combine].into_iter().flatten().map(move |kernel| Subject { kernel, of: few })
         });
-        own.chain(combines).chain(decode_combines).chain(mixed)
+        own.chain(combines).chain(mixed)
     }
 
     /// Whether the kernel is a combine kernel, or the prefill kernel of a mixed batch.

@@ -66,11 +66,11 @@ fn main() {
     if let Err(error) = open() {
         assert!(matches!(error, Error::Driver { .. }), "without a GPU, an error: {error}");
     }
-    for entry in ferroflash::kernels::ENTRIES {
+    for entry in ferroflash::kernels::entries() {
         let text = ferroflash::ptx::source(entry.contract.symbol).expect(entry.contract.symbol);
         assert!(text.contains(&format!(".entry {}(", entry.contract.symbol)), "{}", entry.contract.symbol);
     }
-    println!("{} kernels inside", ferroflash::kernels::ENTRIES.len());
+    println!("{} kernels inside", ferroflash::kernels::entries().count());
 }
 "#;
 

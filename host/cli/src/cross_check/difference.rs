@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use ferroflash::Attention;
     use ferroflash::driver::SimDriver;
-    use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind};
+    use ferroflash::kernels::{ATTENTION, AttnInfo, MaskKind};
     use ptx_sim::{MmaArch, MmaMode, Options};
     use reference::{OnDevice, Subject, Task, is_carried};
 
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn other_roundings_stay_within_the_bounds_and_other_inputs_do_not() {
         let is_causal = |e: &&AttnInfo| e.mask == MaskKind::Causal && is_carried(e.contract.symbol);
-        let entry = ENTRIES.iter().find(is_causal).expect("a build carries a causal entry");
+        let entry = ATTENTION.iter().find(is_causal).expect("a build carries a causal entry");
         let sim = |mma| {
             Attention::new(SimDriver::with_options("l4", Options { mma, ..Options::default() }).expect("l4"))
         };

@@ -1,13 +1,13 @@
 //! Commands that list, verify, fuzz and compare kernels.
 use crate::common::{DEMO, Folder, check, check_error, configuration, ferroflash, of_family, report, text};
-use ferroflash::kernels::MaskKind;
+use ferroflash::kernels::{Class, Isa, MaskKind, plain};
 use ferroflash::ptx::is_embedded;
 use ferroflash::spec::KERNELS;
 use serde_json::Value;
 
 #[test]
 fn verify_reports_every_case() {
-    let mut entries = ferroflash::kernels::ENTRIES.iter();
+    let mut entries = ferroflash::kernels::entries();
     let entry = entries.find(|entry| is_embedded(entry.contract.symbol)).expect("one is carried");
     let report = report(&[
         "verify",
@@ -56,7 +56,7 @@ fn every_family_is_verified() {
 
 /// Returns two entries that differ only in the mask.
 fn full_and_causal() -> [&'static ferroflash::kernels::AttnInfo; 2] {
-    let carried = || ferroflash::kernels::ENTRIES.iter().filter(|e| is_embedded(e.contract.symbol));
+    let carried = || plain(Isa::Sm80, Class::Dense).filter(|e| is_embedded(e.contract.symbol));
     let of = |kind| carried().filter(move |e| e.mask == kind);
     let shape = |e: &ferroflash::kernels::AttnInfo| {
         (e.dtype, e.head_dim, e.tile_m, e.tile_n, e.contract.threads, e.contract.smem_bytes)

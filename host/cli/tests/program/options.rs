@@ -1,6 +1,6 @@
 //! Tests options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::kernels::{AttnInfo, ENTRIES, MaskKind};
+use ferroflash::kernels::{ATTENTION, AttnInfo, Class, Isa, MaskKind, plain};
 use ferroflash::plan::Problem;
 use ferroflash::ptx::is_embedded;
 use ferroflash::request::Mask;
@@ -57,7 +57,7 @@ fn options_that_are_not_valid() {
         "name a kernel for this device, or leave --config out; --profile h200 simulates a GPU that runs it",
     );
     run(&["--config", "fwd_f16_d64"], "--config fwd_f16_d64: it must be the name of a kernel");
-    run(&["--config", ferroflash::kernels::ENTRIES[0].contract.symbol], "--device cpu runs no kernel");
+    run(&["--config", ATTENTION[0].contract.symbol], "--device cpu runs no kernel");
     check(&["run"], 2, "--input <INPUT>");
     check(
         &["run", "--input", DEMO, "--device", "tpu"],
@@ -139,7 +139,7 @@ fn the_tuning_file_counts_in_the_simulator() {
     };
     let own = kernel("");
     let fits = |e: &&AttnInfo| (e.dtype, e.head_dim, e.mask) == (DType::F16, 64, MaskKind::Causal);
-    let mut others = ENTRIES.iter().filter(fits).map(|e| e.contract.symbol);
+    let mut others = plain(Isa::Sm80, Class::Dense).filter(fits).map(|e| e.contract.symbol);
     let other = others.find(|symbol| *symbol != own && is_embedded(symbol)).expect("another one is carried");
     let size = tuning::size(&Problem::new(DType::F16, 1, 128, 2, 64).mask(Mask::Causal));
     let tuned = serde_json::json!({ "entry": other, "microseconds": 1.0, "table_microseconds": null });

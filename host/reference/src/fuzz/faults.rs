@@ -2,7 +2,7 @@
 use super::{Fuzz, below, pick};
 use crate::inputs::Random;
 use crate::work::LaunchOptions;
-use ferroflash::kernels::ENTRIES;
+use ferroflash::kernels::ATTENTION;
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch, TensorView, Workspace};
 use ferroflash::{Capabilities, DType, Error};
@@ -128,7 +128,7 @@ const FAULTS: &[Fault] = &[
     Fault { name: "a tiling that no kernel can have", names: "fa_s512/80x64w8",
         spoil: |f, _| { f.config = Some("fa_s512/80x64w8"); true } },
     Fault { name: "a kernel of another type", names: "config", spoil: |f, _| {
-        f.config = ENTRIES.iter().find(|e| e.dtype != f.q.dtype).map(|e| e.contract.symbol);
+        f.config = ATTENTION.iter().find(|e| e.dtype != f.q.dtype).map(|e| e.contract.symbol);
         f.config.is_some()
     } },
 ];

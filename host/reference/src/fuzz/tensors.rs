@@ -8,7 +8,7 @@ use crate::inputs::Random;
 use crate::memory::Memory;
 use crate::place::Place;
 use crate::tolerance::{ENOUGH_ELEMENTS, Rule};
-use ferroflash::kernels::{AttnInfo, ENTRIES, HOPPERS, MaskKind};
+use ferroflash::kernels::{AttnInfo, Class, Isa, MaskKind, plain};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
@@ -24,8 +24,9 @@ pub(super) fn draw(seed: u64, limits: Limits, capabilities: &Capabilities) -> Fu
     let config = if one_in(random, 2) { config(random, &problem, capabilities) } else { None };
     let memory = memory(random, problem, wide.unwrap_or([1.0; 3]));
     // TMA takes no tensor with a stride of 0.
-    let config =
-        config.filter(|name| !repeats(&memory) || HOPPERS.iter().all(|e| e.contract.symbol != *name));
+    let config = config.filter(|name| {
+        !repeats(&memory) || plain(Isa::Sm90a, Class::Dense).all(|e| e.contract.symbol != *name)
+    });
     let Problem { batch, seqlen_q, heads_q, head_dim_v, .. } = problem;
     let rows = batch * seqlen_q * heads_q;
     let is_small = rows * head_dim_v < ENOUGH_ELEMENTS;
@@ -140,7 +141,10 @@ fn config(random: &mut Random, p: &Problem, capabilities: &Capabilities) -> Opti
             && capabilities.runs(&e.contract).is_ok()
             && !(e.has_maps() && p.alibi)
     };
-    let own = ENTRIES.iter().chain(HOPPERS).filter(|e| solves(e)).map(|e| e.contract.symbol);
+    let own = plain(Isa::Sm80, Class::Dense)
+        .chain(plain(Isa::Sm90a, Class::Dense))
+        .filter(|e| solves(e))
+        .map(|e| e.contract.symbol);
     let named = CONFIGURATIONS.iter().filter(|c| c.entry(mask).is_ok_and(solves)).map(|c| c.name);
     let all: Vec<_> = own.chain(named).collect();
     (!all.is_empty()).then(|| pick(random, &all))
