@@ -1,18 +1,22 @@
 //! `mma.sync` on 16-bit floats: converts fragments to matrices, and multiplies in three precisions.
 
+use std::array::from_fn;
+
 use crate::{
     MmaArch, MmaMode,
     decode::float::{from_bf16, from_f16, halves, pack, to_f16},
     op::{Element, Mma},
-    regs::{FULL, LANES, Regs, Row32},
+    regs::{FULL, Regs, Row32},
 };
 
-/// Number of rows of A and D.
-const M: usize = 16;
-/// Number of columns of B and D.
-const N: usize = 8;
-/// Largest depth of a product.
-const K: usize = 16;
+/// Eight rows of eight numbers, which one register of each lane holds in 16-bit elements.
+type Block = [[f32; 8]; 8];
+/// A: 16 rows of the first eight columns, then of the last eight columns.
+type A = [[[f32; 8]; 16]; 2];
+/// B: the first eight rows, then the last eight rows.
+type B = [Block; 2];
+/// C and D.
+type C = [[f32; 8]; 16];
 
 /// Executes `mma` for a full warp.
 pub(crate) fn execute(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
@@ -33,36 +37,26 @@ fn execute_wide(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
 
 #[inline(always)]
 fn execute_any(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
-    let mut a = [[0f32; K]; M];
-    let mut b = [[0f32; N]; K];
-    let mut c = [[0f32; N]; M];
+    let (mut a, mut b, mut c) = (A::default(), B::default(), C::default());
     for (r, &reg) in mma.a.iter().enumerate() {
         // From one register of a fragment to the next, the place in the matrix goes down by 8 rows first, and
         // then right by 8 columns.
-        let (row, column) = (r % 2 * 8, r / 2 * 8);
-        let values = unpack(regs.row32(reg, FULL), mma.element);
-        for (lane, [low, high]) in pairs(&values) {
-            a[(row + lane / 4) % M][(column + lane % 4 * 2) % K] = low;
-            a[(row + lane / 4) % M][(column + lane % 4 * 2 + 1) % K] = high;
-        }
+        a[r / 2 % 2][r % 2 * 8..][..8].copy_from_slice(&numbers(regs.row32(reg, FULL), mma.element));
     }
-    for (r, &reg) in mma.b.iter().enumerate() {
-        let values = unpack(regs.row32(reg, FULL), mma.element);
-        for (lane, [low, high]) in pairs(&values) {
-            b[(r * 8 + lane % 4 * 2) % K][lane / 4] = low;
-            b[(r * 8 + lane % 4 * 2 + 1) % K][lane / 4] = high;
-        }
+    for (b, &reg) in b.iter_mut().zip(&mma.b) {
+        let columns = numbers(regs.row32(reg, FULL), mma.element);
+        *b = from_fn(|k| from_fn(|n| columns[n][k]));
     }
-    for (r, &reg) in mma.c.iter().enumerate() {
-        let row = regs.row32(reg, FULL);
-        for (lane, &value) in row.iter().enumerate() {
-            if mma.half {
-                let [low, high] = halves(value);
-                c[(r * 8 + lane / 4) % M][lane % 4 * 2] = from_f16(low);
-                c[(r * 8 + lane / 4) % M][lane % 4 * 2 + 1] = from_f16(high);
-            } else {
-                c[(r / 2 * 8 + lane / 4) % M][lane % 4 * 2 + r % 2] = f32::from_bits(value);
-            }
+    if mma.half {
+        for (r, &reg) in mma.c.iter().enumerate() {
+            c[r % 2 * 8..][..8].copy_from_slice(&numbers(regs.row32(reg, FULL), Element::F16));
+        }
+    } else {
+        // Of two registers, the first one holds the even columns of 8 rows.
+        for (half, pair) in mma.c.as_chunks::<2>().0.iter().enumerate() {
+            let rows = pair.map(|reg| regs.row32(reg, FULL));
+            let block: Block = from_fn(|row| from_fn(|n| f32::from_bits(rows[n % 2][4 * row + n / 2])));
+            c[half % 2 * 8..][..8].copy_from_slice(&block);
         }
     }
     match mode {
@@ -71,63 +65,60 @@ fn execute_any(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
         MmaMode::Exact(arch) => exact(&a, &b, &mut c, mma.k, arch),
     }
     for (r, &reg) in mma.d.iter().enumerate() {
-        let mut row = [0; LANES];
-        for (lane, value) in row.iter_mut().enumerate() {
-            *value = if mma.half {
-                let c = &c[(r * 8 + lane / 4) % M];
-                pack([0, 1].map(|i| to_f16(c[lane % 4 * 2 + i])))
-            } else {
-                c[(r / 2 * 8 + lane / 4) % M][lane % 4 * 2 + r % 2].to_bits()
-            };
-        }
+        let row: Row32 = if mma.half {
+            let c = &c[r % 2 * 8..];
+            from_fn(|lane| pack([0, 1].map(|i| to_f16(c[lane / 4][lane % 4 * 2 + i]))))
+        } else {
+            let c = &c[r / 2 % 2 * 8..][..8];
+            let column = |first: usize| from_fn(|lane| c[lane / 4][lane % 4 * 2 + first].to_bits());
+            if r % 2 == 0 { column(0) } else { column(1) }
+        };
         regs.set32(reg, FULL, &row);
     }
 }
 
-/// The two numbers that each lane has.
+/// The numbers of an 8x8 matrix of 16-bit elements in one register of each lane. Lane `4 r + c` holds columns
+/// `2 c` and `2 c + 1` of row `r`, so the lanes hold the rows in order.
 #[inline(always)]
-fn pairs(values: &[[f32; LANES]; 2]) -> impl Iterator<Item = (usize, [f32; 2])> {
-    let [low, high] = values;
-    low.iter().zip(high).map(|(&low, &high)| [low, high]).enumerate()
-}
-
-#[inline(always)]
-fn unpack(row: &Row32, element: Element) -> [[f32; LANES]; 2] {
-    let mut out = [[0.0; LANES]; 2];
-    match element {
-        Element::F16 => {
-            for (lane, &value) in row.iter().enumerate() {
-                let [low, high] = halves(value);
-                (out[0][lane], out[1][lane]) = (from_f16(low), from_f16(high));
-            }
-        }
-        Element::Bf16 => {
-            for (lane, &value) in row.iter().enumerate() {
-                let [low, high] = halves(value);
-                (out[0][lane], out[1][lane]) = (from_bf16(low), from_bf16(high));
-            }
-        }
+fn numbers(lanes: &Row32, element: Element) -> Block {
+    let mut bits = [0; 64];
+    for (pair, &lane) in bits.as_chunks_mut::<2>().0.iter_mut().zip(lanes) {
+        *pair = halves(lane);
     }
-    out
+    let mut block = Block::default();
+    let all = block.as_flattened_mut().iter_mut().zip(bits);
+    match element {
+        Element::F16 => all.for_each(|(x, bits)| *x = from_f16(bits)),
+        Element::Bf16 => all.for_each(|(x, bits)| *x = from_bf16(bits)),
+    }
+    block
 }
 
 /// Computes a chain of fused multiply-adds in f32, in order of k. Products of 16-bit floats are exact in f32,
 /// so a fused operation has the same result as a product and a sum.
 #[inline(always)]
-fn fast(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
-    for (a, c) in a.iter().zip(c) {
-        for (x, b) in a.iter().zip(b).take(k) {
-            for (sum, y) in c.iter_mut().zip(b) {
-                *sum += x * y;
+fn fast(a: &A, b: &B, c: &mut C, k: usize) {
+    for (a, b) in a.iter().zip(b).take(k / 8) {
+        for (a, c) in a.iter().zip(&mut *c) {
+            for (x, b) in a.iter().zip(b) {
+                for (sum, y) in c.iter_mut().zip(b) {
+                    *sum += x * y;
+                }
             }
         }
     }
 }
 
-fn wide(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
-    for (a, c) in a.iter().zip(c) {
+/// The factors of the products for one element of C, in order of k.
+#[inline(always)]
+fn factors(a: &A, b: &B, [row, column]: [usize; 2], k: usize) -> impl Iterator<Item = (f32, f32)> + Clone {
+    (0..k).map(move |i| (a[i / 8][row][i % 8], b[i / 8][i % 8][column]))
+}
+
+fn wide(a: &A, b: &B, c: &mut C, k: usize) {
+    for (row, c) in c.iter_mut().enumerate() {
         for (column, value) in c.iter_mut().enumerate() {
-            let products = (0..k).map(|i| f64::from(a[i]) * f64::from(b[i][column]));
+            let products = factors(a, b, [row, column], k).map(|(x, y)| f64::from(x) * f64::from(y));
             *value = products.fold(f64::from(*value), |sum, product| sum + product) as f32;
         }
     }
@@ -135,15 +126,15 @@ fn wide(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize) {
 
 /// Computes with the arithmetic of tensor cores: all terms of a step are aligned to the largest exponent,
 /// truncated, added exactly, and rounded toward zero.
-fn exact(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M], k: usize, arch: MmaArch) {
+fn exact(a: &A, b: &B, c: &mut C, k: usize, arch: MmaArch) {
     let (fraction, step) = match arch {
         MmaArch::Ampere => (24, 8),
         MmaArch::Hopper => (25, 16),
     };
-    for (a, c) in a.iter().zip(c) {
+    for (row, c) in c.iter_mut().enumerate() {
         for (column, value) in c.iter_mut().enumerate() {
             for start in (0..k).step_by(step) {
-                let terms = (start..k.min(start + step)).map(|i| (a[i], b[i][column]));
+                let terms = factors(a, b, [row, column], k).skip(start).take(step);
                 *value = dot_add(terms, *value, fraction);
             }
         }

@@ -1,6 +1,6 @@
 //! A problem of attention, as data: sequences, the memory layout of their tensors, and the contents.
 use super::arithmetic::{decode, encode};
-use super::e4m3;
+use super::inputs::INTEGERS;
 use super::masks::{self, fit};
 use super::place::{Layout, Sharing};
 use super::sequences::Sequences;
@@ -40,9 +40,6 @@ impl Pages {
         matches!(self, Pages::Dense | Pages::DenseHnd | Pages::Rows)
     }
 }
-
-/// The integers of an int8 cache are normal numbers times this number.
-const INTEGERS: f32 = 32.0;
 
 /// A problem and the seeds of its inputs, which are normal numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -295,7 +292,7 @@ impl Case {
                 let factor = 1.0 + (bits & 0xffff) as f32 / 65536.0;
                 // The scales of values have very different magnitudes.
                 let exponent = [1 - (bits >> 16) as i32 % 3, -((bits >> 16) as i32 % 11)][which];
-                factor * 2f32.powi(exponent) / INTEGERS
+                factor * 2f32.powi(exponent) / INTEGERS as f32
             }
             _ => 1.0,
         }
@@ -306,20 +303,7 @@ impl Case {
         masks::hides(&self.problem_of(b, self.filled[b]), key)
     }
 
-    /// Returns `x` rounded to the cache's type, then converted to the queries' type. The conversion is exact.
-    /// An integer of an int8 cache is not multiplied by its scale.
-    pub(super) fn number(&self, x: f64, scale: f32) -> u16 {
-        match self.cache {
-            DType::E4m3 => encode(self.dtype, f64::from(e4m3::decode(e4m3::encode(x)) * scale)),
-            DType::Int8 => {
-                let integer = encode(DType::Int8, x * f64::from(INTEGERS));
-                encode(self.dtype, f64::from(decode(DType::Int8, integer)))
-            }
-            _ => encode(self.dtype, x),
-        }
-    }
-
-    /// Converts a value that [`Case::number`] has returned to the bytes of the cache.
+    /// Converts a value that [`Case::read`] has returned to the bytes of the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
         let number = decode(self.dtype, bits);
         let bytes = match self.cache {
@@ -330,12 +314,13 @@ impl Case {
         bytes.into_iter().take(self.cache.bytes())
     }
 
-    /// Converts bytes of the cache to a value of the queries' type.
-    pub(super) fn read(&self, bytes: &[u8], scale: f32) -> u16 {
+    /// Converts a number of the cache to a value of the queries' type. The conversion is exact. An integer of
+    /// an int8 cache is not multiplied by its scale.
+    pub(super) fn read(&self, bits: u16, scale: f32) -> u16 {
         match self.cache {
-            DType::E4m3 => encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()) * scale)),
-            DType::Int8 => encode(self.dtype, f64::from(decode(self.cache, bytes[0].into()))),
-            _ => u16::from_ne_bytes([bytes[0], bytes[1]]),
+            DType::E4m3 => encode(self.dtype, f64::from(decode(self.cache, bits) * scale)),
+            DType::Int8 => encode(self.dtype, f64::from(decode(self.cache, bits))),
+            _ => bits,
         }
     }
 

@@ -1,6 +1,5 @@
 //! Inputs of measurements: normal numbers that repeat with a long period. The generation of a large cache
 //! without repetition would take longer than the measurement.
-use super::arithmetic::encode;
 use super::inputs::Random;
 use super::work::Input;
 use ferroflash::DType;
@@ -18,13 +17,11 @@ fn period(dtype: DType) -> &'static [u8] {
     static PERIODS: [OnceLock<Vec<u8>>; 5] = [const { OnceLock::new() }; 5];
     PERIODS[dtype as usize].get_or_init(|| {
         let mut random = Random::new(1);
-        let number = |_| match dtype {
-            DType::F32 => (random.normal() as f32).to_ne_bytes().to_vec(),
-            // Integers from -127 to 127 instead of the few integers near 0.
-            DType::Int8 => vec![encode(dtype, 32.0 * random.normal()) as u8],
-            other => encode(other, random.normal()).to_ne_bytes()[..other.bytes()].to_vec(),
-        };
-        (0..PERIOD).flat_map(number).collect()
+        if dtype == DType::F32 {
+            return (0..PERIOD).flat_map(|_| (random.normal() as f32).to_ne_bytes()).collect();
+        }
+        let numbers = random.normals(dtype, PERIOD).into_iter();
+        numbers.flat_map(|bits| bits.to_le_bytes().into_iter().take(dtype.bytes())).collect()
     })
 }
 

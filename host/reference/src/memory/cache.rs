@@ -84,8 +84,10 @@ impl Cache {
             let mut random = Random::new(*seed);
             let q = random.normals(case.dtype, case.queries_of(b) * heads * case.head_dim);
             let rows = [0, 1].map(|which| {
-                let scale = |i| case.scale(which, i / case.head_dim);
-                (0..keys * key).map(|i| case.number(random.normal(), scale(i))).collect::<Vec<_>>()
+                let numbers = random.normals(case.cache, keys * key).into_iter().enumerate();
+                numbers
+                    .map(|(i, bits)| case.read(bits, case.scale(which, i / case.head_dim)))
+                    .collect::<Vec<_>>()
             });
             (q, if case.latent { [rows[0].clone(), rows[0].clone()] } else { rows })
         };
@@ -186,7 +188,8 @@ impl Cache {
             let row = |i| {
                 let row = &pool[places[which].buffer - 1][self.at(&places[which], b, i)..];
                 let row = row.chunks(bytes).take(places[which].shape[3]);
-                row.map(move |x| case.read(x, case.scale(which, i)))
+                let bits = |x: &[u8]| u16::from_ne_bytes([x[0], x.get(1).copied().unwrap_or(0)]);
+                row.map(move |x| case.read(bits(x), case.scale(which, i)))
             };
             (0..case.filled[b] * case.heads[1]).flat_map(row).collect()
         })
