@@ -292,7 +292,7 @@ impl Case {
                 let factor = 1.0 + (bits & 0xffff) as f32 / 65536.0;
                 // The scales of values have very different magnitudes.
                 let exponent = [1 - (bits >> 16) as i32 % 3, -((bits >> 16) as i32 % 11)][which];
-                factor * 2f32.powi(exponent) / INTEGERS as f32
+                factor * f32::from_bits(((127 + exponent) as u32) << 23) / INTEGERS as f32
             }
             _ => 1.0,
         }
