@@ -7,6 +7,7 @@
 //! | a mixed batch on a KV cache | over the sequences of few queries; over the sequences of many |
 //! | sinks, which the kernel cannot add | over all keys; a merge kernel adds the sinks |
 //! | all others | one |
+mod mixed;
 mod shared_prefixes;
 mod sinks;
 
@@ -16,7 +17,7 @@ use crate::place::Place;
 use crate::request::{AttentionRequest, Scratch, Workspace};
 use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNSPLIT};
-use crate::{Error, Problem, validate};
+use crate::{Contract, Error, Problem, validate};
 use spec::States;
 
 /// The passes of an attention request, in launch order.
@@ -61,18 +62,17 @@ pub(crate) fn choose(
 pub(crate) fn whole(query: &Query<'_>, config: Option<&str>) -> Result<Choice<Passes>, Error> {
     let Query { problem: p, on, scratch, .. } = *query;
     let allows = |bytes| scratch.allows(bytes);
-    let few = |many: &Choice| select::few(p, many.kernel);
-    let many = select::many(query, config)?;
-    let (kernel, reason, fallback) = match many.and_then(|many| Some((few(&many)?, many))) {
-        None => {
-            let Choice { kernel, reason, fallback } = select::attention(query, config)?;
+    let (kernel, reason, fallback) = match mixed::choose(query, config)? {
+        Err(undivided) => {
+            let query = Query { undivided, ..*query };
+            let Choice { kernel, reason, fallback } = select::attention(&query, config)?;
             (Passes::one(p, Scheduled::new(p, kernel, on, allows)?), reason, fallback)
         }
-        Some((few, Choice { kernel: many, reason, .. })) => {
+        Ok(Choice { kernel: pair, reason, .. }) => {
             // If TMA does not accept the tensors, a portable kernel takes all sequences, unless the request
             // names a kernel.
             let all = config.is_none().then(|| select::attention(query, None)).transpose()?;
-            let [few, many] = Scheduled::mixed(p, [few, many], on, allows)?;
+            let [few, many] = Scheduled::mixed(p, pair, on, allows)?;
             let fallback = all.map(|all| all.fallback.unwrap_or(all.kernel));
             (Passes::one(p, many).after([Some(few), None]), reason, fallback)
         }
@@ -132,9 +132,10 @@ impl Passes {
         self.before.iter().flatten().chain([&self.last])
     }
 
-    /// Returns the last pass. The passes before it take special parts of the request.
-    pub const fn last(&self) -> &Scheduled {
-        &self.last
+    /// Returns the contract of the main kernel: of the first pass.
+    pub fn contract(&self) -> &'static Contract {
+        let [first, _] = self.before;
+        &first.unwrap_or(self.last).kernel.contract
     }
 
     /// Returns the places of the launch's kernels.

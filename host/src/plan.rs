@@ -270,7 +270,7 @@ pub fn explain(
     let tuning = &Tuning::new();
     let query = select::Query::new(problem, Layout::ANY, on, tuning, scratch);
     let Choice { kernel, reason, .. } = passes::whole(&query, None)?;
-    let contract = &kernel.last().kernel.contract;
+    let contract = kernel.contract();
     if scratch != Scratch::Fastest {
         suffices(contract, scratch, kernel.scratch_bytes())?;
     }

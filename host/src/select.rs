@@ -1,7 +1,6 @@
 //! Selects the kernel of one pass: the first rule of one table decides (`rules.rs`).
 mod decode;
 mod latent;
-mod mixed;
 mod named;
 mod others;
 mod pays;
@@ -10,9 +9,8 @@ mod rule;
 mod rules;
 mod tiles;
 
-pub(crate) use mixed::{few, many};
 pub(crate) use others::{append, merge};
-use refusals::needs_no_splits;
+pub(crate) use refusals::{goes_together, needs_no_splits, reads_cache};
 
 use crate::layout::Layout;
 use crate::request::Scratch;
@@ -34,6 +32,8 @@ pub(crate) struct Query<'a> {
     pub scratch: Scratch,
     /// Whether the kernel must merge states over other keys into its results.
     pub merges_states: bool,
+    /// The reason why the batch is not divided among two kernels, if a varlen batch on a KV cache could be.
+    pub undivided: Option<&'static str>,
 }
 
 impl<'a> Query<'a> {
@@ -45,7 +45,8 @@ impl<'a> Query<'a> {
         tuning: &'a Tuning,
         scratch: Scratch,
     ) -> Self {
-        Query { problem, kind: problem.kind(), layout, on, tuning, scratch, merges_states: false }
+        let (kind, merges_states, undivided) = (problem.kind(), false, None);
+        Query { problem, kind, layout, on, tuning, scratch, merges_states, undivided }
     }
 
     /// Returns the question for another problem with these tensors.
@@ -61,7 +62,7 @@ impl<'a> Query<'a> {
     }
 
     /// Returns the kernels of a class that solve the problem.
-    fn solving(&self, class: Class) -> impl Iterator<Item = &'static AttnInfo> + Clone {
+    pub(crate) fn solving(&self, class: Class) -> impl Iterator<Item = &'static AttnInfo> + Clone {
         self.class(class).filter(|e| e.solves(&self.kind))
     }
 
@@ -71,12 +72,12 @@ impl<'a> Query<'a> {
     }
 
     /// Returns whether the device runs a kernel.
-    fn runs(&self, e: &AttnInfo) -> bool {
+    pub(crate) fn runs(&self, e: &AttnInfo) -> bool {
         self.fits(e) && (self.on.tensor_maps || !e.has_maps())
     }
 
     /// Returns whether only kernels with parameters solve the problem: of a mask, of scores, or a caller's.
-    fn needs_params(&self) -> bool {
+    pub(crate) fn needs_params(&self) -> bool {
         !self.kind.is_plain() || self.problem.variant.is_some()
     }
 
@@ -107,7 +108,7 @@ pub struct Choice<K = &'static AttnInfo> {
 
 impl<K: Copy> Choice<K> {
     /// Returns a kernel without fallback: it accepts all tensors, or the caller named it.
-    const fn new(kernel: K, reason: &'static str) -> Self {
+    pub(crate) const fn new(kernel: K, reason: &'static str) -> Self {
         Choice { kernel, reason, fallback: None }
     }
 }

@@ -8,7 +8,7 @@ use spec::{Class, ProblemKind};
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names the mask and the scores.
-pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
+pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
     let kind = p.mask_kind();
     let scores = [("softcap", p.softcap.is_some()), ("ALiBi slopes", p.alibi)];
     let both = scores.into_iter().find(|(_, is_there)| *is_there);
@@ -27,7 +27,7 @@ pub(super) fn goes_together(p: &Problem) -> Result<(), Error> {
 
 /// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel
 /// on KV caches accepts chunks: without split-KV, the result of a sequence depends on that sequence alone.
-pub(super) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
+pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
     const REASON: &str = "only decode kernels support splits: at most 64 rows (queries x query heads per key \
                           head), equal query counts per sequence, bottom-right, without ALiBi slopes";
     match p.splits {
@@ -163,7 +163,7 @@ fn apart<'a>(p: &Problem, kernels: impl Iterator<Item = &'a AttnInfo>) -> Error 
 ///
 /// # Errors
 /// Returns [`Error::Invalid`], which names the dtypes.
-pub(super) fn reads_cache(e: &AttnInfo, p: &Problem) -> Result<(), Error> {
+pub(crate) fn reads_cache(e: &AttnInfo, p: &Problem) -> Result<(), Error> {
     let Some(cache) = p.cache.filter(|cache| [e.dtype, e.kv_dtype] != [p.dtype, cache.dtype]) else {
         return Ok(());
     };

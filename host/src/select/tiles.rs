@@ -1,7 +1,7 @@
 //! Selection among kernels that divide the queries of each query head into work tiles, on tensors or on a KV
 //! cache: a portable kernel, and one of Hopper's kernels if a rule takes it.
 use super::rule::Case;
-use super::{Choice, Query, attention, mixed, refusals, rules};
+use super::{Choice, Query, attention, refusals, rules};
 use crate::request::{Scratch, Splits};
 use crate::{AttnInfo, DType, Error};
 use spec::{Class, ProblemKind};
@@ -37,9 +37,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     let scratch = if let Some(Ok(_)) = hopper { Scratch::None } else { q.scratch };
     let portable = rules::choose(&Case { q: &Query { scratch, ..*q }, kernels: &fits, all: &all });
     let Some(portable) = portable else { return Err(refusals::no_tiles(q, &all)) };
-    let of_varlen = hopper.is_none() && q.kind.class() == Class::Paged && !q.needs_params();
-    let obstacle = if of_varlen { mixed::obstacle(q) } else { None };
-    Ok(match hopper.or(obstacle.map(Err)) {
+    Ok(match hopper.or(q.undivided.map(Err)) {
         Some(Ok(choice)) => Choice { fallback: Some(portable.kernel), ..choice },
         Some(Err(reason)) => Choice { reason, ..portable },
         None => portable,

@@ -1,11 +1,13 @@
-//! Selection for mixed batches: varlen queries on a KV cache. Some sequences have few queries, others have
-//! many.
-use super::refusals::{goes_together, needs_no_splits, reads_cache};
-use super::{ASKED, Choice, Query};
+//! The two passes of a mixed batch: varlen queries on a KV cache, where some sequences have few queries and
+//! others have many.
 use crate::request::Splits;
 use crate::schedule::most;
-use crate::{AttnInfo, Error, MaskKind, Problem, kernels};
-use spec::{Class, Isa, MAX_SEQUENCES, ProblemKind};
+use crate::select::{ASKED, Choice, Query, goes_together, needs_no_splits, reads_cache};
+use crate::{AttnInfo, Error, MaskKind, kernels};
+use spec::{Class, Isa, MAX_SEQUENCES};
+
+/// A decode kernel for the sequences of few queries, and a prefill kernel for the others.
+pub(super) type Pair = [&'static AttnInfo; 2];
 
 const MIXED: &str = "a decode kernel takes the sequences of few queries, and work tiles take the other \
                      sequences, in one launch";
@@ -43,55 +45,34 @@ const MOSTLY_FEW: usize = 32;
 /// | 64, 12/12 | 152 sequences of 7 to 512 queries and keys | 79 (portable kernel alone) | 125 |
 const LEAST_KEYS: usize = 1024;
 
-/// Selects the prefill kernel for a mixed batch's sequences of many queries. [`few`] selects the decode
-/// kernel beside it. The caller may have named this decode kernel. Returns `None` if one kernel should take
-/// all sequences.
+/// Returns the kernels of a mixed batch, or why one kernel takes all sequences, if the batch may have sequences
+/// of few queries. A decode kernel reads the keys of these sequences once for all query heads of a key head.
+/// The batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`)
+/// leave all sequences to prefill kernels. The caller may name the decode kernel.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] or [`Error::Unsupported`] if the named kernel does not solve the problem.
-pub(crate) fn many(q: &Query<'_>, config: Option<&str>) -> Result<Option<Choice>, Error> {
+pub(super) fn choose(
+    q: &Query<'_>,
+    config: Option<&str>,
+) -> Result<Result<Choice<Pair>, Option<&'static str>>, Error> {
     let p = q.problem;
     if p.cache.is_none() || p.latent().is_some() || p.variant.is_some() {
-        return Ok(None);
+        return Ok(Err(None));
     }
     goes_together(p)?;
-    match config {
-        None if q.needs_params() => Ok(None),
-        None => Ok(choose(q).and_then(Result::ok)),
-        Some(name) => kernels::mixed(name).map(|few| named(q, few)).transpose(),
+    match (config, p.varlen) {
+        (Some(name), _) => kernels::mixed(name).map_or(Ok(Err(None)), |few| named(q, few).map(Ok)),
+        (None, Some([rows, _])) if !q.needs_params() => Ok(of_rows(q, rows).map_err(Some)),
+        (None, _) => Ok(Err(None)),
     }
 }
 
-/// Selects the decode kernel for the sequences of few queries beside a prefill kernel. Returns `None` if
-/// there is none, if it does not take the columns, or if a thread block of it cannot hold one query with all
-/// its heads.
-pub(crate) fn few(p: &Problem, many: &AttnInfo) -> Option<&'static AttnInfo> {
-    few_of(p, &p.kind(), many)
-}
-
-fn few_of(p: &Problem, kind: &ProblemKind, many: &AttnInfo) -> Option<&'static AttnInfo> {
-    let size = |e: &AttnInfo| (e.kv_dtype, e.head_dim);
-    let mut all = spec::of_class(Class::Few, many.dtype);
-    all.find(|e| size(e) == size(many) && e.has_columns_for(kind)).filter(|few| most(p, few) > 0)
-}
-
-/// Returns the reason why prefill kernels take all sequences of a varlen batch.
-pub(super) fn obstacle(q: &Query<'_>) -> Option<&'static str> {
-    choose(q)?.err()
-}
-
-/// Returns the prefill kernel of a mixed batch, and the reason for it, if the batch may have sequences of few
-/// queries. A decode kernel reads the keys of these sequences once for all query heads of a key head. The
-/// batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`) leave
-/// all sequences to prefill kernels. Returns `None` for equal query counts.
+/// Returns the kernels of a mixed batch with this number of queries in all.
 ///
 /// # Errors
 /// Returns the reason why prefill kernels take all sequences.
-fn choose(q: &Query<'_>) -> Option<Result<Choice, &'static str>> {
-    q.problem.varlen.map(|[rows, _]| of_rows(q, rows))
-}
-
-fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice, &'static str> {
+fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice<Pair>, &'static str> {
     let (p, on) = (q.problem, q.on);
     match p.splits {
         Splits::Auto => {}
@@ -102,39 +83,37 @@ fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice, &'static str> {
         return Err(NOT_PLAIN);
     }
     let all = p.batch.saturating_mul(p.seqlen_q);
-    let mut pairs = kernels(q).filter(|(kernel, few)| q.runs(kernel) && q.runs(few)).peekable();
-    let has_hopper = pairs.peek().is_some_and(|(kernel, _)| kernel.isa == Isa::Sm90a);
+    let mut pairs = pairs(q).filter(|pair| pair.iter().all(|e| q.runs(e))).peekable();
+    let has_hopper = pairs.peek().is_some_and(|[_, many]| many.isa == Isa::Sm90a);
     let mut reason = NO_KERNEL;
-    let mut pays = |kernel: &AttnInfo, few: &AttnInfo| {
+    let mut pays = |[few, many]: &Pair| {
         let only_few = p.seqlen_q <= most(p, few) as usize;
         let has_few = only_few || p.batch > 1 && rows < all;
-        let is_faster = match kernel.isa {
+        let is_faster = match many.isa {
             Isa::Sm90a => p.seqlen_k >= LEAST_KEYS && (rows <= all / 2 || only_few),
-            Isa::Sm80 if on.arch() != 90 || kernel.kv_dtype != kernel.dtype && !has_hopper => true,
+            Isa::Sm80 if on.arch() != 90 || many.kv_dtype != many.dtype && !has_hopper => true,
             Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
         };
         reason = if has_few { SLOWER } else { ALL_MANY };
         has_few && is_faster
     };
-    match pairs.find(|(kernel, few)| pays(kernel, few)) {
-        Some((kernel, _)) => Ok(Choice::new(kernel, MIXED)),
-        None => Err(reason),
-    }
+    let pair = pairs.find(&mut pays);
+    pair.map(|pair| Choice::new(pair, MIXED)).ok_or(reason)
 }
 
-/// Returns the prefill kernel of a mixed batch. The caller named the decode kernel `few`. Batch-invariant
+/// Returns the kernels of a mixed batch. The caller named the decode kernel `few`. Batch-invariant
 /// splits stay batch-invariant, because a sequence's own number of queries decides which kernel takes it.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] if the kernels do not solve the problem, or [`Error::Unsupported`] if the
 /// device cannot run them, or if the request fixes the number of splits: the prefill kernel makes none.
-fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
+fn named(q: &Query<'_>, few: &'static AttnInfo) -> Result<Choice<Pair>, Error> {
     let (p, on) = (q.problem, q.on);
     reads_cache(few, p)?;
     needs_no_splits(p)?;
-    let pairs = || kernels(q).filter(|(_, own)| *own == few && p.varlen.is_some());
-    let pair = pairs().find(|(kernel, few)| q.runs(kernel) && q.runs(few)).or_else(|| pairs().next());
-    let (kernel, few) = pair.ok_or_else(|| {
+    let pairs = || pairs(q).filter(|[own, _]| *own == few && p.varlen.is_some());
+    let pair = pairs().find(|pair| pair.iter().all(|e| q.runs(e))).or_else(|| pairs().next());
+    let pair = pair.ok_or_else(|| {
         let group = p.heads_q / p.heads_k;
         let expected = match p.varlen {
             None => "it needs varlen queries, and the request has equal query counts".to_owned(),
@@ -154,17 +133,21 @@ fn named(q: &Query<'_>, few: &AttnInfo) -> Result<Choice, Error> {
         let expected = format_args!("{expected}: `ferroflash kernels --family mixed`");
         Error::invalid("config", few.contract.symbol, expected)
     })?;
-    on.runs(&few.contract)?;
-    on.runs(&kernel.contract)?;
-    Ok(Choice::new(kernel, ASKED))
+    pair.iter().try_for_each(|e| on.runs(&e.contract))?;
+    Ok(Choice::new(pair, ASKED))
 }
 
-/// Returns the prefill kernels for a mixed batch, each with its decode kernel, in order of preference:
-/// Hopper's kernel, if it accepts the tensors, then portable kernels.
-fn kernels<'a>(q: &'a Query<'_>) -> impl Iterator<Item = (&'static AttnInfo, &'static AttnInfo)> + 'a {
+/// Returns the pairs of kernels for a mixed batch, in order of preference: with Hopper's kernel, if it accepts
+/// the tensors, then with portable kernels. A decode kernel takes part if it takes the columns, and if a
+/// thread block holds one query with all its heads.
+fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
     let is_hoppers = |e: &&AttnInfo| q.kind.mixed && e.has_maps() && e.mask == MaskKind::Causal;
     let hopper = q.solving(Class::Paged).filter(is_hoppers).filter(|_| q.on.tensor_maps);
     let hopper = hopper.min_by_key(|e| e.columns()).filter(|e| q.layout.suits(e).is_ok());
-    let all = hopper.into_iter().chain(q.solving(Class::Many));
-    all.filter_map(|kernel| Some((kernel, few_of(q.problem, &q.kind, kernel)?)))
+    let size = |e: &AttnInfo| (e.kv_dtype, e.head_dim);
+    hopper.into_iter().chain(q.solving(Class::Many)).filter_map(move |many| {
+        let mut all = spec::of_class(Class::Few, many.dtype);
+        let few = all.find(|e| size(e) == size(many) && e.has_columns_for(&q.kind))?;
+        (most(q.problem, few) > 0).then_some([few, many])
+    })
 }
