@@ -45,10 +45,10 @@ const MOSTLY_FEW: usize = 32;
 /// | 64, 12/12 | 152 sequences of 7 to 512 queries and keys | 79 (portable kernel alone) | 125 |
 const LEAST_KEYS: usize = 1024;
 
-/// Returns the kernels of a mixed batch, or why one kernel takes all sequences, if the batch may have sequences
-/// of few queries. A decode kernel reads the keys of these sequences once for all query heads of a key head.
-/// The batch decides which sequences the decode kernel takes, so batch-invariant splits (`Splits::Chunk`)
-/// leave all sequences to prefill kernels. The caller may name the decode kernel.
+/// Returns the kernels of a mixed batch, or why one kernel takes all sequences, if the batch may have
+/// sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads of a
+/// key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
+/// (`Splits::Chunk`) leave all sequences to prefill kernels. The caller may name the decode kernel.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] or [`Error::Unsupported`] if the named kernel does not solve the problem.
@@ -137,9 +137,9 @@ fn named(q: &Query<'_>, few: &'static AttnInfo) -> Result<Choice<Pair>, Error> {
     Ok(Choice::new(pair, ASKED))
 }
 
-/// Returns the pairs of kernels for a mixed batch, in order of preference: with Hopper's kernel, if it accepts
-/// the tensors, then with portable kernels. A decode kernel takes part if it takes the columns, and if a
-/// thread block holds one query with all its heads.
+/// Returns the pairs of kernels for a mixed batch, in order of preference: with Hopper's kernel, if it
+/// accepts the tensors, then with portable kernels. A decode kernel takes part if it takes the columns, and
+/// if a thread block holds one query with all its heads.
 fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
     let is_hoppers = |e: &&AttnInfo| q.kind.mixed && e.has_maps() && e.mask == MaskKind::Causal;
     let hopper = q.solving(Class::Paged).filter(is_hoppers).filter(|_| q.on.tensor_maps);
