@@ -169,10 +169,11 @@ fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String,
     Ok(places.into_iter().map(part).collect())
 }
 
-/// Returns whether this build embeds the kernel. A build embeds the lineage's kernels only if the feature
-/// `lineage` is on.
+/// Returns whether this build embeds the kernel. A build embeds the kernels of the lineage, and those of the
+/// backward pass, only with their features.
 fn is_wanted(symbol: &str) -> bool {
-    env::var_os("CARGO_FEATURE_LINEAGE").is_some() || !spec::is_lineage(symbol)
+    let is_on = |feature: &str| env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some();
+    spec::feature_of(symbol).is_none_or(is_on)
 }
 
 fn wanted() -> impl Iterator<Item = spec::Contract> {
@@ -225,10 +226,11 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
 
 /// Returns the PTX texts of the folder that the user has named.
 fn given(folder: &Path) -> Vec<(&'static str, String)> {
+    // Cargo looks at all files of the folder. A kernel's missing file would count as changed in each build.
+    println!("cargo::rerun-if-changed={}", folder.display());
     let mut texts = Vec::new();
     for kernel in wanted() {
         let source = folder.join(kernel.symbol).with_extension("ptx");
-        println!("cargo::rerun-if-changed={}", source.display());
         if let Ok(text) = fs::read_to_string(&source) {
             texts.push((kernel.symbol, text));
         }
@@ -252,7 +254,7 @@ fn kept(package: &Path, out: &Path) -> PathBuf {
 
 fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     // The cache's keys do not depend on the embedded kernels, so builds with other features share the cache.
-    let builder = CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage"]);
+    let builder = CudaBuilder::new(kernels).entries(spec::kernels()).features(["lineage", "training"]);
     let builder = builder.only(wanted().map(|kernel| kernel.symbol)).progress(say);
     // A checkout that is readable only may have been built before.
     let shared = kernels.join("../target/cuda-builder");

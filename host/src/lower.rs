@@ -3,6 +3,7 @@
 mod append;
 mod attention;
 mod block_mask;
+mod gradient;
 mod merge;
 mod rotary;
 mod tensors;
@@ -10,6 +11,7 @@ mod variant;
 
 pub(crate) use append::append;
 pub(crate) use attention::attention;
+pub(crate) use gradient::gradient;
 pub(crate) use merge::{Merged, merge, state};
 
 use crate::Error;

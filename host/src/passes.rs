@@ -7,6 +7,7 @@
 //! | a mixed batch on a KV cache | over the sequences of few queries; over the sequences of many |
 //! | sinks, which the kernel cannot add | over all keys; a merge kernel adds the sinks |
 //! | all others | one |
+pub mod backward;
 mod mixed;
 mod shared_prefixes;
 mod sinks;

@@ -5,6 +5,7 @@
 //! of the same problem.
 mod any;
 mod attention;
+mod backward;
 mod others;
 
 pub use crate::launch::Launch;
@@ -16,7 +17,8 @@ use crate::request::{AttentionRequest, Scratch};
 use crate::select::{self, Choice};
 use crate::{Capabilities, Contract, Error, Tuning, kernels, passes, validate};
 
-/// A request for planning and launching: [`AttentionRequest`], [`Append`](crate::request::Append) or
+/// A request for planning and launching: [`AttentionRequest`],
+/// [`AttentionBackward`](crate::request::AttentionBackward), [`Append`](crate::request::Append) or
 /// [`Merge`](crate::request::Merge).
 pub trait Request: sealed::Request {}
 impl<R: sealed::Request> Request for R {}

@@ -1,8 +1,9 @@
-//! Requests describe the caller's memory: [`AttentionRequest`] asks for attention, [`Append`] for an append
-//! to a KV cache, and [`Merge`] for a merge of partial states. A request checks nothing; planning validates
-//! the request once.
+//! Requests describe the caller's memory: [`AttentionRequest`] asks for attention, [`AttentionBackward`]
+//! for its gradients, [`Append`] for an append to a KV cache, and [`Merge`] for a merge of partial states.
+//! A request checks nothing; planning validates the request once.
 mod anywhere;
 mod append;
+mod backward;
 mod cache;
 mod mask;
 mod memory;
@@ -16,6 +17,7 @@ mod varlen;
 mod view;
 
 pub use append::Append;
+pub use backward::AttentionBackward;
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use memory::Memory;

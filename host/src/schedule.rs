@@ -1,10 +1,12 @@
 //! Scheduling: the distribution of a pass's work over thread blocks. The schedule depends on problem, kernel
 //! and device, not on tensors.
 mod decode;
+mod gradient;
 mod split;
 mod tiles;
 
 pub(crate) use decode::{Decode, at_once, most_seen_keys, row_blocks};
+pub(crate) use gradient::{GradientPass, GradientWork, padded_rows};
 pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 

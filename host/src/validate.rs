@@ -1,6 +1,7 @@
 //! Validation. A request that passes all checks can be launched without out-of-bounds accesses.
 mod append;
 mod attention;
+mod backward;
 mod bias;
 mod cache;
 mod footprint;
@@ -16,6 +17,7 @@ mod variant;
 
 pub(crate) use append::append;
 pub(crate) use attention::attention;
+pub(crate) use backward::backward;
 pub(crate) use cache::cache;
 pub(crate) use merge::merge;
 pub(crate) use problem::{another, problem};

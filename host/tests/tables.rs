@@ -61,6 +61,18 @@ impl<'t> Row<'t> {
                 answer
             }
             (Request::Attention(f), Some(Request::Attention(other))) => self.launch(&f, &other, in_memory),
+            (Request::Backward(backward), other) => {
+                let bound = match &other {
+                    Some(Request::Backward(other)) => other,
+                    None => &backward,
+                    Some(_) => panic!("a plan binds requests of its own kind"),
+                };
+                self.launch(&backward, bound, |backward, needs| {
+                    let workspace = Scratch::workspace(20 << 44, needs.workspace);
+                    let is_open = backward.scratch == Scratch::Fastest;
+                    if is_open { backward.scratch(workspace) } else { *backward }
+                })
+            }
             (Request::Append(append), None) => self.launch(&append, &append, |append, _| *append),
             (Request::Append(append), Some(Request::Append(other))) => {
                 self.launch(&append, &other, |append, _| *append)

@@ -113,3 +113,5 @@ macro_rules! emit {
 spec::for_each_kernel!(emit);
 #[cfg(feature = "entries")]
 spec::for_each_lineage!(emit);
+#[cfg(feature = "entries")]
+spec::for_each_gradient!(emit);

@@ -2,21 +2,13 @@
 #[path = "backward/reference.rs"]
 mod reference;
 
-use cuda_builder::{CudaBuilder, Module};
-use ferroflash::driver::{Driver, Harness, SimBuffer, SimDriver};
-use ferroflash::spec::*;
-use own_kernels::backward::{BF16, DELTAS, DKDVS, DQS};
+use ferroflash::driver::{Harness, SimBuffer, SimDriver};
+use ferroflash::request::{
+    AlibiSlopes, AttentionBackward, AttentionRequest, LseView, Mask, Scratch, TensorView,
+};
+use ferroflash::{Attention, DType};
 use ptx_sim::{Completion, Options};
 use reference::{Case, Gradients};
-use std::path::Path;
-use std::sync::LazyLock;
-
-static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
-    let attention = DKDVS.iter().chain(DQS).chain(BF16).map(|e| e.contract);
-    let contracts = DELTAS.iter().map(|e| e.contract).chain(attention);
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
-    CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules
-});
 
 /// A tensor `[batch, rows, heads, columns]` in the simulator's memory.
 struct Memory {
@@ -39,17 +31,13 @@ impl Memory {
         Memory { dtype, buffer, shape }
     }
 
-    fn tensor(&self, driver: &SimDriver) -> Tensor {
-        let [_, rows, heads, columns] = self.shape;
-        Tensor {
-            base: driver.address(&self.buffer),
-            batch_bytes: (rows * heads * columns * 2) as u64,
-            head_bytes: (columns * 2) as u64,
-            row_bytes: (heads * columns * 2) as u32,
-            rows: rows as u32,
-            chunks: columns as u32 / 8,
-            reserved: 0,
-        }
+    fn view(&self, driver: &SimDriver) -> TensorView {
+        TensorView::bshd(
+            driver.address(&self.buffer),
+            self.shape.iter().product::<usize>() as u64,
+            self.dtype,
+            self.shape,
+        )
     }
 
     fn read(&self, driver: &SimDriver) -> Vec<f64> {
@@ -66,107 +54,50 @@ fn f32s(driver: &SimDriver, name: &str, data: &[f64]) -> SimBuffer {
     buffer
 }
 
-/// Launches one kernel of the three.
-fn launch<P: Plain>(driver: &SimDriver, contract: &Contract, grid: u32, params: &P) {
-    let module = MODULES.iter().find(|module| module.contract.symbol == contract.symbol).expect("compiled");
-    let kernel = driver.load(&module.text, contract).expect("loads");
-    let mut bytes = vec![0; size_of::<P>()];
-    params.write(&mut bytes);
-    let stream = driver.stream().expect("a stream");
-    // SAFETY: the caller's memory lives longer than this call, which waits for the kernel.
-    unsafe { driver.launch(&kernel, [grid, 1, 1], &bytes, &stream).expect("launches") };
-    driver.synchronize(&stream).expect("ends");
-}
-
-/// The gradients that the kernels compute.
+/// The gradients that the library computes.
 fn gradients(
     case: &Case,
     inputs: &reference::Inputs,
     forward: &Gradients,
     options: Options,
 ) -> [Vec<f64>; 3] {
-    let driver = SimDriver::with_options("l4", options).expect("a profile");
+    let attention = Attention::new(SimDriver::with_options("l4", options).expect("a profile"));
+    let driver = attention.driver();
     let Case { dtype, batch, heads, kv_heads, queries, keys, head_dim, .. } = *case;
     let (of_q, of_k) = ([batch, queries, heads, head_dim], [batch, keys, kv_heads, head_dim]);
-    let memory = |name, shape, data| Memory::new(&driver, dtype, name, shape, data);
+    let memory = |name, shape, data| Memory::new(driver, dtype, name, shape, data);
     let [q, k, v, d_o] = [("q", of_q), ("k", of_k), ("v", of_k), ("d_o", of_q)]
         .map(|(name, shape)| memory(name, shape, Some(inputs.of(name))));
     let o = memory("o", of_q, Some(&forward.o));
     let [dq, dk, dv] =
         [("dq", of_q), ("dk", of_k), ("dv", of_k)].map(|(name, shape)| memory(name, shape, None));
-    let lse = f32s(&driver, "lse", &forward.lse);
-    let d_lse = f32s(&driver, "d_lse", &inputs.d_lse);
-    let rows = queries.next_multiple_of(PaddedVector::ROWS as usize);
-    let padded = |name| {
-        let buffer = driver.allocate_named(name, batch * heads * rows * 4).expect("memory");
-        let base = driver.address(&buffer);
-        (buffer, PaddedVector { base, rows: rows as u32, heads: (batch * heads) as u32 })
+    let [lse, d_lse] =
+        [("lse", &forward.lse), ("d_lse", &inputs.d_lse)].map(|(name, data)| f32s(driver, name, data));
+    let slopes = f32s(driver, "slopes", &case.slopes);
+    let row_values = |buffer: &SimBuffer| {
+        LseView::contiguous(driver.address(buffer), (batch * heads * queries) as u64, [batch, heads, queries])
     };
-    let ((_a, minus_lse), (_b, delta)) = (padded("minus_lse"), padded("delta"));
-    let vector = |buffer: &SimBuffer| Lse {
-        base: driver.address(buffer),
-        batch_bytes: (heads * queries * 4) as u64,
-        head_bytes: (queries * 4) as u64,
-    };
-    let params = BwdDeltaParams {
-        o: o.tensor(&driver),
-        d_o: d_o.tensor(&driver),
-        lse: vector(&lse),
-        d_lse: vector(&d_lse),
-        minus_lse,
-        delta,
-        heads: FastDiv::new(heads as u32).expect("a divisor"),
-        blocks: FastDiv::new(rows as u32 / DELTA_ROWS).expect("a divisor"),
-    };
-    let fits = |of, columns| of == dtype && head_dim <= columns as usize;
-    let delta_kernel = DELTAS.iter().find(|e| fits(e.dtype, e.head_dim)).expect("a kernel");
-    launch(&driver, &delta_kernel.contract, params.blocks.get() * delta.heads, &params);
-
-    let group = (heads / kv_heads) as u32;
-    let order = |len: usize, tile: u32, heads: usize, kv_heads: usize| {
-        let m_blocks = (len as u32).div_ceil(tile);
-        TileOrder::new(m_blocks, batch as u32, heads as u32, kv_heads as u32, 1).expect("an order")
-    };
-    let scale = case.scale as f32;
-    let log2_e = std::f32::consts::LOG2_E;
-    let softcap = case.softcap as f32;
-    let slopes = f32s(&driver, "slopes", &case.slopes);
-    let [left, right] = case.window.map(|x| x.map_or(Window::UNBOUNDED, |x| x as i32));
-    let problem = |order| BwdParams {
-        q: q.tensor(&driver),
-        k: k.tensor(&driver),
-        v: v.tensor(&driver),
-        d_o: d_o.tensor(&driver),
-        minus_lse,
-        delta,
-        window: Window { shift: keys as i32 - queries as i32, left, right },
-        scale_log2: log2_e * if softcap > 0.0 { softcap } else { scale },
-        softcap: if softcap > 0.0 { scale / softcap } else { 0.0 },
-        scale,
-        heads_per_kv: group,
-        order,
-        alibi: PerHead {
-            base: if case.slopes.is_empty() { 0 } else { driver.address(&slopes) },
-            sequence_bytes: 0,
-            head_bytes: 4,
-            value: 0.0,
-            reserved: 0,
-        },
-    };
-    let kernel = |pass: Pass| {
-        let solves = |e: &&AttnInfo| (e.pass, e.mask) == (pass, case.mask()) && fits(e.dtype, e.head_dim);
-        let e = DKDVS.iter().chain(DQS).chain(BF16).find(solves).expect("a kernel");
-        (e.contract, e.tile_m)
-    };
-    let (contract, tile) = kernel(Pass::DkDv);
-    let of_keys = order(keys, tile, kv_heads, kv_heads);
-    let params = BwdDkDvParams { problem: problem(of_keys), dk: dk.tensor(&driver), dv: dv.tensor(&driver) };
-    launch(&driver, &contract, of_keys.tiles, &params);
-    let (contract, tile) = kernel(Pass::Dq);
-    let of_queries = order(queries, tile, heads, kv_heads);
-    let params = BwdDqParams { problem: problem(of_queries), dq: dq.tensor(&driver) };
-    launch(&driver, &contract, of_queries.tiles, &params);
-    [dq, dk, dv].map(|memory| memory.read(&driver))
+    let [left, right] = case.window.map(|side| side.map(|side| side as u32));
+    let view = |memory: &Memory| memory.view(driver);
+    let mut request = AttentionRequest::dense(view(&q), view(&k), view(&v), view(&o))
+        .mask(Mask::Window { left, right })
+        .scale(case.scale as f32)
+        .softcap(case.softcap as f32)
+        .lse(row_values(&lse));
+    if !case.slopes.is_empty() {
+        request = request.alibi(AlibiSlopes::new(driver.address(&slopes), heads as u64));
+    }
+    let backward = AttentionBackward::new(request, view(&d_o), view(&dq), view(&dk), view(&dv));
+    let backward = backward.d_lse(row_values(&d_lse));
+    let plan = attention.plan(&backward).expect("planned");
+    let bytes = plan.scratch_bytes().workspace;
+    let workspace = driver.allocate_named("workspace", bytes as usize).expect("memory");
+    let backward = backward.scratch(Scratch::workspace(driver.address(&workspace), bytes));
+    let stream = driver.stream().expect("a stream");
+    // SAFETY: the views describe buffers of this driver, which live until the launch has run.
+    unsafe { attention.launch(&plan, &backward, &stream).expect("launches") };
+    driver.synchronize(&stream).expect("ends");
+    [dq, dk, dv].map(|memory| memory.read(driver))
 }
 
 /// The largest error, infinite if a value is not a number.

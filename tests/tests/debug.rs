@@ -24,7 +24,7 @@ fn debug_kernels_assert_their_bounds_and_compute_the_same() {
     let output = CudaBuilder::new(kernels)
         .release(false)
         .entries(spec::kernels())
-        .features(["lineage"])
+        .features(["lineage", "training"])
         .only([symbol])
         .target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("debug-kernels"))
         .build()

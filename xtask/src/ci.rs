@@ -155,8 +155,11 @@ fn kernels_hold(root: &Path) -> Result {
             format!("{gone}: no entry has this name any more; choose another for a newer target").into()
         );
     }
-    let megabytes = kernels::embedded(root, &output.modules)? as f64 / 1e6;
-    budgets::hold("embedded kernels, compressed", megabytes, budgets::EMBEDDED_MB, "MB")
+    let compressed =
+        |feature| -> Result<f64> { Ok(kernels::embedded(root, &output.modules, feature)? as f64 / 1e6) };
+    budgets::hold("embedded kernels, compressed", compressed(None)?, budgets::EMBEDDED_MB, "MB")?;
+    let training = compressed(Some("training"))?;
+    budgets::hold("kernels of feature training, compressed", training, budgets::TRAINING_MB, "MB")
 }
 
 /// Checks that the feature `cubins` accepts the machine code of `build-cubin`. Machine code of all kernels

@@ -163,10 +163,10 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     Ok(())
 }
 
-/// Number of compressed bytes of the kernels that every user's library embeds: all kernels except the
-/// lineage's.
-pub fn embedded(root: &Path, modules: &[Module]) -> Result<usize> {
-    let users = modules.iter().filter(|module| !spec::is_lineage(module.contract.symbol));
+/// Number of compressed bytes of the kernels that a library embeds with a feature: `None` stands for the
+/// kernels of every library.
+pub fn embedded(root: &Path, modules: &[Module], feature: Option<&str>) -> Result<usize> {
+    let users = modules.iter().filter(|module| spec::feature_of(module.contract.symbol) == feature);
     let codes: Vec<_> = users.map(|module| (module.contract.symbol, lines::split(&module.text).0)).collect();
     Ok(Archive::of_code(&compressed(root), &codes, spec::family)?.bytes())
 }
@@ -214,7 +214,7 @@ fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
         builder = builder.release(false).target_dir(root.join("target/cuda-builder-debug"));
     }
     if build.device_crate.is_none() {
-        builder = builder.entries(spec::kernels()).features(["lineage"]);
+        builder = builder.entries(spec::kernels()).features(["lineage", "training"]);
     }
     for argument in &build.llvm_args {
         builder = builder.llvm_arg(argument);

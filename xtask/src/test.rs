@@ -34,7 +34,7 @@ const LEFT_OUT: [(&str, &str); 9] = [
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
     ("device/cuda_builder/tests/std", "`cuda_std` without tensor cores, in kernels that the test compiles"),
     ("tests/tests/debug", "a kernel compiled with its assertions"),
-    ("tests/tests/backward", "backward kernels in tests/own-kernels, which it compiles"),
+    ("tests/tests/backward", "backward kernels, of which the sample has none"),
     ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
     ("tests/tests/block_masks", "block masks of a caller's kernels, which it compiles"),
     ("tests/tests/template", "the crates in examples/your-own-attention and examples/attention-gym"),

@@ -2,8 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, Class, CombineInfo, KERNELS, Keys, MERGES, MergeInfo, PageKind, Queries,
-    SplitKernels, TileScheduler, attention,
+    APPENDS, AppendInfo, COMBINES, Class, CombineInfo, DELTAS, DeltaInfo, GRADIENTS, KERNELS, Keys, MERGES,
+    MergeInfo, PageKind, Queries, SplitKernels, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -25,7 +25,8 @@ Examples:
 pub(super) struct Args {
     /// List only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a
     /// instructions), decode (few queries on a KV cache), mla (decode on a latent cache), paged (many queries
-    /// on a KV cache), mixed (few queries of some sequences and many of others on a KV cache), append, merge.
+    /// on a KV cache), mixed (few queries of some sequences and many of others on a KV cache), append, merge,
+    /// backward (in a build with the feature `training`).
     /// A Hopper kernel for varlen or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
@@ -44,8 +45,9 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
-const FAMILIES: [&str; 10] =
-    ["forward", "split", "packed", "hopper", "decode", "mla", "paged", "mixed", "append", "merge"];
+const FAMILIES: [&str; 11] = [
+    "forward", "split", "packed", "hopper", "decode", "mla", "paged", "mixed", "append", "merge", "backward",
+];
 
 #[derive(Serialize)]
 struct Report {
@@ -199,13 +201,23 @@ impl From<&CombineInfo> for Row {
     }
 }
 
+impl From<&DeltaInfo> for Row {
+    fn from(e: &DeltaInfo) -> Self {
+        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
+        let what = Some("two numbers per query, for the other backward kernels".into());
+        Row { dtype, head_dim, what, ..Row::new("backward", &e.contract) }
+    }
+}
+
 /// Returns every kernel, family by family.
 fn rows() -> Vec<Row> {
     let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
     let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few].into_iter().flat_map(of_class);
     let attention = ferroflash::kernels::entries().map(Row::from).chain(on_cache);
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
-    attention.chain(caches).chain(of_class(Class::Many)).chain(COMBINES.iter().map(Row::from)).collect()
+    let gradients = GRADIENTS.iter().map(Row::from).chain(DELTAS.iter().map(Row::from));
+    let others = of_class(Class::Many).chain(COMBINES.iter().map(Row::from));
+    attention.chain(caches).chain(gradients).chain(others).collect()
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {

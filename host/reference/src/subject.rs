@@ -219,12 +219,13 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::COMBINES;
+    use ferroflash::spec::{COMBINES, DELTAS, GRADIENTS};
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
         let finish = COMBINES.len() + attention().filter(|entry| entry.class() == Class::Many).count();
-        assert_eq!(subjects().count() + finish, KERNELS.len());
+        let gradients = DELTAS.len() + GRADIENTS.len();
+        assert_eq!(subjects().count() + finish + gradients, KERNELS.len());
         for subject in subjects() {
             let symbol = subject.contract().symbol;
             assert!(KERNELS.iter().any(|kernel| kernel.symbol == symbol), "{symbol}");

@@ -3,7 +3,7 @@ use super::Plan;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{Merged, Refusal};
 use crate::place::Place;
-use crate::request::{Append, AttentionRequest, Merge, Scratch, State};
+use crate::request::{Append, AttentionBackward, AttentionRequest, Merge, Scratch, State};
 use crate::select::Choice;
 use crate::{Capabilities, Error, Launch, Tuning};
 
@@ -158,6 +158,8 @@ macro_rules! kinds {
 kinds! {
     /// Attention.
     Attention: AttentionRequest<'a> => AttentionRequest<'static>,
+    /// The gradients of an attention.
+    Backward: AttentionBackward<'a> => AttentionBackward<'static>,
     /// An append of new keys and values.
     Append: Append => Append,
     /// A merge with its list of states.

@@ -2,7 +2,7 @@
 use super::{MAX_ROWS, Problem};
 use crate::DType;
 use crate::request::{KvCache, Paged};
-use spec::{Keys, MAX_SEQUENCES, PageKind, ProblemKind};
+use spec::{Keys, MAX_SEQUENCES, PageKind, Pass, ProblemKind};
 
 /// The properties of a [`KvCache`] that planning uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,7 @@ impl Problem {
             None => counted && self.is_bottom_right() && (self.varlen.is_none() || self.has_single_queries()),
         };
         ProblemKind {
+            pass: Pass::Forward,
             dtype: self.dtype,
             kv_dtype: self.cache.map_or(self.dtype, |cache| cache.dtype),
             keys: match self.cache {

@@ -4,8 +4,8 @@ use super::{
     ALIBI, BIAS, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
     input, lse, mask, memory, names, output, problem,
 };
-use crate::request::{AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch};
-use crate::{Error, Problem};
+use crate::request::{AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch, TensorView};
+use crate::{DType, Error, Problem};
 
 names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
@@ -16,6 +16,18 @@ const NONE: Part = (&Q, None);
 
 /// Checks the problem and every tensor, and returns the problem.
 pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
+    let (p, all) = parts(r)?;
+    disjoint(&all, 12)?;
+    if let Some(prefixes) = &r.shared_prefixes {
+        let [.., o, lse, workspace, counters] = all;
+        shared_prefixes(prefixes, &r.kv, &p, [o, lse, workspace, counters])?;
+    }
+    Ok(p)
+}
+
+/// Checks the problem and every tensor by itself. Returns the problem and all parts: twelve that a launch
+/// reads, then O, LSE, workspace and counters.
+pub(super) fn parts(r: &AttentionRequest<'_>) -> Result<(Problem, [Part; 16]), Error> {
     let p = r.problem();
     if let KeysValues::Cache(kv) = &r.kv {
         cache::reach(kv)?;
@@ -46,11 +58,7 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     all[..6].copy_from_slice(&keys);
     all[6..12].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
     all[12..].copy_from_slice(&[o, lse, workspace, counters]);
-    disjoint(&all, 12)?;
-    if let Some(prefixes) = &r.shared_prefixes {
-        shared_prefixes(prefixes, &r.kv, &p, [o, lse, workspace, counters])?;
-    }
-    Ok(p)
+    Ok((p, all))
 }
 
 /// The number of integers in an array of offsets.
@@ -67,15 +75,7 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
     let shapes = p.shapes();
     let Some([k, v]) = r.kv.tensors() else { return Ok([NONE; 6]) };
     for ((name, view), shape) in [(&Q, &r.q), (&K, k), (&V, v), (&O, &r.o)].into_iter().zip(shapes) {
-        if view.dtype != p.dtype {
-            let expected = format_args!("all tensors must have the dtype of q, {}", p.dtype.name());
-            return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
-        }
-        if view.shape != shape {
-            let expected =
-                format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q, k and v");
-            return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
-        }
+        is_like(name, view, p.dtype, shape)?;
     }
     let [starts, used] = match &r.kv {
         KeysValues::Varlen { keys, .. } => [
@@ -85,6 +85,20 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
         KeysValues::Tensors { .. } | KeysValues::Cache(_) => [NONE; 2],
     };
     Ok([(&K, Some(input(&K, k)?)), (&V, Some(input(&V, v)?)), starts, used, NONE, NONE])
+}
+
+/// Checks the dtype and the shape of a tensor.
+pub(super) fn is_like(name: &Names, view: &TensorView, dtype: DType, shape: [usize; 4]) -> Result<(), Error> {
+    if view.dtype != dtype {
+        let expected = format_args!("all tensors must have the dtype of q, {}", dtype.name());
+        return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
+    }
+    if view.shape != shape {
+        let expected =
+            format_args!("[batch, seqlen, heads, head_dim] must be {shape:?} to go with q, k and v");
+        return Err(Error::invalid(name.shape, format!("{:?}", view.shape), expected));
+    }
+    Ok(())
 }
 
 /// Checks keys and values in a KV cache.

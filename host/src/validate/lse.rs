@@ -6,16 +6,35 @@ use crate::{Error, Problem};
 
 /// Checks the LSE output of attention.
 pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
-    if view.unit != LseUnit::Natural {
-        let reason = "attention writes natural logarithms only; convert with a merge";
-        return Err(Error::unsupported("lse.unit base 2", reason));
-    }
     let [[batches, rows, heads, _], ..] = p.shapes();
-    if view.row_stride != 1 && rows > 1 {
-        let feature = format_args!("lse.row_stride {}", view.row_stride);
-        return Err(Error::unsupported(feature, "attention writes contiguous rows; use a row_stride of 1"));
+    natural(&LSE, view, [batches, heads, rows], Use::Written)
+}
+
+/// Checks a view of row values of attention: natural logarithms in contiguous rows.
+pub(super) fn natural(
+    name: &Names,
+    view: &LseView,
+    shape: [usize; 3],
+    used: Use,
+) -> Result<Footprint, Error> {
+    let [unit, rows] = match used {
+        Use::Written => [
+            "attention writes natural logarithms only; convert with a merge",
+            "attention writes contiguous rows; use a row_stride of 1",
+        ],
+        Use::Read => [
+            "backward kernels read gradients of natural logarithms only; divide them by ln 2",
+            "backward kernels read contiguous rows; use a row_stride of 1",
+        ],
+    };
+    if view.unit != LseUnit::Natural {
+        return Err(Error::unsupported(format_args!("{}.unit base 2", name.name), unit));
     }
-    row_values(&LSE, view, [batches, heads, rows], Use::Written)
+    if view.row_stride != 1 && shape[2] > 1 {
+        let feature = format_args!("{}.row_stride {}", name.name, view.row_stride);
+        return Err(Error::unsupported(feature, rows));
+    }
+    row_values(name, view, shape, used)
 }
 
 /// Checks a view of row values `[batch, heads, seqlen]`.

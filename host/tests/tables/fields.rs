@@ -192,6 +192,21 @@ impl Part for AttentionRequest<'_> {
     }
 }
 
+impl Part for AttentionBackward<'_> {
+    fn part(&mut self, path: &[&str]) -> Option<&mut dyn Leaf> {
+        let (first, rest) = path.split_first()?;
+        match (*first, &mut self.scratch) {
+            ("d_o", _) => self.d_o.part(rest),
+            ("d_lse", _) => self.d_lse.as_mut()?.part(rest),
+            ("dq", _) => self.dq.part(rest),
+            ("dk", _) => self.dk.part(rest),
+            ("dv", _) => self.dv.part(rest),
+            ("workspace", Scratch::Memory { workspace, .. }) => workspace.part(rest),
+            _ => self.forward.part(path),
+        }
+    }
+}
+
 impl Part for Append {
     fn part(&mut self, path: &[&str]) -> Option<&mut dyn Leaf> {
         let (first, rest) = path.split_first()?;
@@ -215,6 +230,7 @@ impl Part for Request<'_> {
     fn part(&mut self, path: &[&str]) -> Option<&mut dyn Leaf> {
         match self {
             Request::Attention(f) => f.part(path),
+            Request::Backward(backward) => backward.part(path),
             Request::Append(append) => append.part(path),
             Request::Merge { states, o, lse, sinks } => {
                 let (first, rest) = path.split_first()?;

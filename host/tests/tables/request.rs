@@ -10,6 +10,7 @@ const FAR: u64 = 1 << 44;
 #[expect(clippy::large_enum_variant, reason = "a test makes one at a time")]
 pub enum Request<'r> {
     Attention(AttentionRequest<'r>),
+    Backward(AttentionBackward<'r>),
     Append(Append),
     Merge { states: Vec<State>, o: TensorView, lse: Option<LseView>, sinks: Option<Sinks> },
 }
@@ -22,7 +23,8 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 7] = ["alibi", "sinks", "lse", "always", "append", "seqused", "rows"];
+const FLAGS: [&str; 9] =
+    ["alibi", "sinks", "lse", "always", "append", "seqused", "rows", "backward", "d_lse"];
 const VALUES: [&str; 22] = [
     "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
     "varlen", "keys", "scale", "softcap", "bias", "counters", "config", "slots", "rotary", "merge",
@@ -115,6 +117,8 @@ pub fn request<'r>(text: &[&'r str]) -> Request<'r> {
         Request::Append(append(&words))
     } else if words.has("merge") {
         merge(&words)
+    } else if words.has("backward") {
+        Request::Backward(backward(&words))
     } else {
         Request::Attention(attention(&words))
     };
@@ -178,6 +182,22 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     f.shared_prefixes = words.sizes("shared").map(|groups| shared(words, groups, sequences));
     f.config = words.value("config");
     f
+}
+
+fn backward<'r>(words: &Words<'r>) -> AttentionBackward<'r> {
+    let f = attention(words);
+    let [_, k, v] = ["q", "k", "v"].map(|tensor| words.sizes(tensor));
+    let k = k.unwrap_or(f.q.shape);
+    let shapes = [f.o.shape, f.q.shape, k, v.unwrap_or(k)];
+    let mut next = 34;
+    let [d_o, dq, dk, dv] = shapes.map(|shape| {
+        next += 1;
+        words.view(next, f.q.dtype, shape)
+    });
+    let [batch, queries, heads, _] = f.q.shape;
+    let mut backward = AttentionBackward::new(f, d_o, dq, dk, dv).scratch(f.scratch);
+    backward.d_lse = words.has("d_lse").then(|| lse(34, [batch, heads, queries]));
+    backward
 }
 
 fn lse(n: u64, shape: [usize; 3]) -> LseView {

@@ -205,9 +205,9 @@ backward!(
     bytes {
         assert!(SHARE * TEAMS == D, "the groups' columns must make up the head dim");
         // Two values per query lie beside a stage, whose size is a multiple of a tile's alignment.
-        let beside = (2 * N * TEAMS * 64).next_multiple_of(1024);
+        let values = (2 * N * TEAMS * 64).next_multiple_of(1024);
         // P^T and dS^T of each warp, which it passes to the other groups.
-        STAGES * beside + if TEAMS == 1 { 0 } else { M * TEAMS * 2 * N * 512 }
+        STAGES * values + if TEAMS == 1 { 0 } else { M * TEAMS * 2 * N * 512 }
     }
 );
 backward!(

@@ -18,8 +18,13 @@ macro_rules! join {
 
 /// Every compiled kernel, in the order of the table's lists.
 pub const KERNELS: &[Contract;
-     ATTENTION.len() + LINEAGE.len() + COMBINES.len() + APPENDS.len() + MERGES.len()] =
-    join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES);
+     ATTENTION.len()
+         + LINEAGE.len()
+         + COMBINES.len()
+         + APPENDS.len()
+         + MERGES.len()
+         + DELTAS.len()
+         + GRADIENTS.len()] = join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES, DELTAS, GRADIENTS);
 
 /// An iterator over [`KERNELS`].
 pub fn kernels() -> impl Iterator<Item = Contract> {
@@ -86,6 +91,15 @@ pub fn head_dims<'a>(kernels: impl Iterator<Item = &'a AttnInfo> + Clone) -> imp
 /// Whether only the lineage uses a kernel; libraries do not contain such kernels.
 pub fn is_lineage(symbol: &str) -> bool {
     LINEAGE.iter().any(|entry| entry.contract.symbol == symbol)
+}
+
+/// The feature without which a library does not contain a kernel, or `None` if every library contains it.
+pub fn feature_of(symbol: &str) -> Option<&'static str> {
+    let mut gradients = DELTAS.iter().map(|e| e.contract).chain(GRADIENTS.iter().map(|e| e.contract));
+    match is_lineage(symbol) {
+        true => Some("lineage"),
+        false => gradients.any(|kernel| kernel.symbol == symbol).then_some("training"),
+    }
 }
 
 /// The group to which a build assigns a kernel, to omit or compress the group's kernels together: the

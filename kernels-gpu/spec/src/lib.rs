@@ -47,6 +47,7 @@ mod scores;
 mod solves;
 mod split;
 mod table;
+mod training;
 mod variant;
 mod varlen;
 
@@ -77,7 +78,8 @@ pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
 };
 pub use kernels::{
-    KERNELS, attention, beside, combine_of, family, head_dims, is_lineage, kernels, of_class, plain,
+    KERNELS, attention, beside, combine_of, family, feature_of, head_dims, is_lineage, kernels, of_class,
+    plain,
 };
 pub use lineage::LINEAGE;
 pub use many_sequences::ManySequences;
@@ -101,5 +103,6 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use table::{APPENDS, ATTENTION, COMBINES, MERGES};
+pub use training::{DELTAS, GRADIENTS};
 pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -1,9 +1,11 @@
 //! Which problems a kernel solves. The host, the tests and callers' variants use this one predicate.
-use crate::{AttnInfo, DType, Keys, MaskKind, PageKind, Queries, ScoreKinds};
+use crate::{AttnInfo, DType, Keys, MaskKind, PageKind, Pass, Queries, ScoreKinds};
 
 /// The properties of a problem that decide which kernels solve it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProblemKind {
+    /// The results.
+    pub pass: Pass,
     /// Dtype of Q and O.
     pub dtype: DType,
     /// Dtype of K and V.
@@ -98,7 +100,8 @@ impl AttnInfo {
 
     /// Whether the kernel solves a problem, or, in a mixed batch, its part of the problem.
     pub fn solves(&self, p: &ProblemKind) -> bool {
-        [self.dtype, self.kv_dtype] == [p.dtype, p.kv_dtype]
+        self.pass == p.pass
+            && [self.dtype, self.kv_dtype] == [p.dtype, p.kv_dtype]
             && self.has_columns_for(p)
             && self.reads(p)
             && self.computes(p)

@@ -1,7 +1,6 @@
 //! Kernels of a caller, for tests: functions that repeat FerroFlash's masks and scores, and functions that
 //! misbehave.
 #![no_std]
-pub mod backward;
 pub mod block_bias;
 pub mod block_sparse;
 mod causal_mask;

@@ -1,5 +1,5 @@
 //! Attention and its gradients. A function rounds what a kernel rounds: P, O, dS and the gradients.
-use ferroflash::spec::{DType, MaskKind};
+use ferroflash::DType;
 use half::{bf16, f16};
 
 /// The bits of the nearest number of a dtype.
@@ -38,16 +38,6 @@ pub struct Case {
 }
 
 impl Case {
-    /// The mask of the kernel that solves the case.
-    pub fn mask(&self) -> MaskKind {
-        match self.window {
-            _ if self.softcap > 0.0 || !self.slopes.is_empty() => MaskKind::Local,
-            [None, None] => MaskKind::Full,
-            [None, Some(0)] => MaskKind::Causal,
-            _ => MaskKind::Local,
-        }
-    }
-
     fn distance(&self, query: usize, key: usize) -> i64 {
         (query + self.keys) as i64 - self.queries as i64 - key as i64
     }

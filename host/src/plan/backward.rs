@@ -1,0 +1,62 @@
+//! Planning of backward requests.
+use super::sealed::{Kernels, Request, Subject};
+use crate::lower::Refusal;
+use crate::passes::backward::{self, Backward};
+use crate::place::Place;
+use crate::request::{AttentionBackward, Scratch};
+use crate::select::Choice;
+use crate::{Capabilities, Error, Launch, Tuning, validate};
+
+impl Request for AttentionBackward<'_> {
+    type Subject = AttentionBackward<'static>;
+
+    fn subject(&self) -> Result<AttentionBackward<'static>, Error> {
+        let AttentionBackward { forward, d_o, d_lse, dq, dk, dv, scratch } = *self;
+        Ok(AttentionBackward { forward: forward.unconfigured(), d_o, d_lse, dq, dk, dv, scratch })
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        validate::backward(self)
+    }
+
+    #[cfg(feature = "cudarc")]
+    fn written(&self) -> Vec<u64> {
+        let mut written = [self.dq, self.dk, self.dv].map(|view| view.address).to_vec();
+        if let Scratch::Memory { workspace, .. } = self.scratch {
+            written.push(workspace.address);
+        }
+        written
+    }
+}
+
+impl Subject for AttentionBackward<'static> {
+    type Kernel = Backward;
+
+    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Choice<Backward>, Error> {
+        backward::choose(&self.forward.problem(), on)
+    }
+
+    fn is_as_planned(&self, planned: &Self, _: &Backward) -> Result<(), Error> {
+        let [asked, planned] = [self, planned].map(|request| request.forward.problem());
+        if asked.means(&planned) { Ok(()) } else { Err(validate::another(&asked, &planned)) }
+    }
+
+    fn lower(&self, passes: &Backward, launch: &mut Launch) -> Result<(), Refusal> {
+        backward::lower(self, passes, launch);
+        Ok(())
+    }
+
+    fn scratch(&self) -> Scratch {
+        self.scratch
+    }
+}
+
+impl Kernels for Backward {
+    fn places(&self) -> impl Iterator<Item = Place> {
+        self.kernels()
+    }
+
+    fn scratch_bytes(&self) -> [u64; 2] {
+        self.scratch_bytes()
+    }
+}

@@ -1,0 +1,102 @@
+//! The backward pass of attention.
+use super::{AttentionRequest, LseView, Memory, Scratch, TensorView};
+use std::fmt;
+
+/// The gradients of Q, K and V of an attention, from the gradient of its output. One launch computes all
+/// three, without atomics: a repeated launch gives identical bits.
+///
+/// The kernels stand behind the feature `training`. docs/limits.md, "Backward", lists the requests that have
+/// none.
+///
+/// ```
+/// # fn main() -> Result<(), ferroflash::Error> {
+/// use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Mask, TensorView};
+/// use ferroflash::{Capabilities, DType, plan};
+/// # let [q, k, v, o, lse, d_o, dq, dk, dv] = [1, 2, 3, 4, 5, 6, 7, 8, 9].map(|n| n << 40);
+///
+/// let shape = [2, 1024, 16, 128]; // batch, seqlen, heads, head_dim
+/// let view = |address| TensorView::bshd(address, 2 * 1024 * 16 * 128, DType::Bf16, shape);
+/// let lse = LseView::contiguous(lse, 2 * 16 * 1024, [2, 16, 1024]);
+/// let forward = AttentionRequest::dense(view(q), view(k), view(v), view(o)).mask(Mask::Causal).lse(lse);
+///
+/// // After the forward has run:
+/// let backward = AttentionBackward::new(forward, view(d_o), view(dq), view(dk), view(dv));
+/// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
+/// let plan = plan(&backward, h200)?;
+/// // What to allocate, once, and give to launches as `Scratch::Memory`.
+/// assert_eq!(plan.scratch_bytes().workspace, 2 * (2 * 16 * 1152) * 4);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+#[must_use = "a description of a launch does nothing by itself; plan and launch it"]
+pub struct AttentionBackward<'a, R: Memory = u64, W = R> {
+    /// The attention, whose launch has written `o` and `lse`. The backward pass reads both; `lse` is
+    /// necessary. It does not use the forward's scratch memory, splits and `config`.
+    pub forward: AttentionRequest<'a, R>,
+    /// The gradient of O, with O's shape.
+    pub d_o: TensorView<R>,
+    /// The gradient of the LSE, if the loss depends on it.
+    pub d_lse: Option<LseView<R>>,
+    /// Output: the gradient of Q, with Q's shape. The kernels write all rows of all three gradients. No
+    /// gradient may overlap another tensor.
+    pub dq: TensorView<W>,
+    /// Output: the gradient of K, with K's shape.
+    pub dk: TensorView<W>,
+    /// Output: the gradient of V, with V's shape.
+    pub dv: TensorView<W>,
+    /// The workspace of the launch. Every launch needs one: plan with [`Scratch::Fastest`], the default, and
+    /// launch with memory of the size that the plan states.
+    pub scratch: Scratch,
+}
+
+impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
+    /// Creates the backward pass of an attention whose LSE has no gradient.
+    pub const fn new(
+        forward: AttentionRequest<'a, R>,
+        d_o: TensorView<R>,
+        dq: TensorView<W>,
+        dk: TensorView<W>,
+        dv: TensorView<W>,
+    ) -> Self {
+        AttentionBackward { forward, d_o, d_lse: None, dq, dk, dv, scratch: Scratch::Fastest }
+    }
+
+    /// Sets the gradient of the LSE. It has natural logarithms' unit and contiguous rows, as the LSE has.
+    pub const fn d_lse(mut self, d_lse: LseView<R>) -> Self {
+        self.d_lse = Some(d_lse);
+        self
+    }
+
+    /// Sets the workspace of the launch.
+    pub const fn scratch(mut self, scratch: Scratch) -> Self {
+        self.scratch = scratch;
+        self
+    }
+}
+
+impl AttentionBackward<'_> {
+    /// Returns all fields but the forward.
+    const fn own(&self) -> ([TensorView; 4], Option<LseView>, Scratch) {
+        let AttentionBackward { d_o, d_lse, dq, dk, dv, scratch, .. } = *self;
+        ([d_o, dq, dk, dv], d_lse, scratch)
+    }
+}
+
+// A derived impl has no bound for the forward's variant, whose type the memory determines.
+impl PartialEq for AttentionBackward<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.forward == other.forward && self.own() == other.own()
+    }
+}
+
+impl fmt::Debug for AttentionBackward<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([d_o, dq, dk, dv], d_lse, scratch) = self.own();
+        let views = [("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)];
+        let mut debug = f.debug_struct("AttentionBackward");
+        debug.field("forward", &self.forward).field("d_lse", &d_lse).field("scratch", &scratch);
+        views.iter().fold(&mut debug, |debug, (name, view)| debug.field(name, view)).finish()
+    }
+}

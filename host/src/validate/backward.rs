@@ -1,0 +1,98 @@
+//! Checks of backward requests.
+use super::attention::{is_like, parts};
+use super::lse::natural;
+use super::{O, Part, Use, disjoint, input, memory, names, output};
+use crate::request::{AttentionBackward, AttentionRequest, KeysValues, Scratch, Splits};
+use crate::{Error, MaskKind, Problem};
+use spec::GRADIENTS;
+
+names!(D_O "d_o" D_LSE "d_lse" DQ "dq" DK "dk" DV "dv");
+
+/// The largest head dim of backward kernels.
+const MAX_HEAD_DIM: usize = 256;
+
+/// Checks the problem, the tensors that the forward has read and written, and the gradients.
+pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
+    // The scratch memory and the splits of the forward are no part of the backward pass.
+    let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
+    has_kernels(&forward.problem())?;
+    let (p, read) = parts(&forward)?;
+    let Some(lse) = &forward.lse else {
+        let expected = "the backward pass reads the LSE that the forward has written: set it in the forward";
+        return Err(Error::invalid("lse", "none", expected));
+    };
+    let [q, _, v, o] = p.shapes();
+    let KeysValues::Tensors { k, .. } = &forward.kv else { return Err(no_tensors()) };
+    let own = [(&D_O, &r.d_o, o), (&DQ, &r.dq, q), (&DK, &r.dk, k.shape), (&DV, &r.dv, v)];
+    own.into_iter().try_for_each(|(name, view, shape)| is_like(name, view, p.dtype, shape))?;
+    let d_lse = r.d_lse.as_ref().map(|view| natural(&D_LSE, view, lse.shape, Use::Read)).transpose()?;
+    let workspace = match &r.scratch {
+        Scratch::Memory { workspace, .. } => Some(memory(workspace)?),
+        Scratch::None | Scratch::Fastest => None,
+    };
+    let mut all: [Part; 22] = [(&O, None); 22];
+    all[..16].copy_from_slice(&read);
+    all[16..].copy_from_slice(&[
+        (&D_O, Some(input(&D_O, &r.d_o)?)),
+        (&D_LSE, d_lse),
+        (&DQ, Some(output(&DQ, &r.dq)?)),
+        (&DK, Some(output(&DK, &r.dk)?)),
+        (&DV, Some(output(&DV, &r.dv)?)),
+        (&super::WORKSPACE, workspace),
+    ]);
+    disjoint(&all, 18)
+}
+
+fn no_tensors() -> Error {
+    let reason = "gradients need K and V as tensors: run forward and backward on the tensors, not on a cache";
+    Error::unsupported("backward on a KV cache", reason)
+}
+
+/// Checks that there may be backward kernels for a problem: names what none of them computes.
+fn has_kernels(p: &Problem) -> Result<(), Error> {
+    let none =
+        |feature: &str, reason: &str| Err(Error::unsupported(format_args!("backward of {feature}"), reason));
+    const MASKS: &str = "backward kernels compute full and causal masks and windows";
+    let [columns, values] = p.columns();
+    match p.mask_kind() {
+        _ if GRADIENTS.is_empty() => {
+            let reason =
+                "this build carries no backward kernels; enable the feature `training` of ferroflash";
+            Err(Error::unsupported("backward", reason))
+        }
+        _ if p.cache.is_some() => Err(no_tensors()),
+        _ if p.varlen.is_some() => none(
+            "varlen sequences",
+            "backward kernels take sequences of equal lengths; run one backward per sequence, on views \
+             of its rows",
+        ),
+        _ if p.variant.is_some() || p.mask_kind() == MaskKind::Own => {
+            none("a variant", "backward kernels compute FerroFlash's own masks and scores")
+        }
+        MaskKind::Prefix => none("a mask with a prefix", MASKS),
+        MaskKind::Bits => none("a mask of bits", MASKS),
+        MaskKind::Chunked => {
+            none("a chunked mask", "run one causal backward per chunk, on views of the chunk's rows")
+        }
+        _ if p.bias.is_some() => {
+            none("a bias", "backward kernels add ALiBi slopes, and no other numbers, to scores")
+        }
+        _ if p.sinks => none("sinks", "backward kernels have no gradient of sinks; leave the sinks out"),
+        _ if p.alibi && p.softcap.is_some() => {
+            none("a softcap with ALiBi slopes", "backward kernels take one of them; leave the other one out")
+        }
+        _ if columns != values => Err(Error::unsupported(
+            format_args!("backward of head_dim {columns} with head_dim_v {values}"),
+            format_args!(
+                "backward kernels take equal numbers of columns; fill the missing columns of the narrower \
+                 tensors with zeros, up to {}",
+                columns.max(values)
+            ),
+        )),
+        _ if columns > MAX_HEAD_DIM => Err(Error::unsupported(
+            format_args!("backward of head_dim {columns}"),
+            format_args!("backward kernels take at most {MAX_HEAD_DIM} columns"),
+        )),
+        _ => Ok(()),
+    }
+}

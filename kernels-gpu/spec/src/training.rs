@@ -1,0 +1,66 @@
+//! The table of kernels that compute gradients. A build has them only with the feature `training`.
+use crate::table::list;
+use crate::*;
+
+/// [`for_each_kernel!`] for the kernels of the backward pass. No line has more shared memory than an L4.
+#[cfg(feature = "training")]
+#[doc(hidden)]
+#[macro_export]
+#[rustfmt::skip]
+macro_rules! for_each_gradient { ($emit:ident) => {
+    $crate::lines! { $emit
+    /// Every compiled [`BwdDelta`].
+    DELTAS: DeltaInfo [F16 Bf16] bwd_delta {
+    d32: BwdDelta<E, 2>;
+    d64: BwdDelta<E, 4>;
+    d96: BwdDelta<E, 6>;
+    d128: BwdDelta<E, 8>;
+    d192: BwdDelta<E, 12>;
+    d256: BwdDelta<E, 16>;
+    } }
+    $crate::lines! { $emit
+    /// Every compiled kernel of gradients.
+    GRADIENTS: AttnInfo [F16 Bf16]
+    // dK and dV. From head dim 128 on, two or three split groups share the columns.
+    bwd_dkdv {
+    d32 [Full, Causal, Local] 128x32: BwdDkDv<E, Mask, 8, 2, 2, 1, 2, 2, 2, 2>;
+    d64 [Full, Causal, Local] 128x64: BwdDkDv<E, Mask, 8, 1, 4, 1, 4, 4, 4, 2>;
+    d96 [Full, Causal, Local] 64x64: BwdDkDv<E, Mask, 4, 1, 4, 1, 6, 6, 0, 2>;
+    d128 [Full, Causal] 64x64: BwdDkDv<E, Mask, 4, 2, 2, 2, 8, 4, 0, 1>;
+    d128 [Local] 64x64: BwdDkDv<E, Mask, 4, 1, 2, 2, 8, 4, 0, 1>;
+    d192 [Full, Causal, Local] 32x48: BwdDkDv<E, Mask, 2, 1, 1, 3, 12, 4, 0, 1>;
+    d256 [Full, Causal, Local] 32x32: BwdDkDv<E, Mask, 2, 1, 1, 2, 16, 8, 0, 1>;
+    }
+    // dQ. Softcap and slopes leave no registers for 32 rows per warp.
+    bwd_dq {
+    d32 [Full, Causal] 128x64: BwdDq<E, Mask, 8, 2, 4, 2, 0, 2>;
+    d32 [Local] 128x32: BwdDq<E, Mask, 8, 2, 2, 2, 0, 2>;
+    d64 [Full, Causal] 128x64: BwdDq<E, Mask, 8, 2, 4, 4, 0, 2>;
+    d64 [Local] 128x64: BwdDq<E, Mask, 8, 1, 4, 4, 0, 2>;
+    d96 [Full, Causal] 128x32: BwdDq<E, Mask, 8, 2, 2, 6, 0, 2>;
+    d96 [Local] 64x32: BwdDq<E, Mask, 4, 1, 2, 6, 0, 2>;
+    d128 [Full, Causal] 128x32: BwdDq<E, Mask, 8, 2, 2, 8, 0, 2>;
+    d128 [Local] 128x32: BwdDq<E, Mask, 8, 1, 2, 8, 0, 2>;
+    d192 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 12, 0, 1>;
+    d256 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 16, 0, 1>;
+    } }
+} }
+
+/// [`for_each_kernel!`] for the backward pass, in a build without it.
+#[cfg(not(feature = "training"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_gradient {
+    ($emit:ident) => {
+        $crate::lines! { $emit
+            /// Kernels of -LSE and delta: none in this build.
+            DELTAS: DeltaInfo
+        }
+        $crate::lines! { $emit
+            /// Kernels of gradients: none in this build.
+            GRADIENTS: AttnInfo
+        }
+    };
+}
+
+for_each_gradient!(list);
