@@ -225,12 +225,92 @@ fn check(name: &str, table: Table) {
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&file, &now).expect("written");
     } else if now != then {
-        let row = |(at, (now, then)): (usize, (&str, &str))| {
-            (now != then).then(|| format!("{name}:{}:\n  now {now}\n  was {then}", at + 1))
-        };
-        let differ: Vec<_> = now.lines().zip(then.lines()).enumerate().filter_map(row).take(5).collect();
-        panic!("{}\nIf you intend this, run cargo xtask bless", differ.join("\n"));
+        panic!("{}\nIf you intend this, run cargo xtask bless", differences(name, &now, &then).join("\n"));
     }
+}
+
+/// Returns the first rows of a table that have other answers than before, each with the fields that differ.
+fn differences(name: &str, now: &str, then: &str) -> Vec<String> {
+    let differs = |((.., now), (at, row, then)): (Answered<'_>, Answered<'_>)| {
+        let [now, then] = [now, then].map(|lines| fields_of(&lines));
+        let names: BTreeSet<_> = now.keys().chain(then.keys()).collect();
+        let other = names.into_iter().filter(|field| now.get(*field) != then.get(*field));
+        let other: String = other
+            .map(|field| {
+                let [now, then] = [&now, &then].map(|of| of.get(field).unwrap_or(&"nothing"));
+                format!("  {field}: now {now}\n  {:>1$}: was {then}\n", "", field.len())
+            })
+            .collect();
+        (!other.is_empty()).then(|| format!("{name}:{at}: {row}\n{other}"))
+    };
+    rows(now).into_iter().zip(rows(then)).filter_map(differs).take(5).collect()
+}
+
+/// The number of a row's line, the row, and the lines of its answer.
+type Answered<'t> = (usize, &'t str, Vec<&'t str>);
+
+fn rows(text: &str) -> Vec<Answered<'_>> {
+    let mut rows: Vec<Answered<'_>> = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        match (line.strip_prefix("    "), rows.last_mut()) {
+            (Some(answer), Some((.., lines))) => lines.push(answer),
+            _ => rows.push((at + 1, line, vec![])),
+        }
+    }
+    rows
+}
+
+/// Returns the fields of an answer by name. An answer of one line is an error.
+fn fields_of<'t>(lines: &[&'t str]) -> BTreeMap<&'static str, &'t str> {
+    const TENSORLESS: &str = "without tensors: ";
+    let named = |line: &&'t str| line.strip_prefix(TENSORLESS).map(|said| ("without tensors", said));
+    let mut fields: BTreeMap<_, _> = lines.iter().filter_map(named).collect();
+    let own: Vec<_> = lines.iter().copied().filter(|line| !line.starts_with(TENSORLESS)).collect();
+    let (launch, reason) = match own[..] {
+        [launch, reason, ..] => (launch, reason),
+        [error] => return fields.into_iter().chain([("error", error)]).collect(),
+        [] => return fields,
+    };
+    let mut parts = launch.split("; ");
+    let first = parts.next().unwrap_or_default();
+    let (kernels, memory) = first.split_at(first.rfind(']').map_or(first.len(), |at| at + 1));
+    fields.extend([("kernels", kernels), ("reason", reason)]);
+    for part in memory.split(", ").filter(|part| !part.is_empty()).chain(parts) {
+        let name = match part.split(' ').next() {
+            Some("workspace") => "workspace",
+            Some("counters") => "counters",
+            Some("loads") => "loaded kernels",
+            Some("the") => "bound request",
+            _ => "heads at a time",
+        };
+        fields.insert(name, part);
+    }
+    fields
+}
+
+#[test]
+fn a_difference_names_the_row_and_the_fields() {
+    let answer = "    a [4] + b [1, 2, 3], workspace 8, counters 4; loads c, d\n    few keys\n";
+    let then = &format!("# a comment\nl4 f16 q 1x1x1x64\n{answer}");
+    let check = |from: &str, to: &str, expected: &[&str]| {
+        let [found] = &differences("plans.txt", &then.replace(from, to), then)[..] else { panic!("one row") };
+        let row = "plans.txt:2: l4 f16 q 1x1x1x64\n";
+        assert!(found.starts_with(row) && found.lines().count() == 1 + 2 * expected.len(), "{found}");
+        assert!(expected.iter().all(|field| found.contains(field)), "{found}");
+    };
+    check("workspace 8, ", "", &["workspace: now nothing"]);
+    check("[1, 2, 3]", "[1, 2, 4]", &["kernels: now a [4] + b [1, 2, 4]"]);
+    check("loads c, d", "loads c", &["loaded kernels: now loads c\n"]);
+    check(
+        "few keys\n",
+        "many keys\n    without tensors: z\n",
+        &["reason: now many keys", "without tensors: now z"],
+    );
+    check(
+        "; loads c, d\n    few keys",
+        "",
+        &["error: now", "kernels: now nothing", "reason", "loaded kernels", "workspace", "counters"],
+    );
 }
 
 #[test]
