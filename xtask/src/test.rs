@@ -23,6 +23,10 @@ const SAMPLE: &str = "target/sample-ptx";
 /// The environment variable that names the folder from which the library's build takes its modules.
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
 
+/// The environment variable with the folder of the modules that tests may use, although their build embeds
+/// more.
+const TEST_KERNELS: &str = "FERROFLASH_TEST_KERNELS";
+
 /// The environment variable that makes tests of random problems draw more problems, and mutation tests of
 /// device data try more kernels.
 const THOROUGH: &str = "FERROFLASH_TEST_ALL";
@@ -57,8 +61,8 @@ const LATER: [&str; 4] = [
     "sequences_have_the_bits_of_their_own_launches",
 ];
 
-/// The packages whose tests launch kernels.
-const LAUNCHING: [&str; 2] = ["ferroflash-cli", "ferroflash-tests"];
+/// The folders of the test programs that launch kernels.
+const LAUNCHING: [&str; 2] = ["host/cli", "tests/tests"];
 
 /// What to test
 #[derive(Args)]
@@ -175,16 +179,20 @@ pub fn all(root: &Path, all: bool) -> Result {
     queue::run(jobs, &times(root))
 }
 
-/// Runs the tests of the packages in [`LAUNCHING`] on the sample, without the programs of [`LEFT_OUT`]. `ci`
-/// calls this function before it runs all tests on all kernels.
+/// Runs the tests of [`LAUNCHING`] on the sample, without the programs of [`LEFT_OUT`]. `ci` calls this
+/// function before it runs all tests on all kernels. Both use one build: the tests on the sample leave the
+/// other kernels out.
 pub fn on_sample(root: &Path) -> Result {
-    let environment = modules(root, false)?;
-    let packages = LAUNCHING.map(|package| ["--package", package]).concat();
-    let mut jobs = binaries::build(root, &environment, &packages)?;
-    jobs.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
+    let all = modules(root, true)?;
+    let sample = modules(root, false)?.map(|(_, folder)| folder).ok_or("the sample has no folder")?;
+    let mut jobs = binaries::build(root, &all, &["--workspace"])?;
+    jobs.retain(|job| {
+        let is_launching = LAUNCHING.iter().any(|folder| Path::new(&job.name).starts_with(folder));
+        is_launching && LEFT_OUT.iter().all(|(name, _)| job.name != *name)
+    });
     are_there(&jobs, &LATER)?;
     for job in &mut jobs {
-        job.command.args(LATER.iter().flat_map(|test| ["--skip", test]));
+        job.command.args(LATER.iter().flat_map(|test| ["--skip", test])).env(TEST_KERNELS, &sample);
     }
     queue::run(jobs, &times(root))
 }
