@@ -167,7 +167,7 @@ impl<D: Driver> Attention<D> {
         stream: &D::Stream,
     ) -> Result<(), Error> {
         // SAFETY: the caller makes the promises of `enqueue`.
-        unsafe { self.enqueue(&plan.bind(request)?, stream) }
+        unsafe { self.enqueue(plan.bound(request, &mut None)?, stream) }
     }
 
     /// Enqueues a launch (a plan that is [bound](Plan::bind) to a request) on the caller's stream. Does not

@@ -1,6 +1,13 @@
 //! The place of a launch's kernel: in the table, or in a variant.
 use crate::variant::Compiled;
 use crate::{Contract, KERNELS};
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// The index of each kernel in [`KERNELS`], by symbol. A plan looks several kernels up, so its time must not
+/// grow with the table.
+static INDICES: LazyLock<HashMap<&str, u16>> =
+    LazyLock::new(|| KERNELS.iter().zip(0..).map(|(kernel, index)| (kernel.symbol, index)).collect());
 
 /// The place of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,8 +21,7 @@ pub enum Place {
 impl Place {
     /// Returns the place of a kernel of the table.
     pub fn of(contract: &Contract) -> Self {
-        let found = KERNELS.iter().position(|kernel| kernel.symbol == contract.symbol);
-        Place::Table(found.unwrap_or_default() as u16)
+        Place::Table(INDICES.get(contract.symbol).copied().unwrap_or_default())
     }
 
     /// Returns the kernel's launch contract.

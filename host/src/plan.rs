@@ -195,6 +195,15 @@ impl<S: Subject> Plan<S> {
     /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory, or
     /// [`Error::Unsupported`] if the kernel does not accept the tensors and there is no fallback.
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
+        self.bound(request, &mut None).copied()
+    }
+
+    /// Like [`Plan::bind`], but the launch stays where it is: in the plan, or in `room`. A launch has 4 KB.
+    pub(crate) fn bound<'a, R: Request + sealed::Request<Subject = S>>(
+        &'a self,
+        request: &R,
+        room: &'a mut Option<Launch>,
+    ) -> Result<&'a Launch, Error> {
         let named = request.config();
         if let Some(name) = named.filter(|name| !kernels::is_named(self.contract(), name)) {
             let expected = format_args!("the plan is for {}; make another plan", self.contract().symbol);
@@ -202,20 +211,20 @@ impl<S: Subject> Plan<S> {
         }
         let subject = request.subject()?;
         if subject == self.subject && self.suffices(&subject).is_ok() {
-            return Ok(self.launch);
+            return Ok(&self.launch);
         }
         request.validate()?;
         let Choice { kernel, reason, fallback } = &self.chosen;
         subject.is_as_planned(&self.subject, kernel)?;
         self.suffices(&subject)?;
-        let mut launch = Launch::new(reason);
+        let launch = room.insert(Launch::new(reason));
         let refused = |refusal| refused(&self.chosen, refusal);
-        match (subject.lower(kernel, &mut launch), fallback.as_ref().filter(|_| named.is_none())) {
+        match (subject.lower(kernel, launch), fallback.as_ref().filter(|_| named.is_none())) {
             (Ok(()), _) => {}
             (Err(Refusal::Tensors(reason)), Some(fallback)) => {
                 subject.is_as_planned(&self.subject, fallback)?;
-                launch = Launch::new(reason);
-                subject.lower(fallback, &mut launch).map_err(refused)?;
+                *launch = Launch::new(reason);
+                subject.lower(fallback, launch).map_err(refused)?;
             }
             (Err(refusal), _) => return Err(refused(refusal)),
         }

@@ -31,13 +31,13 @@ pub(crate) type Part = (&'static Names, Option<Footprint>);
 
 /// Checks that the written parts share no byte with any other part. The first `read` parts are only read; all
 /// others are written.
-pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
-    let pairs = (read..all.len()).flat_map(|written| (0..written).map(move |other| (written, other)));
-    for ((name, written), (other, theirs)) in pairs.map(|(written, other)| (all[written], all[other])) {
-        if let (Some(written), Some(theirs)) = (written, theirs)
-            && written.overlaps(&theirs)
-        {
-            return Err(overlap(name, other.address, &written, &theirs));
+pub(crate) fn disjoint<'a>(all: &'a [Part], read: usize) -> Result<(), Error> {
+    let parts = |all: &'a [Part]| all.iter().filter_map(|(name, bytes)| Some((*name, bytes.as_ref()?)));
+    for at in read..all.len() {
+        for (name, written) in parts(&all[at..=at]) {
+            if let Some((other, theirs)) = parts(&all[..at]).find(|(_, theirs)| written.overlaps(theirs)) {
+                return Err(overlap(name, other.address, written, theirs));
+            }
         }
     }
     Ok(())
@@ -55,14 +55,14 @@ fn bytes_from(name: &Names, base: u64, bytes: u64) -> Result<Footprint, Error> {
         let expected = "it must be 1 or more and end within 64 bits; if there is no workspace, name none";
         return Err(Error::invalid(name.bytes, bytes, expected));
     }
-    Ok(Footprint { base, unit: bytes, dims: [(1, 0); 4] })
+    Ok(Footprint::new(base, bytes, [(1, 0); 4]))
 }
 
 /// Checks `count` integers from `base` on, one per token. Does not check whether an output overlaps them.
 fn per_token(name: &'static Names, base: u64, count: u64, wide: bool) -> Result<Part, Error> {
     let unit = if wide { 8 } else { 4 };
     address(name, base, unit)?;
-    let footprint = Footprint { base, unit, dims: [(count, unit), (1, 0), (1, 0), (1, 0)] };
+    let footprint = Footprint::new(base, unit, [(count, unit), (1, 0), (1, 0), (1, 0)]);
     if count == 0 || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
         let expected = "it must be 1 or more, and they must end within 64 bits";
         return Err(Error::invalid(name.elements, count, expected));
@@ -151,7 +151,7 @@ fn input(name: &Names, view: &TensorView) -> Result<Footprint, Error> {
             format_args!("rows must be less than {MAX_ROW_BYTES} bytes apart"),
         ));
     }
-    let footprint = Footprint { base: view.address, unit: bytes, dims };
+    let footprint = Footprint::new(view.address, bytes, dims);
     fits(name.elements, &footprint, view.elements)?;
     Ok(footprint)
 }

@@ -39,10 +39,10 @@ fn a_launch_allocates_nothing() -> Result<(), Error> {
 }
 
 /// Measures a task with this name.
-pub type Measure = dyn Fn(&str, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>;
+pub type Measure<'a> = dyn Fn(&str, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> + 'a;
 
 /// Measures planning and launching each kind of request.
-pub fn each_launch(by: &Measure) -> Result<(), Error> {
+pub fn each_launch(by: &Measure<'_>) -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver { records: false, ..FakeDriver::new("h200") });
     let forward = |address: u64| {
@@ -98,13 +98,21 @@ pub fn each_launch(by: &Measure) -> Result<(), Error> {
         let rest = Index::new(address + (8 << 32), 4);
         decode(address, Splits::Auto).shared_prefixes(SharedPrefixes::one(50, rest).always())
     };
-    measure(by, &attention, "shared prefixes", shared, 10)
+    measure(by, &attention, "shared prefixes", shared, 10)?;
+    let on = attention.capabilities();
+    for (name, problem) in
+        [("tensor maps", hopper(1 << 40).problem()), ("decode", decode(1 << 40, Splits::Auto).problem())]
+    {
+        let mut select = || explain(std::hint::black_box(&problem), on, Scratch::Fastest).map(drop);
+        by(&format!("{name}, selection"), &mut select)?;
+    }
+    Ok(())
 }
 
 /// Launches a request with tensors at two addresses. `loaded` is the number of kernels that are loaded after
 /// the launch.
 fn measure<R: Request>(
-    by: &Measure,
+    by: &Measure<'_>,
     attention: &Attention<FakeDriver>,
     kernels: &str,
     request: impl Fn(u64) -> R,
@@ -115,8 +123,16 @@ fn measure<R: Request>(
     attention.load(&plan)?;
     assert_eq!(attention.driver().loaded().len(), loaded, "{kernels}");
     by(&format!("{kernels}, planning"), &mut || attention.plan(std::hint::black_box(&planned)).map(drop))?;
+    let others = request(1 << 50);
+    let mut bind = || {
+        let before = ALLOCATIONS.get();
+        std::hint::black_box(&plan.bind(std::hint::black_box(&others))?);
+        assert_eq!(ALLOCATIONS.get(), before, "{kernels}: a re-bind allocates nothing");
+        Ok(())
+    };
+    by(&format!("{kernels}, re-bind"), &mut bind)?;
     // The first tensors are the plan's own. A launch validates the other tensors again.
-    for (tensors, f) in [("the plan's tensors", planned), ("other tensors", request(1 << 50))] {
+    for (tensors, f) in [("the plan's tensors", planned), ("other tensors", others)] {
         let name = format!("{kernels}, {tensors}");
         let mut launch = || {
             let before = ALLOCATIONS.get();

@@ -19,6 +19,8 @@ pub struct Split {
     /// Heads of all batches.
     heads: u32,
     combine: &'static CombineInfo,
+    /// The place of the combine kernel.
+    place: Place,
 }
 
 impl Split {
@@ -37,7 +39,8 @@ impl Split {
         let (rows, splits) = (FastDiv::new(p.seqlen_q as u32), FastDiv::new(splits_of(p, entry, on)));
         match (rows, splits) {
             (Some(rows), Some(splits)) if threads < 1 << 31 => {
-                Ok(Some(Split { splits, rows, heads: heads as u32, combine }))
+                let place = Place::of(&combine.contract);
+                Ok(Some(Split { splits, rows, heads: heads as u32, combine, place }))
             }
             _ => {
                 let feature =
@@ -70,8 +73,8 @@ impl Split {
     }
 
     /// Returns the combine kernel.
-    pub fn combine(&self) -> Place {
-        Place::of(&self.combine.contract)
+    pub const fn combine(&self) -> Place {
+        self.place
     }
 
     /// Returns the combine kernel, and its parameter of queries per head.

@@ -66,7 +66,7 @@ impl Broadcast<'_> {
             let feature = format_args!("{} with rows {} bytes apart", name.strides, dims[2].1);
             return Err(Error::unsupported(feature, "rows must be less than 2^32 bytes apart"));
         }
-        let footprint = Footprint { base: self.address, unit, dims };
+        let footprint = Footprint::new(self.address, unit, dims);
         fits(self.size, &footprint, self.elements)?;
         Ok(footprint)
     }

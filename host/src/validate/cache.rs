@@ -208,7 +208,7 @@ fn tokens(
             }
         }
     }
-    let footprint = Footprint { base, unit: 4, dims };
+    let footprint = Footprint::new(base, 4, dims);
     super::fits(name.elements, &footprint, elements)?;
     if used == Use::Written && footprint.overlaps_itself() {
         let expected = "no two slots or heads may share a scale; pass contiguous scales";
@@ -239,7 +239,7 @@ pub(super) fn per_head(
             }
         }
     }
-    let footprint = Footprint { base, unit: 4, dims };
+    let footprint = Footprint::new(base, 4, dims);
     super::fits(name.elements, &footprint, elements)?;
     Ok(footprint)
 }
@@ -274,7 +274,7 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
 pub(crate) fn index(name: &Names, index: &Index, needed: u64, what: &str) -> Result<Footprint, Error> {
     let Index { address: base, elements } = *index;
     address(name, base, 4)?;
-    let footprint = Footprint { base, unit: 4, dims: [(needed, 4), (1, 0), (1, 0), (1, 0)] };
+    let footprint = Footprint::new(base, 4, [(needed, 4), (1, 0), (1, 0), (1, 0)]);
     if elements < needed || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
         let expected = format_args!("it must be {needed} or more, {what}, and end within 64 bits");
         return Err(Error::invalid(name.elements, elements, expected));

@@ -8,15 +8,23 @@ pub(crate) struct Footprint {
     /// The number of bytes of one element.
     pub unit: u64,
     /// Dimensions: `(extent, stride in bytes)`.
-    pub dims: [(u64, u64); 4],
+    dims: [(u64, u64); 4],
+    /// See [`Footprint::span`]. Each check of an overlap begins with this number.
+    span: Option<u64>,
 }
 
 impl Footprint {
-    /// Returns the number of bytes from the first byte to one past the last, or `None` above 2^64.
-    pub fn span(&self) -> Option<u64> {
-        self.dims.iter().try_fold(self.unit, |sum, &(extent, stride)| {
+    /// Returns the footprint of dimensions `(extent, stride in bytes)`.
+    pub fn new(base: u64, unit: u64, dims: [(u64, u64); 4]) -> Self {
+        let span = dims.iter().try_fold(unit, |sum, &(extent, stride)| {
             sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?)
-        })
+        });
+        Footprint { base, unit, dims, span }
+    }
+
+    /// Returns the number of bytes from the first byte to one past the last, or `None` above 2^64.
+    pub const fn span(&self) -> Option<u64> {
+        self.span
     }
 
     /// Returns whether two indices may name one byte. If every stride is at least the span of all dimensions
@@ -38,11 +46,15 @@ impl Footprint {
     /// take few steps of a search. If a search takes more than [`MOST_STEPS`], the views count as
     /// overlapping.
     pub fn overlaps(&self, other: &Footprint) -> bool {
-        let (Some(span), Some(other_span)) = (self.span(), other.span()) else { return true };
+        let (Some(span), Some(other_span)) = (self.span, other.span) else { return true };
         let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);
-        if apart(self.base, span, other.base) || apart(other.base, other_span, self.base) {
-            return false;
-        }
+        !apart(self.base, span, other.base)
+            && !apart(other.base, other_span, self.base)
+            && self.shares_bytes(other)
+    }
+
+    /// Returns whether views whose ranges of bytes overlap share a byte.
+    fn shares_bytes(&self, other: &Footprint) -> bool {
         // A byte of element `i` of `self` is one of element `j` of `other` if `base + i * strides` and the
         // other's `base + j * strides` differ by less than an element. Dimensions of equal strides are one
         // dimension of `i - j`.
@@ -133,7 +145,7 @@ mod tests {
     }
 
     fn footprint(base: u64, dims: [(u64, u64); 4]) -> Footprint {
-        Footprint { base, unit: 2, dims }
+        Footprint::new(base, 2, dims)
     }
 
     proptest::proptest! {

@@ -58,7 +58,7 @@ pub(super) fn row_values(
             *dim = (extent as u64, bytes.unwrap_or(0));
         }
     }
-    let footprint = Footprint { base: view.address, unit: 4, dims };
+    let footprint = Footprint::new(view.address, 4, dims);
     if !valid || used == Use::Written && footprint.overlaps_itself() {
         let strides = [batch, head, view.row_stride];
         let value = format!("{strides:?} of batch, head and row for shape {:?}", view.shape);
