@@ -24,10 +24,10 @@ impl Alibi {
     #[inline(always)]
     pub fn of(p: &impl Capped, of: &Sequence) -> Self {
         let Some(slopes) = p.alibi() else { return Self::NONE };
-        if slopes.base == 0 {
+        if slopes.base() == 0 {
             return Self::NONE;
         }
-        let slope = load_per_head(slopes, of.index, of.head);
+        let slope = load_per_head(slopes, of.at);
         Alibi { wanted: true, slope: slope * LOG2_E * rcp(p.scale_log2()) }
     }
 

@@ -1,6 +1,6 @@
 //! Copies new tokens to their slots in a cache. A thread moves eight columns of a key and of its value.
 use crate::entries::Run;
-use attention_tile::{CacheRow, load_per_head};
+use attention_tile::{CacheRow, head_of, load_per_head};
 use spec::{Append, AppendCopy, AppendInt8, AppendParams, Kernel};
 use tile::global::{OwnPart, RowQuantiser, StoreEight, unpack_eight};
 use tile::mma::Unpack;
@@ -48,7 +48,8 @@ impl<E: Unpack, C: StoreEight> Store for Append<E, C> {
     ) {
         for i in 0..PARTS {
             let [k, v] = [k[i], v[i]].map(unpack_eight::<E>);
-            let [k_scale, v_scale] = [0, 1].map(|which| load_per_head(&p.scales[which], 0, head));
+            let of = head_of(0, head, &own[i]);
+            let [k_scale, v_scale] = [0, 1].map(|which| load_per_head(&p.scales[which], of));
             // The kernel divides by the scale, as other libraries do. A product with the inverse would give
             // other bits.
             to.store_eight::<C>(&own[i], [k.map(|x| x / k_scale), v.map(|x| x / v_scale)])
@@ -84,7 +85,7 @@ fn append<K: Store>(p: &AppendParams, block: &Block<K>) -> Option<()> {
     // tokens have no slot.
     let row = [0, token, head];
     let [k, v] = [&p.k, &p.v].map(|tensor| [own.bits(tensor, row)]);
-    let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
+    let to = CacheRow::new(&p.cache, &p.slots, token, head, &own)?;
     K::store(p, &to, &[own], head, [k, v], block.warp());
     Some(())
 }
@@ -114,7 +115,7 @@ fn append_halves<E: Unpack>(p: &AppendParams, block: &Block<AppendInt8<E>>) -> O
     let (token, head) = p.heads.div_rem(own.row());
     let ((which, own), row, warp) = (own.of_one(), [0, token, head], block.warp());
     let bits = if which == 0 { own.bits(&p.k, row) } else { own.bits(&p.v, row) };
-    let to = CacheRow::new(&p.cache, &p.slots, token, head)?;
+    let to = CacheRow::new(&p.cache, &p.slots, token, head, &own)?;
     let x = unpack_eight::<E>(bits);
     let quantiser = RowQuantiser::of_half(x, warp);
     to.store_scale(&p.scales, which, head, quantiser.scale(), warp);

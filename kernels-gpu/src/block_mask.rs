@@ -6,15 +6,16 @@ use crate::entries::Run;
 use crate::lengths::{self, Span};
 use crate::rows::Sequence;
 use crate::variant::MaskFn;
+use attention_tile::head_of;
 use core::f32::consts::LOG2_E;
 use spec::{BlockMask, CreateBlockMask, CreateBlockMaskParams, Integers, Kernel};
 use tile::global::FillInts;
-use tile::{Block, Smem};
+use tile::{Block, Smem, Warp};
 
 /// Rows of sequence `index`: at most `longest`.
 #[inline(always)]
 fn rows(cu_seqlens: &Integers, index: u32, longest: u32) -> u32 {
-    match cu_seqlens.count {
+    match cu_seqlens.count() {
         0 => longest,
         _ => Span::load(cu_seqlens, index, u32::MAX >> 1).rows().min(longest),
     }
@@ -22,17 +23,18 @@ fn rows(cu_seqlens: &Integers, index: u32, longest: u32) -> u32 {
 
 /// The sequence and head of the lists, without a tile.
 #[inline(always)]
-fn sequence(p: &CreateBlockMaskParams, index: u32, head: u32) -> Sequence {
+fn sequence(p: &CreateBlockMaskParams, [index, head]: [u32; 2], warp: Warp) -> Sequence {
     let queries = rows(&p.cu_seqlens_q, index, p.longest[0]);
     let keys = rows(&p.cu_seqlens_k, index, p.longest[1]);
-    let keys = match p.seqused_k.count {
+    let keys = match p.seqused_k.count() {
         0 => keys,
         _ => lengths::length(&p.seqused_k, index, keys),
     };
     let [queries, keys] = [queries as i32, keys as i32];
     let shift = (keys - queries) * p.bottom_right as i32;
     let tile = [0, queries - 1];
-    Sequence { index, head, queries, keys, shift, window: p.window, tile, scale_log2: LOG2_E }
+    let (window, at) = (p.window, head_of(index, head, &warp));
+    Sequence { index, head, queries, keys, shift, window, tile, scale_log2: LOG2_E, at }
 }
 
 impl<Mask: MaskFn, const TILE_M: u32, const TILE_N: u32> Run for CreateBlockMask<Mask, TILE_M, TILE_N> {
@@ -41,11 +43,11 @@ impl<Mask: MaskFn, const TILE_M: u32, const TILE_N: u32> Run for CreateBlockMask
         let (p, warp, index) = (&params.kernel, block.warp(), block.index());
         let (head, m_block) = p.m_blocks.div_rem(index);
         let (number, head) = p.heads.div_rem(head);
-        let of = sequence(p, number, head);
+        let of = sequence(p, [number, head], warp);
         let n_blocks = p.lists.shape[3];
 
         // The tile's part of `blocks`: room for all full blocks, and behind it room for all partial blocks.
-        let (is_mine, blocks) = (warp.lane() == 0, FillInts::new(&p.lists.blocks));
+        let (is_mine, blocks) = (warp.lane() == 0, FillInts::new(&p.lists.blocks, &warp));
         let full0 = index.wrapping_mul(2).wrapping_mul(n_blocks);
         let (mut full, mut partial) = (full0, full0.wrapping_add(n_blocks));
         let partial0 = partial;
@@ -59,7 +61,7 @@ impl<Mask: MaskFn, const TILE_M: u32, const TILE_N: u32> Run for CreateBlockMask
                 partial += (kind == BlockKind::Partial) as u32;
             }
         }
-        let (tiles, at) = (FillInts::new(&p.lists.tiles), index.wrapping_mul(BlockMask::PER_TILE));
+        let (tiles, at) = (FillInts::new(&p.lists.tiles, &warp), index.wrapping_mul(BlockMask::PER_TILE));
         for (i, x) in [full0, full - full0, partial0, partial - partial0].into_iter().enumerate() {
             tiles.store(at.wrapping_add(i as u32), x, is_mine);
         }

@@ -92,8 +92,8 @@ pub struct At<'r> {
     pub row0: u32,
     /// Index of the block's first key.
     pub key0: u32,
-    /// The warp that holds the scores.
-    pub warp: Warp,
+    /// The warp that holds the scores. Scores of other crates do not receive this capability.
+    pub(crate) warp: Warp,
 }
 
 impl At<'_> {

@@ -99,10 +99,11 @@ impl<
         const { assert!(P::PAGES || !S::Scales::<N>::EXIST, "only rows of a cache have scales") }
         const { assert!(!Mask::LISTED || !S::Scales::<N>::EXIST, "scales follow no list of key blocks") }
         let row_scales = if S::Scales::<N>::EXIST { tile.row_scales() } else { None };
-        let factor = |which| if S::Scales::<N>::EXIST { 1.0 } else { tile.scale(which) * S::FACTOR };
+        let factor =
+            |which| if S::Scales::<N>::EXIST { 1.0 } else { tile.scale(which, &mine.warp()) * S::FACTOR };
         let p = &scaled(p, factor(0));
         let rows = tensors.rows;
-        let of = Sequence::of(p, &rows, tile.before());
+        let of = Sequence::of(p, &rows, tile.before(), block);
         let tile_n = N as u32 * 16;
         let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n]).uniform(mine.warp());
         let range = tile.share(mask.range(&rows, tile_n));

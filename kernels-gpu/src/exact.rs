@@ -19,7 +19,7 @@ use crate::mask::MaskMod;
 use crate::variant::Scores;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
-use spec::Window;
+use spec::{Head, Window};
 
 /// A sequence and a query head, as a kernel's masks and scores see them. The last query has the position of
 /// the last key (bottom-right alignment); `scale` is the factor from products of queries and keys to scores.
@@ -34,6 +34,14 @@ pub fn sequence(index: u32, head: u32, [queries, keys]: [u32; 2], scale: f32) ->
         window: [Window::UNBOUNDED; 2],
         tile: [0, queries - 1],
         scale_log2: scale * LOG2_E,
+        at: Head::on_host(index, head),
+    }
+}
+
+impl Sequence {
+    /// Query head `head` of the sequence.
+    pub(crate) fn with_head(self, head: u32) -> Self {
+        Sequence { head, at: Head::on_host(self.index, head), ..self }
     }
 }
 

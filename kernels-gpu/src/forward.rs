@@ -125,7 +125,7 @@ impl<
         let (mine, team) = block.split_groups::<M, W, KV_WARPS>();
         let tensors = tile.tensors::<E, D, DV>(p, M as u32 * 16, Self::INFO.has_own_values());
         let rows = tensors.rows;
-        let of = Sequence::of(p, &rows, tile.before());
+        let of = Sequence::of(p, &rows, tile.before(), block);
         let tile_n = (N * KV_WARPS) as u32 * 16;
         let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n]).uniform(mine.warp());
         let range = tile.share(mask.range(&rows, tile_n));

@@ -23,7 +23,7 @@ pub fn is_some(lengths: &Integers, i: u32) -> bool {
 /// negative.
 #[inline(always)]
 pub fn prefix(p: &PrefixParams, i: u32) -> i32 {
-    match p.lengths.count {
+    match p.lengths.count() {
         0 => p.all.min(i32::MAX as u32) as i32,
         _ => GlobalInts::new(&p.lengths).nearest(i),
     }
@@ -40,12 +40,12 @@ impl Unchecked {
     #[inline(always)]
     pub fn load(p: &DecodeParams, i: u32) -> Self {
         let DecodeParams { order, cache, .. } = p;
-        let told = match order.lengths.base {
-            0 if i < order.lengths.count => order.max_keys as i32,
+        let told = match order.lengths.base() {
+            0 if i < order.lengths.count() => order.max_keys as i32,
             0 => 0,
             _ => GlobalInts::new(&order.lengths).get(i),
         };
-        if order.starts.count == 0 {
+        if order.starts.count() == 0 {
             return Unchecked(told as u32);
         }
         Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())

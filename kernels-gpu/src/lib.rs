@@ -85,6 +85,8 @@ pub mod rows;
 #[forbid(unsafe_code)]
 pub mod score;
 #[forbid(unsafe_code)]
+mod sealed;
+#[forbid(unsafe_code)]
 pub mod softcap;
 #[forbid(unsafe_code)]
 pub mod softmax;

@@ -5,11 +5,11 @@
 //! blocks that every row sees completely cost nothing. A mask may have holes inside its intervals.
 use crate::lengths;
 use crate::rows::{Rows, Sequence};
+use attention_tile::load_bits;
 use core::ops::Range;
 use spec::{
     And, Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, MaskKind, MaskMarker, Prefix, PrefixParams,
 };
-use tile::global::GlobalBytes;
 
 /// The keys that a query sees. A kernel loads a value of this type for a work tile.
 ///
@@ -151,27 +151,17 @@ impl MaskMod for Bits {
     const LEFT: bool = false;
     #[inline(always)]
     fn load(p: &BitsParams, of: &Sequence) -> Self {
-        let sequence = (of.index as u64).wrapping_mul(p.batch_bytes);
-        let head = (of.head as u64).wrapping_mul(p.head_bytes);
-        Bits {
-            base: p.base.wrapping_add(sequence).wrapping_add(head),
-            row_bytes: p.row_bytes,
-            last_row: p.rows - 1,
-            last_byte: (p.keys - 1) / 8,
-            shift: of.shift,
-            first_key: (of.keys as u32).saturating_sub(p.keys),
-        }
+        Bits::of(p, of.at, of.keys as u32, of.shift)
     }
     #[inline(always)]
     fn whole(&self) -> Range<i32> {
-        0..self.first_key as i32
+        0..self.first_key() as i32
     }
     #[inline(always)]
     fn sees(&self, p: i32, k: i32) -> bool {
-        let row = ((p - self.shift) as u32).min(self.last_row) as u64 * self.row_bytes as u64;
-        let bit = (k as u32).wrapping_sub(self.first_key);
-        let byte = GlobalBytes::new(self.base.wrapping_add(row), self.last_byte).nearest(bit / 8);
-        (k as u32) < self.first_key || byte >> (bit % 8) & 1 == 1
+        let bit = (k as u32).wrapping_sub(self.first_key());
+        let byte = load_bits(self, p, bit / 8);
+        (k as u32) < self.first_key() || byte >> (bit % 8) & 1 == 1
     }
 }
 

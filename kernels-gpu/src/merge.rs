@@ -1,7 +1,7 @@
 //! Merges attention states that have the same rows and different keys.
 use crate::entries::Run;
 use crate::partial::Partial;
-use attention_tile::load_per_head;
+use attention_tile::{head_of, load_per_head};
 use core::f32::consts::LOG2_E;
 use spec::{Merge, MergeParams, MergeState};
 use tile::global::{LoadEight, OwnPart, StoreEight, load_value};
@@ -20,7 +20,7 @@ type Loaded<E> = (f32, <E as LoadEight>::Bits);
 /// Loads this thread's part of a state.
 #[inline(always)]
 fn load<E: LoadEight>(state: &MergeState, own: &OwnPart, row: [u32; 3]) -> Loaded<E> {
-    (load_value(&state.lse, row), own.load::<E>(&state.o, row))
+    (load_value(&state.lse, row, own), own.load::<E>(&state.o, row))
 }
 
 /// A loaded part as a partial result. A state that has seen no key has the LSE -inf (+inf from
@@ -45,7 +45,7 @@ impl<E: LoadEight, O: StoreEight> Run for Merge<E, O> {
         let make = |own: &OwnPart| {
             let row = row(&p, own);
             let first = load::<E>(&p.first, own, row);
-            let sink = load_per_head(&p.sinks, row[0], row[2]);
+            let sink = load_per_head(&p.sinks, head_of(row[0], row[2], own));
             let none = (f32::NEG_INFINITY, Default::default());
             let others = |from: u32| {
                 core::array::from_fn::<Loaded<E>, AT_ONCE, _>(|i| {

@@ -6,10 +6,10 @@ use crate::rows::Rows;
 use crate::softmax::Softmax;
 use crate::tensors::{TensorTile, TensorsOf};
 use crate::work::{Problem, QueryTile, SequenceTile};
-use attention_tile::{CacheRows, HeadScales, LoadScales};
+use attention_tile::{CacheRows, HeadScales, LoadScales, head_of};
 use spec::{Element, FwdParams, Kernel, MaskMarker, Paged, PagedParams, Sm80, VariantParams, WorkTile};
 use tile::epilogue::Spent;
-use tile::group::WarpRows;
+use tile::group::{Capability, WarpRows};
 use tile::mma::{Acc, Mma};
 use tile::{Block, Smem, Warp};
 
@@ -54,8 +54,8 @@ impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
         CacheRows::new(&self.p.cache, self.of.sequence, self.of.tile.kv_head, self.of.keys.rows())
     }
     #[inline(always)]
-    fn scale(&self, which: usize) -> f32 {
-        self.p.scales.load(which, self.of.sequence, self.of.tile.kv_head)
+    fn scale(&self, which: usize, by: &impl Capability) -> f32 {
+        self.p.scales.load(which, head_of(self.of.sequence, self.of.tile.kv_head, by))
     }
     #[inline(always)]
     fn row_scales(&self) -> Option<HeadScales<'_>> {
@@ -112,7 +112,7 @@ impl<'p, S> CacheTile<'p, S> {
 fn find<S>(p: &PagedParams<S>, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
     let PagedParams { forward, sequences, cu_seqlens_q, .. } = p;
     let tile = forward.order.tile(index);
-    if cu_seqlens_q.count == 0 {
+    if cu_seqlens_q.count() == 0 {
         return Some((tile, tile.batch, Span::upto(forward.q.rows)));
     }
     let sequence = sequences.find(tile.m_block, |first, step| {

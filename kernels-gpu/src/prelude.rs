@@ -11,4 +11,4 @@ pub use spec::{
     Local, MaskMarker, Native, Paged, Prefix, Rows, ScoreKinds, ScoreMarker, Scored, Sink, Split, Tiles,
     Varlen, With, no_padding,
 };
-pub use tile::global::{GlobalBytes, GlobalInts};
+pub use tile::global::GlobalInts;

@@ -59,7 +59,7 @@ impl<E: Unpack, A: Store> Run for RotaryAppend<E, A> {
         let (token, head) = p.append.heads.div_rem(own.row());
         let i = own.part();
         let [one, two] = own.pair(&p.pairs);
-        let position = Position::load(&p.angles, token);
+        let position = Position::load(&p.angles, token, &one);
         if head >= p.key_heads {
             let row = [0, token, head - p.key_heads];
             // In place, all other columns have their bits already.
@@ -74,7 +74,7 @@ impl<E: Unpack, A: Store> Run for RotaryAppend<E, A> {
         // tokens have no slot.
         let row = [0, token, head];
         let [k, v] = [&p.append.k, &p.append.v].map(|tensor| [one.bits(tensor, row), two.bits(tensor, row)]);
-        let Some(to) = CacheRow::new(&p.append.cache, &p.append.slots, token, head) else { return };
+        let Some(to) = CacheRow::new(&p.append.cache, &p.append.slots, token, head, &one) else { return };
         let to = if p.append.v.chunks == 0 { to.of_one(0) } else { to };
         let k = rotate::<E>(&p, position, i, k);
         A::store(&p.append, &to, &[one, two], head, [k, v], block.warp());

@@ -1,8 +1,10 @@
 //! The rows of a work tile, and the sequence of these rows.
 use crate::capped::Capped;
+use attention_tile::head_of;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::rcp;
-use spec::{MaskMarker, Window};
+use spec::{Head, MaskMarker, Window};
+use tile::group::Capability;
 
 /// The rows of one thread block. Row 0 is the first row of the tile's tensors. Varlen and paged tensors begin
 /// with the tile itself, so the main loop needs one number less.
@@ -52,12 +54,14 @@ pub struct Sequence {
     pub tile: [i32; 2],
     /// Factor that converts scores to exponents of 2.
     pub(crate) scale_log2: f32,
+    /// Sequence and query head, in a form that masks cannot change.
+    pub(crate) at: Head,
 }
 
 impl Sequence {
     /// The sequence of a tile with the rows `rows`. Row 0 is query `before` of the sequence.
     #[inline(always)]
-    pub(crate) fn of(p: &impl Capped, rows: &Rows, before: u32) -> Self {
+    pub(crate) fn of(p: &impl Capped, rows: &Rows, before: u32, by: &impl Capability) -> Self {
         let (before, last) = (before as i32, (rows.first + rows.tile).min(rows.q_len) - 1);
         let Window { shift, left, right } = rows.window;
         Sequence {
@@ -69,6 +73,7 @@ impl Sequence {
             window: [left, right],
             tile: [rows.first, last].map(|row| before + row as i32),
             scale_log2: p.scale_log2(),
+            at: head_of(rows.of[0], rows.of[1], by),
         }
     }
 

@@ -1,15 +1,12 @@
 //! Score modifications: FlexAttention's `score_mod` (Dong et al., 2024), compiled ahead of time.
 use crate::blocks::At;
 use crate::rows::Sequence;
-use attention_tile::load_per_head;
-use core::marker::PhantomData;
+use attention_tile::{load_bias, load_per_head};
 use core::ops::Range;
 use cuda_std::math::{fma, unpack_bf16, unpack_f16};
 use spec::{
-    And, Bf16, Bias, BiasParams, CausalAlibi, Element, F16, F32, Integers, PerHead, ScoreMarker, Sink,
-    SinkParams,
+    And, Bf16, Bias, BiasParams, CausalAlibi, Element, F16, F32, PerHead, ScoreMarker, Sink, SinkParams,
 };
-use tile::global::GlobalInts;
 use tile::mma::{Acc, RowBounds};
 
 /// A modification of scores. A kernel loads a value of this type for a work tile.
@@ -68,9 +65,7 @@ impl ScoreMod for Sink {
     const SINK: Option<fn(&Self) -> f32> = Some(logit);
     #[inline(always)]
     fn load(p: &SinkParams, of: &Sequence) -> Self {
-        let logits =
-            PerHead { base: p.base, sequence_bytes: 0, head_bytes: 4, value: f32::NEG_INFINITY, reserved: 0 };
-        Sink { logit: load_per_head(&logits, 0, of.head) }
+        Sink { logit: load_per_head(&p.logits(), of.at) }
     }
 }
 
@@ -83,7 +78,7 @@ impl ScoreMod for CausalAlibi {
     const SCALED: bool = false;
     #[inline(always)]
     fn load(slopes: &PerHead, of: &Sequence) -> Self {
-        CausalAlibi { slope: load_per_head(slopes, of.index, of.head) * of.unscale() }
+        CausalAlibi { slope: load_per_head(slopes, of.at) * of.unscale() }
     }
     #[inline(always)]
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
@@ -130,24 +125,13 @@ impl<T: BiasElement> ScoreMod for Bias<T> {
     const SCALED: bool = false;
     #[inline(always)]
     fn load(p: &BiasParams, of: &Sequence) -> Self {
-        let sequence = (of.index as u64).wrapping_mul(p.batch_bytes);
-        let head = (of.head as u64).wrapping_mul(p.head_bytes);
-        Bias {
-            base: p.base.wrapping_add(sequence).wrapping_add(head),
-            row_bytes: p.row_bytes,
-            last_row: p.rows - 1,
-            last_word: (p.keys - 1) / T::PER_WORD,
-            shift: of.shift,
-            factor: of.unscale(),
-            element: PhantomData,
-        }
+        let bias = Bias::of(p, of.at, of.shift, T::PER_WORD);
+        bias.times(of.unscale())
     }
     #[inline(always)]
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
-        let row = ((p - self.shift) as u32).min(self.last_row) as u64 * self.row_bytes as u64;
-        let words = Integers { base: self.base.wrapping_add(row), count: self.last_word + 1, reserved: 0 };
-        let word = GlobalInts::new(&words).nearest(k as u32 / T::PER_WORD) as u32;
-        fma(T::element(word, k as u32 % T::PER_WORD), self.factor, s)
+        let word = load_bias(self, p, k as u32, T::PER_WORD);
+        fma(T::element(word, k as u32 % T::PER_WORD), self.factor(), s)
     }
 }
 

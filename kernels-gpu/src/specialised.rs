@@ -43,7 +43,7 @@ impl<
         const { assert!(!Mask::LISTED, "`FwdSpecialised` takes ranges of blocks: `BlockSparse` needs `Fwd`") }
         let tensors = TileNumber(block.index()).tensors::<E, D, D>(p, M as u32 * 16, false);
         let rows = tensors.rows;
-        let of = Sequence::of(p, &rows, 0);
+        let of = Sequence::of(p, &rows, 0, &block);
         let mask = Mask::tile(variant, &of, [M as u32 * 16, N as u32 * 16]);
         let range = mask.range(&rows, N as u32 * 16);
         if !Mask::SEES_ALL && range.start == range.end {

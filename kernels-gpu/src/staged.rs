@@ -1,5 +1,6 @@
 //! Numbers that scores read beside keys: the producer copies them block by block, as it copies keys.
 use crate::rows::Sequence;
+use crate::sealed::Sealed;
 use core::marker::PhantomData;
 use cuda_std::math::fma;
 use spec::{And, Kernel, Plain, TmaBias, TmaBiasParams, Told};
@@ -11,7 +12,7 @@ use tile::tma::{MatrixMap, Tma, TmaTensor};
 
 /// The numbers of a mask with parameters `X`, in stages for `W` warpgroups' rows and `N` base tiles of keys.
 /// `()` stands for no numbers.
-pub trait Staged<X> {
+pub trait Staged<X>: Sealed {
     /// Their pipeline in shared memory.
     type Pipeline<const W: usize, const N: usize>: Specialized;
     /// Their tensor.
@@ -51,6 +52,7 @@ impl<X> Staged<X> for () {
 /// The stages of [`TmaBias`].
 pub struct BiasStages<T>(PhantomData<T>);
 
+impl<T> Sealed for BiasStages<T> {}
 impl<X: Plain, T: Unpack> Staged<And<TmaBiasParams, X>> for BiasStages<T> {
     type Pipeline<const W: usize, const N: usize> =
         MbarrierPipeline<SharedTiles<T, 4, N, W>, { TmaBias::<(), ()>::STAGES }, Tma<MatrixMap>>;

@@ -9,7 +9,7 @@ use tile::Block;
 use tile::copy::TileSource;
 use tile::epilogue::Spent;
 use tile::global::{GlobalRows, GlobalVec};
-use tile::group::WarpRows;
+use tile::group::{Capability, WarpRows};
 use tile::mma::{Acc, Mma};
 
 /// The tensors of a tile of queries. The keys of the tile's head have type `K`, the values type `V`.
@@ -126,7 +126,7 @@ pub trait TensorTile: QueryTile {
 
     /// The scale of the tile's keys (0) or values (1).
     #[inline(always)]
-    fn scale(&self, _: usize) -> f32 {
+    fn scale(&self, _: usize, _: &impl Capability) -> f32 {
         1.0
     }
 

@@ -3,6 +3,7 @@
 use crate::blocks::BlockRange;
 use crate::mask::MaskMod;
 use crate::rows::Rows;
+use crate::sealed::Sealed;
 use attention_tile::{BlockList, ListWalk, Next};
 use spec::Element;
 use tile::Warp;
@@ -11,7 +12,7 @@ use tile::group::ThreadGroup;
 
 /// The mask of a work tile. Loops count down from the last key block. The count is a block of a range, or a
 /// position in a list.
-pub trait TileMask: Copy {
+pub trait TileMask: Copy + Sealed {
     /// The keys that queries see.
     type Keys: MaskMod;
     /// The next block, which walks through keys and values share.
@@ -48,6 +49,7 @@ pub trait TileMask: Copy {
     ) -> Self::Led<'n, E, R, C, G, T>;
 }
 
+impl<M: MaskMod> Sealed for M {}
 impl<M: MaskMod> TileMask for M {
     type Keys = M;
     type Next = ();
@@ -98,6 +100,7 @@ impl<M> Listed<M> {
     }
 }
 
+impl<M: MaskMod> Sealed for Listed<M> {}
 impl<M: MaskMod> TileMask for Listed<M> {
     type Keys = M;
     type Next = Next;

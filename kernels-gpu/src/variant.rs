@@ -6,6 +6,7 @@ use crate::capped::Capped;
 use crate::mask::{MaskMod, Windowed};
 use crate::rows::Sequence;
 use crate::score::ScoreMod;
+use crate::sealed::Sealed;
 use crate::softcap::softcap;
 use crate::softmax::finite_logit;
 use crate::staged::{BiasStages, Staged};
@@ -61,7 +62,7 @@ pub trait MaskFn: MaskMarker {
 
 /// Modifies a warp's scores before the mask. Each function takes all scores at once, so a kernel tests
 /// parameters once per block of keys, not once per score.
-pub trait Scores: Copy {
+pub trait Scores: Copy + Sealed {
     /// Whether the changed scores are scaled products.
     const SCALED: bool = false;
     /// Whether [`Scores::change_one`] changes a score.
@@ -106,6 +107,10 @@ pub trait Scores: Copy {
         if Self::SCALED { LOG2_E } else { p.scale_log2() }
     }
 }
+
+impl Sealed for () {}
+impl Sealed for CapAndSlope {}
+impl<A: Scores, S: ScoreMod> Sealed for Then<A, S> {}
 
 /// No modification: products stay as they are.
 impl Scores for () {

@@ -89,7 +89,7 @@ impl<
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         let (rows, warp) = (tensors.rows, mine.warp());
         let row0 = rows.first + mine.first();
-        let of = Sequence::of(p, &rows, tile.before());
+        let of = Sequence::of(p, &rows, tile.before(), block);
         let mask = Mask::keys(variant, &of);
         let range = tile.share(BlockRange::of(mask, &rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {

@@ -2,6 +2,7 @@
 //! memory.
 use crate::Steps;
 use crate::exchange::Tally;
+use crate::group::{Capability, sealed::Sealed};
 use crate::shared::Place;
 use contract::Kernel;
 use core::marker::PhantomData;
@@ -24,6 +25,13 @@ pub struct Warp {
     pub(crate) index: u32,
     pub(crate) lane: u32,
 }
+
+/// The capability of a thread to which a block has dealt four columns of a row ([`Block::deal_quads`]).
+#[derive(Clone, Copy)]
+pub struct Dealt(());
+
+impl Sealed for Dealt {}
+impl Capability for Dealt {}
 
 /// All of the block's dynamic shared memory. `Smem` is not `Copy`: a kernel splits its shared memory once.
 pub struct Smem<K> {
@@ -76,20 +84,25 @@ impl<K: Kernel> Block<K> {
     }
 
     /// Distributes `rows` rows of `C` base tiles over the block's threads, in quads of four columns, and
-    /// calls `f(row, quad)` for each quad of this thread. A warp gets one row, or 128 columns of one row. A
-    /// lane past the last column gets a quad that does not exist.
+    /// calls `f(row, quad, dealt)` for each quad of this thread. A warp gets one row, or 128 columns of one
+    /// row. A lane past the last column gets a quad that does not exist.
     #[inline(always)]
-    pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32)) {
+    pub fn deal_quads<const C: usize>(&self, rows: u32, f: impl Fn(u32, u32, Dealt)) {
         self.deal_quads_among::<C>([0, 1], rows, f)
     }
 
     /// Distributes rows as [`Block::deal_quads`] does, over the threads of several blocks. This block is the
     /// first of the two numbers, the number of blocks is the second.
     #[inline(always)]
-    pub fn deal_quads_among<const C: usize>(&self, [own, blocks]: [u32; 2], rows: u32, f: impl Fn(u32, u32)) {
+    pub fn deal_quads_among<const C: usize>(
+        &self,
+        [own, blocks]: [u32; 2],
+        rows: u32,
+        f: impl Fn(u32, u32, Dealt),
+    ) {
         let (warp, warps, parts) = (self.warp(), self.warps(), (C as u32).div_ceil(8));
         for at in (Steps { at: warp.index + own * warps, step: blocks * warps, end: rows * parts }) {
-            f(at / parts, at % parts * 32 + warp.lane)
+            f(at / parts, at % parts * 32 + warp.lane, Dealt(()))
         }
     }
 

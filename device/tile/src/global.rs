@@ -11,4 +11,4 @@ pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use quantise::RowQuantiser;
-pub use rows::{FillInts, GlobalBytes, GlobalInts, GlobalRows, GlobalVec};
+pub use rows::{FillInts, GlobalInts, GlobalRows, GlobalVec};

@@ -20,8 +20,12 @@ pub(crate) mod sealed {
     }
 }
 
+/// A value that only a running kernel has, and that no mask or score receives: a group of threads, or this
+/// thread's share of work. Whoever reads or writes memory without clamping each index takes a capability.
+pub trait Capability: sealed::Sealed {}
+
 /// Threads that copy a tile, wait for it and read it together: a block, or a warp.
-pub trait ThreadGroup: sealed::Sealed + sealed::Synchronize {
+pub trait ThreadGroup: Capability + sealed::Synchronize {
     /// The number of threads in the group.
     const THREADS: u32;
     /// This thread's index in the group.
@@ -31,6 +35,7 @@ pub trait ThreadGroup: sealed::Sealed + sealed::Synchronize {
 }
 
 impl<K> sealed::Sealed for Block<K> {}
+impl<K> Capability for Block<K> {}
 impl<K: Kernel> sealed::Synchronize for Block<K> {
     #[inline(always)]
     fn sync_group(&mut self) {
@@ -50,6 +55,7 @@ impl<K: Kernel> ThreadGroup for Block<K> {
 }
 
 impl sealed::Sealed for Warp {}
+impl Capability for Warp {}
 impl sealed::Synchronize for Warp {
     #[inline(always)]
     fn sync_group(&mut self) {

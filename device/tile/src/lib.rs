@@ -6,7 +6,7 @@
 //! | module | contains | proves |
 //! |---|---|---|
 //! | the root | [`Block`], [`Warp`], [`Smem`]: the converged thread block, a converged warp, all shared memory | all threads reach a barrier, all lanes a warp operation; shared memory has the launch contract's size and is split once |
-//! | [`group`] | [`ThreadGroup`](group::ThreadGroup), [`Warpgroup`](group::Warpgroup), rows of a warp | no two warps have the same rows |
+//! | [`group`] | [`Capability`](group::Capability), [`ThreadGroup`](group::ThreadGroup), [`Warpgroup`](group::Warpgroup), rows of a warp | only a kernel has a capability; no two warps have the same rows |
 //! | [`global`] | rows, values and integers in global memory | addresses are aligned and in bounds |
 //! | [`shared`] | [`Place`](shared::Place), [`SharedTile`](shared::SharedTile), tiles to be written | a tile lies in shared memory, swizzled |
 //! | [`copy`](mod@copy) | `cp.async`: which thread copies which chunk | a place is filled by one thread group in one way |
@@ -39,7 +39,7 @@ mod steps;
 pub mod tma;
 pub mod wgmma;
 
-pub use block::{Block, Smem, Warp};
+pub use block::{Block, Dealt, Smem, Warp};
 #[doc(hidden)]
 pub use contract::Element;
 pub use steps::Steps;

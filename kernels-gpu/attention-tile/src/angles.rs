@@ -2,7 +2,7 @@
 use crate::slot::Integer;
 use cuda_std::memory::ld_global_v4_b32;
 use spec::Angles;
-use tile::global::{LoadEight, unpack_eight};
+use tile::global::{LoadEight, OwnPart, unpack_eight};
 use tile::mma::Unpack;
 
 /// The position of a token, not yet clamped. The kernel loads the position long before it reads angles.
@@ -10,9 +10,9 @@ use tile::mma::Unpack;
 pub struct Position(Integer);
 
 impl Position {
-    /// Loads the position of token `token`.
+    /// Loads the position of token `token`, for this thread's part of the token.
     #[inline(always)]
-    pub fn load(of: &Angles, token: u32) -> Self {
+    pub fn load(of: &Angles, token: u32, _: &OwnPart) -> Self {
         // SAFETY: the index is below the number of positions, which is at least 1, and the base is a multiple
         // of a position's size, as `Angles` promises.
         Position(unsafe { Integer::load(of.positions, of.wide_positions, token.min(of.tokens - 1)) })

@@ -32,7 +32,7 @@ impl BlockList {
         let (tiles, at) = (GlobalInts::new(&mask.tiles), index.wrapping_mul(BlockMask::PER_TILE));
         let [first_full, full, first_partial, partial] =
             [0, 1, 2, 3].map(|i| tiles.get(at.wrapping_add(i)) as u32);
-        let most = keys.div_ceil(tile_n).min(mask.blocks.count);
+        let most = keys.div_ceil(tile_n).min(mask.blocks.count());
         let full = full.min(most);
         let count = full + partial.min(most - full);
         let offsets = [first_full, first_partial.wrapping_sub(full)];

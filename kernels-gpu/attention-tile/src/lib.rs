@@ -9,6 +9,8 @@
 //! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`Position`] | a token's position, and its cosines and sines for rotary embedding | every row that is read exists, even if the position is invalid |
+//! | [`load_bits`], [`load_bias`] | numbers of a query and a key | rows and numbers that do not exist are the last ones |
+//! | [`head_of`], [`load_per_head`] | a head, and a number that each head has | only a kernel names heads |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
 //! Kernels are safe code. All `unsafe` code of these types lies in this crate, which calls the `unsafe`
@@ -20,6 +22,7 @@
 mod angles;
 mod block_list;
 mod map;
+mod of_pairs;
 mod packed_gqa;
 mod per_head;
 mod rows;
@@ -31,8 +34,9 @@ mod walk;
 pub use angles::Position;
 pub use block_list::{BlockList, ListWalk, Next};
 pub use map::{FoundRow, InFoundPages, InPages, Page, PageBox, PagedRow};
+pub use of_pairs::{load_bias, load_bits};
 pub use packed_gqa::PackedRows;
-pub use per_head::{LoadScales, load_per_head};
+pub use per_head::{LoadScales, head_of, load_per_head};
 pub use rows::{CacheRows, Down, Order, PageWalk, Up};
 pub use scales::{HeadScales, ScaleWalk, ScalesDown};
 pub use slot::CacheRow;

@@ -3,8 +3,8 @@ use crate::table::page;
 use cuda_std::math::opaque;
 use cuda_std::tma;
 use spec::{Cache, PageBoxes, PagedMap, RaggedMap, TensorMap};
-use tile::Steps;
 use tile::tma::{MapKind, Panels};
+use tile::{Steps, Warp};
 
 /// The coordinates of one row in a [`PagedMap`]: a row of one head of a sequence's keys (or values).
 #[derive(Clone, Copy)]
@@ -113,9 +113,9 @@ unsafe impl MapKind for InPages {
     /// The lanes look up the pages of all boxes together. Keys and values lie in the same pages, so one
     /// look-up serves both.
     #[inline(always)]
-    fn find_boxes(at: PagedRow, lane: u32) -> PageBox {
+    fn find_boxes(at: PagedRow, warp: Warp) -> PageBox {
         // `opaque`: LLVM would keep several numbers of the lane in registers, from tile to tile.
-        let first = opaque(lane) * at.boxes.rows();
+        let first = opaque(warp.lane()) * at.boxes.rows();
         let number = page(&at.cache, at.sequence, at.row + first);
         at.in_page(number, first, |row, end| PageBox { boxes: at.boxes, head: at.head, row, end })
     }
@@ -144,10 +144,10 @@ pub struct FoundRow {
 pub struct Page(u32);
 
 impl PagedRow {
-    /// Looks up the page of box `lane` of the tile that begins with this row.
+    /// Looks up, in lane `i`, the page of box `i` of the tile that begins with this row.
     #[inline(always)]
-    pub fn find(&self, lane: u32) -> Page {
-        Page(page(&self.cache, self.sequence, self.row + lane * self.boxes.rows()))
+    pub fn find(&self, warp: Warp) -> Page {
+        Page(page(&self.cache, self.sequence, self.row + warp.lane() * self.boxes.rows()))
     }
 
     /// This row, with the page that [`PagedRow::find`] returned for it.
@@ -190,7 +190,7 @@ unsafe impl<const FIRST: u32> MapKind for InFoundPages<FIRST> {
 
     type Boxes = FoundRow;
     #[inline(always)]
-    fn find_boxes(at: FoundRow, _: u32) -> FoundRow {
+    fn find_boxes(at: FoundRow, _: Warp) -> FoundRow {
         at
     }
     #[inline(always)]

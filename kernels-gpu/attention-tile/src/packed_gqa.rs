@@ -1,8 +1,9 @@
 //! Packed GQA: one tile holds rows of all query heads that share a key head.
 use cuda_std::memory::{ld_global_nc_b32_or_zero, ld_global_v2_b32, st_global_b32, st_global_v2_b32};
 use spec::{Element, FastDiv, Lse, Tensor};
+use tile::Warp;
 use tile::copy::{TileWalk, Walk};
-use tile::group::ThreadGroup;
+use tile::group::{Capability, ThreadGroup};
 use tile::mma::WordRows;
 use tile::shared::SharedTile;
 
@@ -71,7 +72,7 @@ impl<'p> PackedRows<'p> {
 
     /// Loads two words of a row, columns `4 * quad..` to `4 * quad + 4`. Columns that do not exist are zero.
     #[inline(always)]
-    pub fn load_quad(&self, row: u32, quad: u32) -> [u32; 2] {
+    pub fn load_quad(&self, row: u32, quad: u32, _: &impl Capability) -> [u32; 2] {
         if row < self.rows && quad < self.words / 2 {
             // SAFETY: row and words exist, and base and strides are multiples of 16, as `Tensor` promises.
             unsafe { ld_global_v2_b32(self.at(row).wrapping_add(quad as u64 * 8)) }
@@ -82,7 +83,7 @@ impl<'p> PackedRows<'p> {
 
     /// Stores two words of a row, columns `4 * quad..` to `4 * quad + 4`, if they exist.
     #[inline(always)]
-    pub fn store_quad(&self, row: u32, quad: u32, x: [u32; 2]) {
+    pub fn store_quad(&self, row: u32, quad: u32, x: [u32; 2], _: &impl Capability) {
         if row < self.rows && quad < self.words / 2 {
             // SAFETY: row and words exist, and base and strides are multiples of 16, as `Tensor` promises.
             unsafe { st_global_v2_b32(self.at(row).wrapping_add(quad as u64 * 8), x) }
@@ -92,7 +93,7 @@ impl<'p> PackedRows<'p> {
     /// Stores a row's LSE, if the row exists and the LSE is wanted. `batch` and `group` are the arguments of
     /// [`PackedRows::new`].
     #[inline(always)]
-    pub fn store_value(&self, lse: &Lse, [batch, group]: [u32; 2], row: u32, x: f32) {
+    pub fn store_value(&self, lse: &Lse, [batch, group]: [u32; 2], row: u32, x: f32, _: &impl Capability) {
         if lse.base == 0 || row >= self.rows {
             return;
         }
@@ -112,7 +113,7 @@ impl<'p> PackedRows<'p> {
 impl WordRows for PackedRows<'_> {
     /// The row's address and bound are computed once for all words of the row.
     #[inline(always)]
-    fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy {
+    fn words(&self, row: u32, from: u32, _: Warp) -> impl Fn(u32) -> u32 + Copy {
         // If `from` is past the last word, this number is negative.
         let left = if row < self.rows { self.words as i32 - from as i32 } else { 0 };
         let at = self.at(row).wrapping_add(from as u64 * 4);

@@ -46,8 +46,8 @@ impl Mine {
     fn new<K: StageScales>(scales: &[PerHead; 2], head: u32, i: u32) -> Self {
         let [which, row] = K::place(i);
         let which = if which == 0 { scales[0] } else { scales[1] };
-        let base = which.base.wrapping_add((head as u64).wrapping_mul(which.head_bytes));
-        Mine { base, slot_bytes: which.sequence_bytes as u32, row }
+        let base = which.base().wrapping_add((head as u64).wrapping_mul(which.head_bytes()));
+        Mine { base, slot_bytes: which.sequence_bytes() as u32, row }
     }
 
     #[inline(always)]

@@ -19,7 +19,7 @@ impl CacheRow {
     /// Returns head `head` of the row that slot `i` names, or `None` if the slot, the row or the head does
     /// not exist.
     #[inline(always)]
-    pub fn new(cache: &Cache, slots: &Slots, i: u32, head: u32) -> Option<Self> {
+    pub fn new(cache: &Cache, slots: &Slots, i: u32, head: u32, _: &OwnPart) -> Option<Self> {
         if i >= slots.count {
             return None;
         }

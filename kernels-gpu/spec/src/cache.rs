@@ -49,23 +49,26 @@ pub struct Slots {
     pub wide: u32,
 }
 
-/// Scales: one f32 for all heads, or one per head and sequence. In a cache of [`crate::Int8`], every row has
-/// scales: one per head and slot, where [`Slots`] says which row is a slot's.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PerHead {
-    /// Device address of the first scale, a multiple of 4; 0 if `value` is the scale.
-    pub base: u64,
-    /// Bytes from one sequence's scales to the next sequence's scales; or from one slot's to the next slot's,
-    /// below 2^32.
-    pub sequence_bytes: u64,
-    /// Bytes from one head's scale to the next head's scale.
-    pub head_bytes: u64,
-    /// The scale of all heads, if the host knows it.
-    pub value: f32,
-    /// Padding: 0.
-    pub reserved: u32,
+contract::described! {
+    /// Scales: one f32 for all heads, or one per head and sequence. In a cache of [`crate::Int8`], every row
+    /// has scales: one per head and slot, where [`Slots`] says which row is a slot's.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct PerHead {
+        /// Device address of the first scale, a multiple of 4; 0 if `value` is the scale.
+        base: u64,
+        /// Bytes from one sequence's scales to the next sequence's scales; or from one slot's to the next
+        /// slot's, below 2^32.
+        sequence_bytes: u64,
+        /// Bytes from one head's scale to the next head's scale.
+        head_bytes: u64,
+        /// The scale of all heads, if the host knows it.
+        value: f32,
+        /// Padding: 0.
+        reserved: u32,
+    }
 }
+
 /// The scales of keys and of values in a kernel's parameters, as a type: `()` if there are none, or
 /// `[PerHead; 2]`.
 pub trait CacheScales: Copy {}

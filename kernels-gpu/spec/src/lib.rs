@@ -14,7 +14,8 @@
 //!
 //! Sizes of tiles are in 16x16 base tiles, sizes of tensors in elements, strides in bytes.
 #![no_std]
-#![forbid(unsafe_code)]
+// `Head::new` is an unsafe function, so this crate cannot `forbid` the word. No block is `unsafe`.
+#![deny(unsafe_code)]
 
 mod and;
 mod append;
@@ -27,6 +28,8 @@ mod create_block_mask;
 mod decode;
 mod dequant;
 mod forward;
+#[allow(unsafe_code)]
+mod head;
 mod hopper;
 mod hopper_dequant;
 mod info;
@@ -72,6 +75,7 @@ pub use decode::{Decode, DecodeCombine, PageMarker, Rows, Tiles};
 pub use dequant::FwdDequant;
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
+pub use head::Head;
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use hopper_dequant::FwdHopperDequant;
 pub use info::{

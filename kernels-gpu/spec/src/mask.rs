@@ -3,7 +3,7 @@
 //!
 //! Queries and keys are numbered from 0 within their sequence. Query `q` has position `q + shift` among the
 //! keys ([`crate::Window::shift`]).
-use crate::{And, BlockMask, FastDiv, Integers, Plain, ScoreKinds};
+use crate::{And, BlockMask, FastDiv, Head, Integers, Plain, ScoreKinds};
 
 /// A kind of mask, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,46 +110,67 @@ pub struct ChunkedParams {
     pub reserved: u32,
 }
 
-/// A query sees every key before the last [`BitsParams::keys`] keys of its sequence, and each of these last
-/// keys whose bit is set in the query's row.
-#[derive(Clone, Copy, Debug)]
-pub struct Bits {
-    /// Device address of the head's first row.
-    pub base: u64,
-    /// Bytes from one row to the next.
-    pub row_bytes: u32,
-    /// Index of the last row.
-    pub last_row: u32,
-    /// Index of a row's last byte.
-    pub last_byte: u32,
-    /// The key to which a row's first bit belongs.
-    pub first_key: u32,
-    /// The position of row 0's query ([`crate::Window::shift`]).
-    pub shift: i32,
+contract::described! {
+    /// A query sees every key before the last keys of its sequence ([`BitsParams`]), and each of these
+    /// last keys whose bit is set in the query's row.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Bits {
+        /// Device address of the head's first row.
+        base: u64,
+        /// Bytes from one row to the next.
+        row_bytes: u32,
+        /// Index of the last row.
+        last_row: u32,
+        /// Index of a row's last byte.
+        last_byte: u32,
+        /// The key to which a row's first bit belongs.
+        first_key: u32,
+        /// The position of row 0's query ([`crate::Window::shift`]).
+        shift: i32,
+    }
 }
 
-/// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit
-/// first. Rows count from a sequence's first query, on varlen tensors too. Kernels clamp a row or byte that
-/// does not exist to the last one.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BitsParams {
-    /// Device address of the first byte.
-    pub base: u64,
-    /// Bytes from one sequence to the next; 0 if all sequences share their rows.
-    pub batch_bytes: u64,
-    /// Bytes from one query head to the next; 0 if all heads share their rows.
-    pub head_bytes: u64,
-    /// Bytes from one row to the next, at least `ceil(keys / 8)`.
-    pub row_bytes: u32,
-    /// Number of rows of a head, at least 1.
-    pub rows: u32,
-    /// Number of bits per row, at least 1. In a sequence of `k_len` keys, bit `i` belongs to key `max(k_len -
-    /// keys, 0) + i`.
-    pub keys: u32,
-    /// Padding: 0.
-    pub reserved: u32,
+contract::described! {
+    /// Parameters of [`Bits`]: u8 `[batch or 1][heads or 1][queries][ceil(keys / 8)]`, least significant bit
+    /// first. Rows count from a sequence's first query, on varlen tensors too. Kernels clamp a row or byte
+    /// that does not exist to the last one.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct BitsParams {
+        /// Device address of the first byte.
+        base: u64,
+        /// Bytes from one sequence to the next; 0 if all sequences share their rows.
+        batch_bytes: u64,
+        /// Bytes from one query head to the next; 0 if all heads share their rows.
+        head_bytes: u64,
+        /// Bytes from one row to the next, at least `ceil(keys / 8)`.
+        row_bytes: u32,
+        /// Number of rows of a head, at least 1.
+        rows: u32,
+        /// Number of bits per row, at least 1. In a sequence of `k_len` keys, bit `i` belongs to key
+        /// `max(k_len - keys, 0) + i`.
+        keys: u32,
+        /// Padding: 0.
+        reserved: u32,
+    }
 }
+impl Bits {
+    /// The bits of a head of a sequence that has `keys` keys.
+    #[inline(always)]
+    pub fn of(p: &BitsParams, of: Head, keys: u32, shift: i32) -> Self {
+        let sequence = (of.sequence() as u64).wrapping_mul(p.batch_bytes);
+        let head = (of.head() as u64).wrapping_mul(p.head_bytes);
+        Bits {
+            base: p.base.wrapping_add(sequence).wrapping_add(head),
+            row_bytes: p.row_bytes,
+            last_row: p.rows - 1,
+            last_byte: (p.keys - 1) / 8,
+            shift,
+            first_key: keys.saturating_sub(p.keys),
+        }
+    }
+}
+
 contract::no_padding! {
     PrefixParams { lengths, all, reserved }
     ChunkedParams { chunk, reserved }

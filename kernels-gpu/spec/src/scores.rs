@@ -1,6 +1,6 @@
 //! The kinds of score modifications, as types, and the parameters of the modifications. A kernel has them in
 //! addition to its mask.
-use crate::{And, BlockMask, Element, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds, TensorMap};
+use crate::{And, BlockMask, Element, Head, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds, TensorMap};
 use core::marker::PhantomData;
 
 /// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` applies
@@ -41,13 +41,15 @@ pub struct Sink {
     pub logit: f32,
 }
 
-/// Parameters of [`Sink`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SinkParams {
-    /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity means no
-    /// sink.
-    pub base: u64,
+contract::described! {
+    /// Parameters of [`Sink`].
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SinkParams {
+        /// Device address of the first logit, one f32 per query head, a multiple of 4. Minus infinity means
+        /// no sink.
+        base: u64,
+    }
 }
 
 /// ALiBi slopes under a mask that hides every key behind the query's position. Their parameters are one slope
@@ -58,46 +60,84 @@ pub struct CausalAlibi {
     pub slope: f32,
 }
 
-/// An additive bias of element type `T`: `[batch or 1][heads or 1][queries or 1][keys]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Bias<T> {
-    /// Device address of the head's first row.
-    pub base: u64,
-    /// Bytes from one row to the next; 0 if all queries share a row.
-    pub row_bytes: u32,
-    /// Index of the last row.
-    pub last_row: u32,
-    /// Index of a row's last 32-bit word.
-    pub last_word: u32,
-    /// The position of row 0's query ([`crate::Window::shift`]).
-    pub shift: i32,
-    /// Factor that converts the bias to unscaled scores.
-    pub factor: f32,
-    /// The element type.
-    pub element: PhantomData<T>,
+contract::described! {
+    /// An additive bias of element type `T`: `[batch or 1][heads or 1][queries or 1][keys]`.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Bias<T> {
+        /// Device address of the head's first row.
+        base: u64,
+        /// Bytes from one row to the next; 0 if all queries share a row.
+        row_bytes: u32,
+        /// Index of the last row.
+        last_row: u32,
+        /// Index of a row's last 32-bit word.
+        last_word: u32,
+        /// The position of row 0's query ([`crate::Window::shift`]).
+        shift: i32,
+        /// Factor that converts the bias to unscaled scores.
+        factor: f32,
+        /// The element type.
+        element: PhantomData<T>,
+    }
 }
 
-/// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and the first key of
-/// a sequence, on varlen tensors too. Kernels clamp a row or key that does not exist to the last one.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BiasParams {
-    /// Device address of the first element, a multiple of 4.
-    pub base: u64,
-    /// Bytes from one sequence to the next, a multiple of 4; 0 if all sequences share their rows.
-    pub batch_bytes: u64,
-    /// Bytes from one query head to the next, a multiple of 4; 0 if all heads share their rows.
-    pub head_bytes: u64,
-    /// Bytes from one query to the next, a multiple of 4; 0 if all queries share a row.
-    pub row_bytes: u32,
-    /// Number of rows of a head, at least 1.
-    pub rows: u32,
-    /// Number of elements per row, at least 1. A row of an odd number of 16-bit elements is followed by one
-    /// more element, so that the row's last 32-bit word exists.
-    pub keys: u32,
-    /// Padding: 0.
-    pub reserved: u32,
+contract::described! {
+    /// Parameters of [`Bias`]. Keys are contiguous. Rows and keys count from the first query and the first
+    /// key of a sequence, on varlen tensors too. Kernels clamp a row or key that does not exist to the last
+    /// one.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct BiasParams {
+        /// Device address of the first element, a multiple of 4.
+        base: u64,
+        /// Bytes from one sequence to the next, a multiple of 4; 0 if all sequences share their rows.
+        batch_bytes: u64,
+        /// Bytes from one query head to the next, a multiple of 4; 0 if all heads share their rows.
+        head_bytes: u64,
+        /// Bytes from one query to the next, a multiple of 4; 0 if all queries share a row.
+        row_bytes: u32,
+        /// Number of rows of a head, at least 1.
+        rows: u32,
+        /// Number of elements per row, at least 1. A row of an odd number of 16-bit elements is followed by
+        /// one more element, so that the row's last 32-bit word exists.
+        keys: u32,
+        /// Padding: 0.
+        reserved: u32,
+    }
 }
+impl SinkParams {
+    /// The logits of the heads.
+    #[inline(always)]
+    pub const fn logits(&self) -> PerHead {
+        let value = f32::NEG_INFINITY;
+        PerHead { base: self.base, sequence_bytes: 0, head_bytes: 4, value, reserved: 0 }
+    }
+}
+
+impl<T> Bias<T> {
+    /// The bias of a head of a sequence. A 32-bit word has `per_word` elements.
+    #[inline(always)]
+    pub fn of(p: &BiasParams, of: Head, shift: i32, per_word: u32) -> Self {
+        let sequence = (of.sequence() as u64).wrapping_mul(p.batch_bytes);
+        let head = (of.head() as u64).wrapping_mul(p.head_bytes);
+        Bias {
+            base: p.base.wrapping_add(sequence).wrapping_add(head),
+            row_bytes: p.row_bytes,
+            last_row: p.rows - 1,
+            last_word: (p.keys - 1) / per_word,
+            shift,
+            factor: 1.0,
+            element: PhantomData,
+        }
+    }
+
+    /// This bias, with the factor `factor`.
+    #[inline(always)]
+    pub fn times(self, factor: f32) -> Self {
+        Bias { factor, ..self }
+    }
+}
+
 contract::no_padding! {
     SinkParams { base }
     BiasParams { base, batch_bytes, head_bytes, row_bytes, rows, keys, reserved }

@@ -14,8 +14,8 @@ impl<E: LoadEight, const DV: usize> Run for BwdDelta<E, DV> {
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
         let row = part * DELTA_ROWS + warp.index() * 8 + warp.lane() / 4;
         let [o, d_o] = [&p.o, &p.d_o].map(|tensor| GlobalRows::<E, DV>::new(tensor, batch, head));
-        let lse = GlobalVec::new(&p.lse, batch, head, o.rows()).load_row(row, f32::NEG_INFINITY);
-        let d_lse = GlobalVec::new(&p.d_lse, batch, head, o.rows()).load_row(row, 0.0);
+        let lse = GlobalVec::new(&p.lse, batch, head, o.rows()).load_row(row, f32::NEG_INFINITY, &warp);
+        let d_lse = GlobalVec::new(&p.d_lse, batch, head, o.rows()).load_row(row, 0.0, &warp);
         let sees_none = lse == f32::NEG_INFINITY;
         let minus_lse = if sees_none { lse } else { -lse * LOG2_E };
         let delta = o.dot_by_quads(&d_o, row, warp) - d_lse;

@@ -15,6 +15,7 @@ use tile::beside::{HeadValues, SharedValues};
 use tile::copy::Walk;
 use tile::exchange::Operands;
 use tile::global::GlobalRows;
+use tile::group::Capability;
 use tile::mma::{Acc, Mma, Resident};
 use tile::pipeline::{Ring, Unfilled};
 use tile::shared::{SharedTile, SharedTiles};
@@ -54,17 +55,17 @@ impl<Mask: MaskFn> KeyTile<'_, Mask> {
 
     /// The sequence of a query head, as masks and scores see it.
     #[inline(always)]
-    fn sequence(&self, head: u32) -> Sequence {
+    fn sequence(&self, head: u32, by: &impl Capability) -> Sequence {
         let (first, tile) = (0, self.p.q.rows);
         let of = [self.tile.batch, self.head(head)];
         let (q_len, k_len) = (self.p.q.rows, self.p.k.rows);
-        Sequence::of(self.p, &Rows { first, tile, q_len, k_len, window: self.p.window, of }, 0)
+        Sequence::of(self.p, &Rows { first, tile, q_len, k_len, window: self.p.window, of }, 0, by)
     }
 
     /// The blocks of a head's queries that see the keys.
     #[inline(always)]
-    fn range(&self, head: u32) -> (SeenBy<Mask>, BlockRange) {
-        let of = self.sequence(head);
+    fn range(&self, head: u32, by: &impl Capability) -> (SeenBy<Mask>, BlockRange) {
+        let of = self.sequence(head, by);
         let mask = Transposed::new(Mask::keys(self.variant, &of), &of);
         (mask, BlockRange::of(mask, &self.rows, self.tile_n))
     }
@@ -108,7 +109,7 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
             if self.head == self.of.p.heads_per_kv {
                 return;
             }
-            let (_, range) = self.of.range(self.head);
+            let (_, range) = self.of.range(self.head, block);
             self.start = range.start;
             self.left = range.end.saturating_sub(range.start);
             [self.q, self.d_o] =
@@ -181,8 +182,8 @@ impl<
         // Mainloop.
         let (mut acc_dk, mut acc_dv) = (Acc::<W, SHARE>::zero(), Acc::<W, SHARE>::zero());
         for head in 0..p.heads_per_kv {
-            let (mask, range) = keys.range(head);
-            let scores = Mask::scores(p, variant, &keys.sequence(head));
+            let (mask, range) = keys.range(head, &warp);
+            let scores = Mask::scores(p, variant, &keys.sequence(head, &warp));
             let row0 = first + mine.first();
             let seen = Seen::<_, W>::of(mask, At { rows: &keys.rows, row0, key0: 0, warp });
             for n in (range.start..range.end).rev() {

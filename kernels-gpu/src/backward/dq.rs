@@ -51,7 +51,7 @@ impl<
         let (first, of) = (tile.m_block * M as u32 * 16, [tile.batch, tile.head]);
         let (q_len, k_len) = (q.rows(), k.rows());
         let rows = Rows { first, tile: M as u32 * 16, q_len, k_len, window: p.window, of };
-        let of = Sequence::of(p, &rows, 0);
+        let of = Sequence::of(p, &rows, 0, block);
         let mask = Mask::keys(variant, &of);
         let range = BlockRange::of(mask, &rows, tile_n);
         if !Mask::SEES_ALL && range.start >= range.end {

@@ -11,7 +11,7 @@ use crate::partial::Partial;
 use crate::rows::Sequence;
 use crate::softcap::softcap;
 use crate::variant::{MaskFn, Scores};
-use attention_tile::{CacheWalk, PagedRows, PagedTiles, ScaleWalk, Source, Strided, load_per_head};
+use attention_tile::{CacheWalk, PagedRows, PagedTiles, ScaleWalk, Source, Strided, head_of, load_per_head};
 use core::ops::ControlFlow;
 use spec::{
     DType, Decode, DecodeCombine, DecodeParams, FewCombine, FewParams, FewQueries, Kernel, Local, MaskKind,
@@ -210,15 +210,16 @@ fn attend<
     let (q, factor) = ColFrag::<E::As, D, G>::load::<Q, E>(&queries, warp);
     let mut kv = ring.stream(&mut copy);
     let q = right.keep(q, block);
+    let head = head_of(item.sequence, item.kv_head, block);
     let [k_factor, v_factor] = [0, 1].map(|i| match E::Scales::<1>::EXIST {
         true => 1.0,
-        false => E::FACTOR * load_per_head(&p.scales[i], item.sequence, item.kv_head),
+        false => E::FACTOR * load_per_head(&p.scales[i], head),
     });
     let k_factor = factor.map(|x| x * k_factor);
 
     // Each column has its own mask and its own state of the scores, because columns are queries of several
     // heads.
-    let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0);
+    let of = |row| Sequence::of(p, &item.rows(p, queries.unpack(row)[1]), 0, block);
     let seen = |row| seen_by::<Mask>(p, item, Mask::keys(variant, &of(row)), queries.unpack(row)[0]);
     let end = ColVec::<i32, G>::from_fn(warp, |row| seen(row).end);
     let start = ColVec::<i32, G>::from_fn(warp, |row| seen(row).start);
@@ -275,13 +276,13 @@ fn attend<
     // Warps merge their results through shared memory; splits merge theirs through global memory.
     let mine = (&acc_o, softmax.state());
     let left = kv.reclaim(block).exchange_columns::<E, _, D, G, WARPS>(mine, queries.count(), team, block);
-    block.deal_quads::<D>(queries.count(), |row, quad| {
+    block.deal_quads::<D>(queries.count(), |row, quad, by| {
         let warps = left.quads(row, quad, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);
         if item.splits == 1 {
-            store::<Q>(p, item, row, quad, all)
+            store::<Q>(p, item, row, quad, all, &by)
         } else {
-            leave::<D>(p, item, row, quad, all)
+            leave::<D>(p, item, row, quad, all, &by)
         }
     });
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))

@@ -7,7 +7,7 @@ use cuda_std::math::opaque;
 use spec::{DecodeParams, Kernel, MergeState, Tensor};
 use tile::global::{GlobalVec, RowSlices, load_value};
 use tile::mma::TensorCore;
-use tile::{Block, Steps};
+use tile::{Block, Dealt, Steps};
 
 /// Number of splits that one turn of the merge adds. The order of a turn's sums does not depend on the number
 /// of loads in flight.
@@ -24,6 +24,7 @@ fn with_states<E: TensorCore>(
     row: u32,
     quad: u32,
     keys: Partial<4>,
+    by: &Dealt,
 ) -> Partial<4> {
     // The main loop and the merge of splits need the registers. LLVM would compute what depends on parameters
     // ahead of the main loop, and what depends on the item ahead of the merge.
@@ -40,7 +41,7 @@ fn with_states<E: TensorCore>(
         }
         let MergeState { o, lse } = p.states.state(i);
         let o = Tensor { row_bytes: opaque(o.row_bytes), rows: p.o.rows, chunks: p.o.chunks, ..o };
-        (load_value(&lse, of), item.rows_of(p, &o).load_quad(row, quad))
+        (load_value(&lse, of, by), item.rows_of(p, &o).load_quad(row, quad, by))
     };
     let mut all = keys;
     for from in (Steps { at: 0, step: STATES as u32, end: count }) {
@@ -55,26 +56,40 @@ fn with_states<E: TensorCore>(
 
 /// Adds the states over other keys and the sink to four columns of a row's result, and stores the result.
 #[inline(always)]
-pub fn store<E: TensorCore>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
+pub fn store<E: TensorCore>(
+    p: &DecodeParams,
+    item: &Item,
+    row: u32,
+    quad: u32,
+    keys: Partial<4>,
+    by: &Dealt,
+) {
     let out = item.rows_of(p, &p.o);
-    let mut all = with_states::<E>(p, item, row, quad, keys);
+    let mut all = with_states::<E>(p, item, row, quad, keys, by);
     if p.sinks.base != 0 {
         let [_, head] = out.unpack(row);
-        let logit = GlobalVec::new(&p.sinks, 0, item.kv_head * p.group.get() + head, 1).load_row(0, 0.0);
+        let logit = GlobalVec::new(&p.sinks, 0, item.kv_head * p.group.get() + head, 1).load_row(0, 0.0, by);
         all = all.merge([Partial::sink(logit * LOG2_E)]);
     }
     let ([a, b, c, d], lse) = all.normalised();
-    out.store_quad(row, quad, [E::pack(a, b), E::pack(c, d)]);
+    out.store_quad(row, quad, [E::pack(a, b), E::pack(c, d)], by);
     if quad == 0 {
-        out.store_value(&p.lse, [item.sequence, item.kv_head], row, lse * LN_2);
+        out.store_value(&p.lse, [item.sequence, item.kv_head], row, lse * LN_2, by);
     }
 }
 
 /// Stores four columns of a row's partial result in the workspace.
 #[inline(always)]
-pub fn leave<const D: usize>(p: &DecodeParams, item: &Item, row: u32, quad: u32, keys: Partial<4>) {
+pub fn leave<const D: usize>(
+    p: &DecodeParams,
+    item: &Item,
+    row: u32,
+    quad: u32,
+    keys: Partial<4>,
+    by: &Dealt,
+) {
     let (o, lse) = keys.normalised();
-    let left = left::<D>(p, item, row);
+    let left = left::<D>(p, item, row, by);
     left.store_quad(item.split, quad, o);
     if quad == 0 {
         left.store_value(item.split, lse);
@@ -90,11 +105,11 @@ pub fn finish<E: TensorCore, K: Kernel, const D: usize>(
     all: impl Fn(u32, u32) -> Partial<4>,
     block: &mut Block<K>,
 ) {
-    block.deal_quads::<D>(item.rows_of(p, &p.q).count(), |row, quad| {
+    block.deal_quads::<D>(item.rows_of(p, &p.q).count(), |row, quad, by| {
         if item.splits == 1 {
-            store::<E>(p, item, row, quad, all(row, quad))
+            store::<E>(p, item, row, quad, all(row, quad), &by)
         } else {
-            leave::<D>(p, item, row, quad, all(row, quad))
+            leave::<D>(p, item, row, quad, all(row, quad), &by)
         }
     });
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
@@ -105,8 +120,8 @@ pub fn finish<E: TensorCore, K: Kernel, const D: usize>(
 
 /// The partial results of all splits of a row.
 #[inline(always)]
-fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32) -> RowSlices<D> {
-    RowSlices::new(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row)
+fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32, by: &Dealt) -> RowSlices<D> {
+    RowSlices::new(&p.partials, item.slot, item.splits, item.kv_head, item.first_row(p) + row, by)
 }
 
 /// Merges the splits of an item's rows in the order of the splits, and stores the result. Several blocks
@@ -120,8 +135,8 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
     block: &Block<K>,
 ) {
     let warp = block.warp();
-    block.deal_quads_among::<D>(share, item.rows_of(p, &p.o).count(), |row, quad| {
-        let mut left = left::<D>(p, item, row);
+    block.deal_quads_among::<D>(share, item.rows_of(p, &p.o).count(), |row, quad, by| {
+        let mut left = left::<D>(p, item, row, &by);
         let mut all = Partial::NONE;
         while !left.is_empty() {
             // Each lane loads the LSE of one split. A lane past the last split gets weight 0.
@@ -139,7 +154,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
             }
             left = left.skip(TURN as u32);
         }
-        store::<E>(p, item, row, quad, all);
+        store::<E>(p, item, row, quad, all, &by);
     })
 }
 
@@ -150,7 +165,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
 pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(batch: &impl Batch, block: &Block<K>) {
     let p = batch.decode();
     let from_the_end = block.count() - 1 - block.index();
-    for sequence in (Steps { at: from_the_end, step: block.count(), end: p.order.lengths.count }) {
+    for sequence in (Steps { at: from_the_end, step: block.count(), end: p.order.lengths.count() }) {
         if batch.keys(sequence).clamped(p.order.max_keys) == 0 && batch.takes(sequence) {
             let own = batch.own(sequence);
             let p = &*own;
@@ -158,7 +173,9 @@ pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(batch: &impl Batch,
             for of in (Steps { at: 0, step: 1, end: each }) {
                 let item = Item::whole(p, sequence, of);
                 let rows = item.rows_of(p, &p.o).count();
-                block.deal_quads::<D>(rows, |row, quad| store::<E>(p, &item, row, quad, Partial::NONE));
+                block.deal_quads::<D>(rows, |row, quad, by| {
+                    store::<E>(p, &item, row, quad, Partial::NONE, &by)
+                });
             }
         }
     }

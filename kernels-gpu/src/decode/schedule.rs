@@ -167,7 +167,7 @@ impl<'p> Cut<'p> {
 /// alone, without a barrier.
 #[inline(always)]
 fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
-    if p.order.lengths.count > 1 {
+    if p.order.lengths.count() > 1 {
         let sequence = Sequence::new::<Mask>(p, few);
         return Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp);
     }
@@ -182,7 +182,7 @@ fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp:
 /// 1024 sequences before a warp searches them 32 at a time.
 #[inline(always)]
 pub fn first_lengths(p: &impl Batch, warp: Warp) -> Unchecked {
-    let step = if p.decode().order.lengths.count > 32 { 32 } else { 1 };
+    let step = if p.decode().order.lengths.count() > 32 { 32 } else { 1 };
     p.keys(warp.lane() * step)
 }
 
@@ -194,13 +194,13 @@ fn item_of_whole(p: &impl Batch, index: u32, warp: Warp) -> Option<Item> {
     let mut before = 0;
     // `opaque` keeps LLVM from computing the number of groups before the work items, where it would take a
     // register.
-    for of in (Steps { at: 0, step: 1, end: opaque(order.lengths.count).div_ceil(32) }) {
+    for of in (Steps { at: 0, step: 1, end: opaque(order.lengths.count()).div_ceil(32) }) {
         let keys = p.keys(of * 32 + warp.lane()).clamped(order.max_keys);
         let upto = before + warp.count(keys > 0);
         if index < upto {
             let lane = warp.count(before + warp.prefix_sum(u32::from(keys > 0)) <= index);
             let (sequence, keys) = (of * 32 + lane, warp.shuffle(keys, lane));
-            return Some(Item { sequence, keys, items: order.lengths.count, ..Item::FIRST });
+            return Some(Item { sequence, keys, items: order.lengths.count(), ..Item::FIRST });
         }
         before = upto;
     }
@@ -216,11 +216,11 @@ fn item_of_whole(p: &impl Batch, index: u32, warp: Warp) -> Option<Item> {
 #[inline(always)]
 fn may_be(order: &DecodeOrder, index: u32, warp: Warp) -> bool {
     let shares = order.share as u32 + 1;
-    if order.lengths.base == 0 || order.splits != 0 || order.chunk.get() > 1 || index < shares {
+    if order.lengths.base() == 0 || order.splits != 0 || order.chunk.get() > 1 || index < shares {
         return true;
     }
     let mut alive = 0;
-    for of in (Steps { at: 0, step: 4, end: order.lengths.count.div_ceil(32) }) {
+    for of in (Steps { at: 0, step: 4, end: order.lengths.count().div_ceil(32) }) {
         // Without this line, the address of the first length takes registers in the main loop.
         let warp = warp.forget_lane();
         let is_some = |i| lengths::is_some(&order.lengths, (of + i) * 32 + warp.lane()) as u32;
@@ -240,7 +240,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
     tally: Tally<'_, TALLY>,
 ) -> Option<Item> {
     let (warp, number, warps) = (block.warp(), block.warp().index(), block.warps());
-    let groups = p.decode().order.lengths.count.div_ceil(32);
+    let groups = p.decode().order.lengths.count().div_ceil(32);
     let mine = Steps { at: number, step: warps, end: groups };
     let mut tiles = 0;
     for of in mine {
@@ -309,7 +309,7 @@ impl Item {
         let index = if index < 2 * spread { index % 2 * spread + index / 2 } else { index };
         let (index, row_block) = p.order.row_blocks.div_rem(index);
         let (index, kv_head) = p.order.kv_heads.div_rem(index);
-        let item = if p.order.lengths.count <= 32 {
+        let item = if p.order.lengths.count() <= 32 {
             item_of_few::<Mask>(p, few, index, block.warp())
         } else if p.order.splits == 1 {
             item_of_whole(batch, index, block.warp())

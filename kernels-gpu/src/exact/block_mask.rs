@@ -111,7 +111,7 @@ pub fn create_block_mask<M: MaskFn>(
     let shape = [sequences.len() as u32, heads, m_blocks, n_blocks];
     assert!(BlockMask::room(shape).is_some(), "{shape:?}: a block mask has less than 2^31 integers");
     BlockLists::new(shape, tile, |[sequence, head, m_block, n]| {
-        let of = Sequence { head, ..sequences[sequence as usize] };
+        let of = sequences[sequence as usize].with_head(head);
         let Some(of) = of.with_tile(m_block, tile[0]) else { return BlockKind::Empty };
         kind_of(&M::keys(params, &of), &of, [n, tile[1]], Alone)
     })
@@ -158,7 +158,7 @@ mod tests {
         for (index, listed) in lists.lists().enumerate() {
             let (head, m_block) = (index as u32 / m_blocks, index as u32 % m_blocks);
             assert!(head < heads);
-            let of = Sequence { head, ..of };
+            let of = of.with_head(head);
             let mask = M::load(params, &of);
             let sees = |query: i32, k: i32| {
                 let (p, Range { start, end }) = (query + of.shift, mask.keys(query + of.shift));

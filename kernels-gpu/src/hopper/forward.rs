@@ -12,7 +12,7 @@ use tile::mma::{Acc, WarpgroupCore};
 use tile::pipeline::MbarrierPipeline;
 use tile::tma::Fills;
 use tile::wgmma::{Ab, Abt};
-use tile::{Block, Smem};
+use tile::{Block, Smem, Warp};
 
 /// A block's shared memory: pipelines of Q, K and V, the TMA store buffer of O, and numbers beside keys.
 type Shared<S, E, F, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
@@ -67,7 +67,7 @@ pub fn across_tiles<
     let tensors = Tensors::<E, F, _, _, N, D, D>::of(&block);
     let numbers = Mask::Staged::tensor::<C, N>(&block);
     let [index, count] = [block.index(), block.count()];
-    let view = |tile| View::<_, Mask, W, N>::of(p, variant, tile);
+    let view = |tile, warp: Warp| View::<_, Mask, W, N>::of(p, variant, tile, &warp);
     let shared: Shared<S, E, F, Mask, W, N, D, STAGES> = smem.split();
 
     block.specialize(
@@ -91,7 +91,7 @@ pub fn across_tiles<
             let (warp, first_row) = (group.warp(), group.first_row());
 
             // The first product of the block's first tile runs beside no other product.
-            let mut now = view(tile);
+            let mut now = view(tile, warp);
             let mut q_tile = q.wait();
             let mut s = Acc::unset();
             group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
@@ -104,7 +104,7 @@ pub fn across_tiles<
                 let Some(tile) = tiles.receive(&mut q) else { break };
 
                 // The next tile's first S runs beside this tile's last O += P V.
-                let next = view(tile);
+                let next = view(tile, warp);
                 q_tile = q.wait();
                 let (softmax, probs) = group.overlap(
                     Abt(&mut Acc::unset(), &q_tile, &mut k),

@@ -9,7 +9,7 @@ use crate::staged::Staged;
 use crate::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel, MaskMarker};
-use tile::group::Warpgroup;
+use tile::group::{Capability, Warpgroup};
 use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
 use tile::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageConverter, StageGuard};
 use tile::shared::{SharedTile, SharedTiles};
@@ -113,7 +113,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// The work tile `tile` under the kernel's mask.
     #[inline(always)]
-    pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P) -> Self {
+    pub fn of(p: &'p P::Params, variant: &'p Mask::Params, tile: P, by: &impl Capability) -> Self {
         // On varlen tensors, ptxas serialises products behind the loads of a list. On KV caches, the producer
         // spills.
         const {
@@ -123,7 +123,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
             )
         }
         let rows = tile.rows(p.as_ref(), W as u32 * 64);
-        let of = Sequence::of(&rescaled::<P, Mask>(p.as_ref(), &tile), &rows, tile.before());
+        let of = Sequence::of(&rescaled::<P, Mask>(p.as_ref(), &tile), &rows, tile.before(), by);
         let mask = Mask::tile(variant, &of, [W as u32 * 64, Self::TILE_N]);
         let seen = mask.range(&rows, Self::TILE_N);
         let mut range = tile.share(seen);
@@ -287,7 +287,7 @@ pub fn copy<
         if tile.is_empty() {
             continue;
         }
-        let view = View::<S::Tile, Mask, W, N>::of(p, variant, tile);
+        let view = View::<S::Tile, Mask, W, N>::of(p, variant, tile, &k);
         S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
             let block = F::By::find(&k, view.keys(n));

@@ -96,7 +96,7 @@ impl Stages<'_> {
     /// Looks up the pages of stage `n`'s keys, in each lane another one.
     #[inline(always)]
     fn find(&self, n: u32, warp: Warp) -> Page {
-        self.row(n).find(warp.forget_lane().lane())
+        self.row(n).find(warp.forget_lane())
     }
 
     /// Stage `n`'s keys, in these pages.

@@ -8,7 +8,7 @@ use crate::hopper::{Body, HopperKernel};
 use crate::lengths::{self, Span};
 use crate::rows::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
-use attention_tile::{InPages, LoadScales, PagedRow};
+use attention_tile::{InPages, LoadScales, PagedRow, head_of};
 use core::marker::PhantomData;
 use spec::{
     HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a, Told,
@@ -73,7 +73,8 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
     #[inline(always)]
     fn in_warp(self, p: &HopperPagedParams<S>, warp: Warp) -> Self {
         let of = self.of.uniform(warp);
-        let [k, v] = [0, 1].map(|which| p.scales.load(which, of.sequence, of.tile.kv_head));
+        let head = head_of(of.sequence, of.tile.kv_head, &warp);
+        let [k, v] = [0, 1].map(|which| p.scales.load(which, head));
         let factors = [factor(&p.forward, k), v].map(|x| f32::from_bits(warp.uniform(x.to_bits())));
         CacheTile { of, factors, ..self }
     }
@@ -90,7 +91,7 @@ impl<S: LoadScales> Found for CacheTile<S> {
     #[inline(always)]
     fn find(p: &HopperPagedParams<S>, tile: WorkTile, tile_m: u32) -> Self {
         let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
-        let (packed, least) = (cu_seqlens_q.count > 0, p.many.least.get());
+        let (packed, least) = (cu_seqlens_q.count() > 0, p.many.least.get());
         let of @ (sequence, queries, _) = sequence_of(
             &p.sequences,
             tile.m_block,

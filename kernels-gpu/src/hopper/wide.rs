@@ -81,7 +81,7 @@ pub fn one_by_one<
             let mut tiles = source(index, count);
             let Some(mut tile) = tiles.receive(&mut q) else { return };
             loop {
-                let view = View::<_, Mask, W, N>::of(p, variant, tile);
+                let view = View::<_, Mask, W, N>::of(p, variant, tile, &warp);
                 let q_tile = q.wait();
                 let mut s = Acc::unset();
                 group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));

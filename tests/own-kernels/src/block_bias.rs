@@ -42,7 +42,7 @@ impl<const BLOCKS: u8, const SCALED: bool> ScoreMod for Distance<BLOCKS, SCALED>
     }
     fn block_bias(&self, p: Range<i32>, k: Range<i32>) -> Option<f32> {
         let nearest = if BLOCKS == 2 { p.end - k.start } else { p.start - k.end + 2 };
-        (nearest >= self.bias.count as i32 || k.start >= p.end).then_some(self.far)
+        (nearest >= self.bias.count() as i32 || k.start >= p.end).then_some(self.far)
     }
 }
 

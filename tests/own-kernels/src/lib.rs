@@ -4,6 +4,8 @@
 pub mod block_bias;
 pub mod block_sparse;
 mod causal_mask;
+#[cfg(any(feature = "forged-made", feature = "forged-changed"))]
+pub mod forged;
 pub mod strided;
 
 use core::f32::consts::LOG2_E;

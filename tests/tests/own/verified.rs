@@ -108,6 +108,26 @@ fn a_function_that_panics_is_a_failure_before_a_launch() {
     assert!(words.contains("loads 4 bytes at device address 0x10000000000"), "{words}");
 }
 
+/// On the device, parameters alone describe memory: safe code of a mask makes no description and changes
+/// none.
+#[test]
+fn a_mask_that_describes_memory_does_not_compile() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
+    for (feature, code, types) in [
+        ("forged-made", "E0451", ["Integers`", "SinkParams`", "Head`"]),
+        ("forged-changed", "E0616", ["Integers`", "PerHead`", "BiasParams`"]),
+    ] {
+        let forged = CudaBuilder::new(&folder).features([feature]).entry(own_causal::CONTRACT).build();
+        let words = forged.map(|_| ()).expect_err("descriptions").to_string();
+        let errors: Vec<_> = words.lines().filter(|line| line.starts_with("error[")).collect();
+        assert_eq!(errors.len(), types.len(), "{words}");
+        for of in types {
+            let is_private = |line: &&&str| line.contains(code) && line.contains(of);
+            assert!(errors.iter().any(|line| is_private(&line)), "{of}: {words}");
+        }
+    }
+}
+
 /// Checks the words for a kernel that spills.
 #[test]
 fn a_spill_is_described_by_the_build() {

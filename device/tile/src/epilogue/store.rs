@@ -2,7 +2,7 @@
 use crate::copy::Walk;
 use crate::exchange::Scratch;
 use crate::global::{GlobalRows, GlobalVec, OwnChunk};
-use crate::group::{SplitGroup, ThreadGroup, WarpRows};
+use crate::group::{Capability, SplitGroup, ThreadGroup, WarpRows};
 use crate::mma::{Acc, Mma, RowVec};
 use crate::shared::{Place, SharedLayout, SharedTile};
 use crate::{Block, Warp, layout};
@@ -174,7 +174,7 @@ impl GlobalVec {
 
     /// Stores the value of one row, if the row exists and the caller wants the values.
     #[inline(always)]
-    pub fn store_row(&self, row: u32, x: f32) {
+    pub fn store_row(&self, row: u32, x: f32, _: &impl Capability) {
         if self.base != 0 {
             self.store_one(row, x);
         }
@@ -182,7 +182,7 @@ impl GlobalVec {
 
     /// The value of row `row`; `missing` if the row does not exist.
     #[inline(always)]
-    pub fn load_row(&self, row: u32, missing: f32) -> f32 {
+    pub fn load_row(&self, row: u32, missing: f32, _: &impl Capability) -> f32 {
         if self.base == 0 || row >= self.rows {
             return missing;
         }
@@ -193,7 +193,7 @@ impl GlobalVec {
     /// The value of the thread's own row; `missing` if the row does not exist.
     #[inline(always)]
     pub fn load_own<const C: usize>(&self, own: &OwnChunk<C>, missing: f32) -> f32 {
-        self.load_row(own.row(), missing)
+        self.load_row(own.row(), missing, own)
     }
 
     /// Stores the value of the thread's own row, if the row exists and the caller wants the values. Only the

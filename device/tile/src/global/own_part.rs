@@ -1,6 +1,7 @@
 //! Rows distributed over threads, with eight columns per thread.
 use crate::Block;
 use crate::global::{LoadEight, StoreEight};
+use crate::group::{Capability, sealed::Sealed};
 use contract::{Kernel, PartPairs, RowParts, RowValues, Tensor};
 use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_b32, st_global_v4_b32};
 
@@ -9,6 +10,9 @@ pub struct OwnPart {
     row: u32,
     part: u32,
 }
+
+impl Sealed for OwnPart {}
+impl Capability for OwnPart {}
 
 impl OwnPart {
     /// This thread's part, or `None` if the thread has no part.
@@ -132,7 +136,7 @@ fn value_at(values: &RowValues, [batch, row, head]: [u32; 3]) -> u64 {
 
 /// The value of the row `[batch, row, head]`.
 #[inline(always)]
-pub fn load_value(values: &RowValues, of: [u32; 3]) -> f32 {
+pub fn load_value(values: &RowValues, of: [u32; 3], _: &impl Capability) -> f32 {
     // SAFETY: each row of each head has a value, and base and strides are multiples of 4, as `RowValues`
     // promises.
     f32::from_bits(unsafe { ld_global_b32(value_at(values, of)) })

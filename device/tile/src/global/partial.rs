@@ -1,6 +1,6 @@
 //! Rows of f32 in global memory to which several thread blocks contribute.
 use crate::global::GlobalVec;
-use crate::group::ThreadGroup;
+use crate::group::{Capability, ThreadGroup, sealed::Sealed};
 use crate::mma::Acc;
 use crate::{Block, Warp};
 use contract::{FastDiv, Kernel, Partials};
@@ -34,6 +34,9 @@ pub struct OwnChunk<const C: usize> {
     row: u32,
     chunk: u32,
 }
+
+impl<const C: usize> Sealed for OwnChunk<C> {}
+impl<const C: usize> Capability for OwnChunk<C> {}
 
 impl<const C: usize> OwnChunk<C> {
     /// Number of chunks of a row.
@@ -148,7 +151,14 @@ pub struct RowSlices<const C: usize> {
 impl<const C: usize> RowSlices<C> {
     /// Row `row` of head `head` in slices `first..first + count`. Slices that do not exist are omitted.
     #[inline(always)]
-    pub fn new(partials: &Partials, first: u32, count: u32, head: u32, row: u32) -> Self {
+    pub fn new(
+        partials: &Partials,
+        first: u32,
+        count: u32,
+        head: u32,
+        row: u32,
+        _: &impl Capability,
+    ) -> Self {
         let (rows, slices) = (partials.rows, partials.slices.get());
         let count =
             if row < rows && head < partials.heads { count.min(slices.saturating_sub(first)) } else { 0 };

@@ -1,8 +1,9 @@
 //! Rows, values per row, and integers in global memory.
+use crate::group::Capability;
 use crate::layout;
 use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
-use cuda_std::memory::{ld_global_nc_b8, ld_global_nc_b32, st_global_b32_if};
+use cuda_std::memory::{ld_global_nc_b32, st_global_b32_if};
 
 /// One head of a tensor: rows of up to `C` base tiles of `E`. The host has checked that base and stride are
 /// multiples of 16 bytes.
@@ -113,17 +114,17 @@ impl<'p> GlobalInts<'p> {
     /// Whether the number of integers is 0.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
-        self.0.count == 0
+        self.0.count() == 0
     }
 
     /// Integer `i`, or the nearest integer that exists. At least one integer must exist. The function has no
     /// branch.
     #[inline(always)]
     pub fn nearest(self, i: u32) -> i32 {
-        let i = i.min(self.0.count.wrapping_sub(1));
+        let i = i.min(self.0.count().wrapping_sub(1));
         // SAFETY: an integer with this index exists, and the base is a multiple of 4, as `Integers` promises.
         // Kernels that read integers do not write them.
-        unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
+        unsafe { ld_global_nc_b32(self.0.base().wrapping_add(i as u64 * 4)) as i32 }
     }
 
     /// The f32 whose bits are integer `i`, or the nearest integer that exists.
@@ -135,12 +136,12 @@ impl<'p> GlobalInts<'p> {
     /// Integer `i`, or 0 if the integer does not exist.
     #[inline(always)]
     pub fn get(self, i: u32) -> i32 {
-        if i >= self.0.count {
+        if i >= self.0.count() {
             return 0;
         }
         // SAFETY: the integer exists, and the base is a multiple of 4, as `Integers` promises; kernels that
         // read integers do not write them.
-        unsafe { ld_global_nc_b32(self.0.base.wrapping_add(i as u64 * 4)) as i32 }
+        unsafe { ld_global_nc_b32(self.0.base().wrapping_add(i as u64 * 4)) as i32 }
     }
 }
 
@@ -151,38 +152,16 @@ pub struct FillInts<'p>(&'p Integers);
 impl<'p> FillInts<'p> {
     /// The integers of a kernel's parameter.
     #[inline(always)]
-    pub fn new(integers: &'p Integers) -> Self {
+    pub fn new(integers: &'p Integers, _: &impl Capability) -> Self {
         FillInts(integers)
     }
 
     /// Stores integer `i` if `is_mine` is true and the integer exists. No branch.
     #[inline(always)]
     pub fn store(self, i: u32, x: u32, is_mine: bool) {
-        let at = self.0.base.wrapping_add(i as u64 * 4);
+        let at = self.0.base().wrapping_add(i as u64 * 4);
         // SAFETY: the store happens only if the integer exists, and the base is a multiple of 4, as
         // `Integers` promises.
-        unsafe { st_global_b32_if(at, x, is_mine && i < self.0.count) }
-    }
-}
-
-/// Bytes in device memory, which no thread writes while the kernel runs. There is at least one byte.
-#[derive(Clone, Copy)]
-pub struct GlobalBytes {
-    base: u64,
-    last: u32,
-}
-
-impl GlobalBytes {
-    /// The bytes from device address `base` on. `last` is the index of the last byte.
-    #[inline(always)]
-    pub fn new(base: u64, last: u32) -> Self {
-        GlobalBytes { base, last }
-    }
-
-    /// Byte `i`, or the last byte if byte `i` does not exist. The function has no branch.
-    #[inline(always)]
-    pub fn nearest(self, i: u32) -> u32 {
-        // SAFETY: the byte exists, as the parameter promises. Kernels that read bytes do not write them.
-        unsafe { ld_global_nc_b8(self.base.wrapping_add(i.min(self.last) as u64)) }
+        unsafe { st_global_b32_if(at, x, is_mine && i < self.0.count()) }
     }
 }

@@ -1,6 +1,6 @@
 //! Warpgroups that compute, and the ping-pong schedule between them.
 use crate::Warp;
-use crate::group::{ThreadGroup, sealed};
+use crate::group::{Capability, ThreadGroup, sealed};
 use cuda_std::barrier;
 
 /// A whole, converged warpgroup: one of `W` consumer warpgroups. `Warpgroup` is not `Copy`: a product takes
@@ -67,6 +67,7 @@ impl<const W: usize> Warpgroup<W> {
 }
 
 impl<const W: usize> sealed::Sealed for Team<W> {}
+impl<const W: usize> Capability for Team<W> {}
 impl<const W: usize> sealed::Synchronize for Team<W> {
     #[inline(always)]
     fn sync_group(&mut self) {

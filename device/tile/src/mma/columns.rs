@@ -91,7 +91,7 @@ impl<T, const G: usize> Index<[usize; 2]> for ColVec<T, G> {
 /// Rows of 32-bit words in global memory that become columns of a B operand.
 pub trait WordRows {
     /// Returns a function that loads word `from + i` of row `row`; it returns 0 if the word does not exist.
-    fn words(&self, row: u32, from: u32) -> impl Fn(u32) -> u32 + Copy;
+    fn words(&self, row: u32, from: u32, warp: Warp) -> impl Fn(u32) -> u32 + Copy;
 }
 
 /// An element type whose rows become B operands of type `A`.
@@ -137,7 +137,7 @@ impl<E: TensorCore, const K: usize, const G: usize> ColFrag<E, K, G> {
             let row = g as u32 * 8 + warp.lane / 4;
             let from = [0, 1].map(|i| {
                 let [first, lane] = S::right_word(0, i);
-                rows.words(row, first + warp.lane % 4 * lane)
+                rows.words(row, first + warp.lane % 4 * lane, warp)
             });
             let word = |k, i: usize| from[i](S::right_word(k, i)[0] - S::right_word(0, i)[0]);
             let words = core::array::from_fn(|k| [word(k, 0), word(k, 1)]);

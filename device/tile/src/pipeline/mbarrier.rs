@@ -13,7 +13,7 @@
 //! Producer and consumers get their stages in a closure. The pipeline performs every step that must follow
 //! the closure, so a kernel cannot forget one.
 use crate::copy::{CpAsync, GroupTransport, Transport};
-use crate::group::{ThreadGroup, WarpRows};
+use crate::group::{Capability, ThreadGroup, WarpRows, sealed::Sealed};
 use crate::pipeline::InFlight;
 use crate::shared::{Place, SharedLayout};
 use crate::tma::TileInfo;
@@ -35,6 +35,9 @@ pub struct Producer<T, const S: usize, By> {
     pub(crate) warp: Warp,
     pub(crate) by: PhantomData<By>,
 }
+
+impl<T, const S: usize, By> Sealed for Producer<T, S, By> {}
+impl<T, const S: usize, By> Capability for Producer<T, S, By> {}
 
 /// The side of a converter warp, between the producers and the consumers of a pipeline: the right to convert
 /// stages.

@@ -1,6 +1,6 @@
 //! Tensor maps, and the tensors that they describe.
-use crate::Block;
 use crate::shared::SharedTile;
+use crate::{Block, Warp};
 use contract::{Element, Kernel, RaggedMap, TensorMap};
 use core::marker::PhantomData;
 use cuda_std::tma;
@@ -38,8 +38,8 @@ pub unsafe trait MapKind: Copy + 'static {
 
     /// The boxes of one lane, if the lanes of a warp share the boxes of a tile.
     type Boxes: Copy;
-    /// Finds a lane's boxes of the tile at `at`.
-    fn find_boxes(at: Self::At, lane: u32) -> Self::Boxes;
+    /// Finds this lane's boxes of the tile at `at`.
+    fn find_boxes(at: Self::At, warp: Warp) -> Self::Boxes;
     /// Starts the copies of a lane's boxes to shared memory.
     ///
     /// # Safety
@@ -52,7 +52,7 @@ macro_rules! first_lane {
     () => {
         type Boxes = Self::At;
         #[inline(always)]
-        fn find_boxes(at: Self::At, _: u32) -> Self::At {
+        fn find_boxes(at: Self::At, _: Warp) -> Self::At {
             at
         }
         #[inline(always)]

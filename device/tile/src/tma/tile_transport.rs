@@ -121,7 +121,7 @@ impl<E: Element, F: ConvertTo<E>, M: MapKind> TileTransport<E> for ConvertedTma<
         by: &Producer<SharedTile<E, R, C>, S, Self>,
         at: M::At,
     ) -> M::Boxes {
-        M::find_boxes(at, by.warp.lane)
+        M::find_boxes(at, by.warp)
     }
 
     #[inline(always)]

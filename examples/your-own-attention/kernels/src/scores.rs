@@ -36,7 +36,7 @@ impl ScoreMod for T5 {
     // A block in which every key is farther away than the table reaches has one bias.
     const BLOCK_BIAS: bool = true;
     fn block_bias(&self, p: Range<i32>, k: Range<i32>) -> Option<f32> {
-        (p.start - k.end + 2 >= self.bias.count as i32).then_some(self.far)
+        (p.start - k.end + 2 >= self.bias.count() as i32).then_some(self.far)
     }
 }
 

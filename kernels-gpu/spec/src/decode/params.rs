@@ -13,7 +13,7 @@ pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_k
     Some(Cache {
         keys: tensor.base,
         values,
-        table: cu_seqlens_k.base,
+        table: cu_seqlens_k.base(),
         page_chunks: row_chunks,
         row_chunks,
         head_chunks: chunks(tensor.head_bytes)?,

@@ -1,0 +1,14 @@
+//! An own form of scores, and of a mask's key blocks, whose functions would receive the warp of the kernel.
+use kernels_gpu::blocks::At;
+use kernels_gpu::capped::Capped;
+use kernels_gpu::variant::Scores;
+use tile::mma::Acc;
+
+#[derive(Clone, Copy)]
+struct Curious;
+
+impl Scores for Curious {
+    fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
+}
+
+fn main() {}
