@@ -279,7 +279,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
 
     /// Like [`OnDevice::run`], but also returns two durations: the time to load the kernel on the host, and
     /// the time of the launch on the device.
-    pub(crate) fn run_timed(&self) -> Result<(Written, [Duration; 2]), Error> {
+    ///
+    /// # Errors
+    /// Returns the errors of planning, launching and waiting.
+    pub fn run_timed(&self) -> Result<(Written, [Duration; 2]), Error> {
         let outputs = self.outputs()?;
         let (_, plan) = self.planned(&outputs)?;
         let start = Instant::now();
