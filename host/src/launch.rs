@@ -15,6 +15,8 @@ use spec::{
 pub struct Launch {
     /// The steps in launch order. Each step begins when the previous step has ended.
     steps: [Option<Step>; STEPS],
+    /// The index of the main step.
+    main: u8,
     /// The descriptions of all tensor maps, each with the place of its map among `params`.
     maps: [Option<(u16, MapDescription)>; MAPS],
     /// The parameters of all steps. Tensor maps are missing: only a driver encodes them.
@@ -98,7 +100,7 @@ impl Launch {
     /// Creates a launch without steps. `reason` says why its kernels were selected.
     pub(crate) const fn new(reason: &'static str) -> Self {
         let params = Params([0; MOST]);
-        Launch { steps: [None; STEPS], maps: [None; MAPS], params, end: 0, reason }
+        Launch { steps: [None; STEPS], main: 0, maps: [None; MAPS], params, end: 0, reason }
     }
 
     /// Adds a step. `maps` are the tensor maps for which `params` contains placeholders.
@@ -143,10 +145,15 @@ impl Launch {
         }
     }
 
-    /// Returns the main step: the first.
+    /// Makes the next step the main step.
+    pub(crate) fn main_follows(&mut self) {
+        self.main = self.steps.iter().flatten().count() as u8;
+    }
+
+    /// Returns the main step.
     const fn main(&self) -> Step {
         const NONE: Step = Step { place: Place::Table(0), grid: [0; 3], params: [0; 2] };
-        match self.steps[0] {
+        match self.steps[self.main as usize] {
             Some(step) => step,
             // No launch leaves this crate without a step.
             None => NONE,
@@ -154,7 +161,7 @@ impl Launch {
     }
 
     /// Returns the contract of the main kernel: its symbol, threads and shared memory. In a launch of several
-    /// kernels, the main kernel is the first.
+    /// kernels, the main kernel is the first; in a backward pass, it computes dK and dV.
     pub const fn contract(&self) -> &'static Contract {
         self.place().contract()
     }

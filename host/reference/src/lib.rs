@@ -9,6 +9,8 @@
 //! softcap, rows without a key, any strides. [`Memory`] lays a problem out as in device memory, and
 //! [`Loaded`] runs it on a device.
 //!
+//! [`GradientReference`] judges gradients by the same two arithmetics.
+//!
 //! [`verify`] judges kernels of a caller's [`variant`](mod@variant).
 #[macro_use]
 mod bytes;
@@ -17,6 +19,7 @@ mod alibi;
 mod append;
 mod arithmetic;
 mod attention;
+mod backward;
 mod bounds;
 mod case;
 mod cases;
@@ -45,6 +48,7 @@ pub use alibi::Slopes;
 pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append, append_edges};
 pub use arithmetic::{unit_roundoff, widen_e4m3, widen_int8};
 pub use attention::{Inputs, Outputs, exact, naive};
+pub use backward::{BackwardCase, BackwardMemory, GradientReference, Gradients, Upstream, backward_edges};
 pub use bounds::{Bounds, score_limit};
 pub use case::{Case, Pages};
 pub use cases::{edges, grid, headline, paged_edges, reproducer, soak};

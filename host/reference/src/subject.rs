@@ -1,19 +1,21 @@
 //! Every kernel of the table with its test problems. The program's commands and the tests learn about
 //! families only from this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
+use super::backward::{BackwardCase, BackwardMemory, backward_edges};
 use super::case::Case;
 use super::cases;
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, Class, KERNELS, MERGES, MergeInfo, attention, beside, combine_of,
+    APPENDS, AppendInfo, Class, GRADIENTS, KERNELS, MERGES, MergeInfo, Pass, attention, beside, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
 
 /// A kernel of the table that problems can test. A combine kernel is not a subject: it runs with its split-KV
-/// kernels. A prefill kernel of mixed batches is not a subject either: it runs beside its decode kernel.
+/// kernels. A prefill kernel of mixed batches is not a subject either: it runs beside its decode kernel. The
+/// backward kernels run in the launches of a kernel of dK and dV.
 pub trait Subject: Sync {
     /// Returns the kernel's launch contract.
     fn contract(&self) -> &Contract;
@@ -69,7 +71,9 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     let on_cache = on_cache.into_iter().flat_map(|class| attention().filter(move |e| e.class() == class));
     let attention = ferroflash::kernels::entries().chain(on_cache).map(|kernel| kernel as &dyn Subject);
     let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);
-    attention.chain(appends).chain(MERGES.iter().map(|kernel| kernel as &dyn Subject))
+    let merges = MERGES.iter().map(|kernel| kernel as &dyn Subject);
+    let gradients = GRADIENTS.iter().filter(|kernel| kernel.pass == Pass::DkDv);
+    attention.chain(appends).chain(merges).chain(gradients.map(|kernel| kernel as &dyn Subject))
 }
 
 /// Returns the reason why a device cannot run a subject with this build's kernels, or `None` if the device
@@ -110,7 +114,6 @@ macro_rules! tasks {
     ($($(#[$doc:meta])* $kind:ident($case:ty) => $memory:expr,)*) => {
         /// A problem of any kind, as data.
         #[derive(Clone, Debug, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "lists of tasks are short")]
         pub enum Task {
             $($(#[$doc])* $kind($case),)*
         }
@@ -137,6 +140,8 @@ macro_rules! tasks {
 tasks! {
     /// Attention.
     Attention(Case) => Case::memory,
+    /// The gradients of an attention.
+    Backward(BackwardCase) => BackwardMemory::new,
     /// An append of new keys and values.
     Append(AppendCase) => AppendMemory::new,
     /// A merge of partial states.
@@ -165,19 +170,30 @@ impl Subject for AttnInfo {
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
-        cases::edges(self, seed).into_iter().map(Task::Attention).collect()
+        match self.pass {
+            Pass::Forward => cases::edges(self, seed).into_iter().map(Task::Attention).collect(),
+            Pass::DkDv | Pass::Dq => backward_edges(self, seed).into_iter().map(Task::Backward).collect(),
+        }
     }
 
     fn grid(&self, seed: u64) -> Vec<Task> {
-        cases::grid(self, seed).into_iter().map(Task::Attention).collect()
+        match self.pass {
+            Pass::Forward => cases::grid(self, seed).into_iter().map(Task::Attention).collect(),
+            Pass::DkDv | Pass::Dq => self.edges(seed),
+        }
     }
 
     fn corrupt(&self, seed: u64) -> Vec<Task> {
-        cases::corrupt(self, seed).map(Task::Attention).into_iter().collect()
+        let case = (self.pass == Pass::Forward).then(|| cases::corrupt(self, seed)).flatten();
+        case.map(Task::Attention).into_iter().collect()
     }
 
     fn soak(&self, seed: u64) -> Task {
-        Task::Attention(cases::soak(self, seed))
+        match self.pass {
+            Pass::Forward => Task::Attention(cases::soak(self, seed)),
+            // Two batches and grouped heads.
+            Pass::DkDv | Pass::Dq => self.edges(seed).swap_remove(1),
+        }
     }
 }
 
@@ -219,13 +235,13 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, DELTAS, GRADIENTS};
+    use ferroflash::spec::{COMBINES, DELTAS};
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
         let finish = COMBINES.len() + attention().filter(|entry| entry.class() == Class::Many).count();
-        let gradients = DELTAS.len() + GRADIENTS.len();
-        assert_eq!(subjects().count() + finish + gradients, KERNELS.len());
+        let beside = DELTAS.len() + GRADIENTS.iter().filter(|kernel| kernel.pass == Pass::Dq).count();
+        assert_eq!(subjects().count() + finish + beside, KERNELS.len());
         for subject in subjects() {
             let symbol = subject.contract().symbol;
             assert!(KERNELS.iter().any(|kernel| kernel.symbol == symbol), "{symbol}");

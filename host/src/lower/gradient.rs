@@ -30,6 +30,7 @@ pub(crate) fn gradient(
             launch.step(pass.place, [blocks.get() * delta.heads, 1, 1], &params, []);
         }
         GradientWork::DkDv(order) => {
+            launch.main_follows();
             let params = BwdDkDvParams { problem: problem(order), dk: tensor(&r.dk), dv: tensor(&r.dv) };
             launch.step(pass.place, [order.tiles, 1, 1], &params, []);
         }

@@ -1,5 +1,6 @@
 //! Random problems of attention on varlen tensors and on KV caches.
 use super::{Drawn, Limits, below, one_in, pick};
+use crate::backward::BackwardCase;
 use crate::case::{Case, Pages};
 use crate::inputs::Random;
 use crate::place::Layout;
@@ -7,6 +8,7 @@ use crate::shared::Shared;
 use crate::subject::Task;
 use crate::told::Told;
 use ferroflash::DType;
+use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask, Splits};
 
 pub(super) fn dtype(random: &mut Random) -> DType {
@@ -133,6 +135,30 @@ pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn
     case.told = told(random, limits, case.packed.is_some());
     let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.packed);
     (Task::Attention(case), text)
+}
+
+/// Draws a backward problem: of softcap and slopes, it has at most one.
+pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
+    let (group, batch) = (1 + below(random, limits.heads), 1 + below(random, 2));
+    let heads_k = 1 + below(random, limits.heads / group);
+    let (head_dim, keys) = (head_dim(random), 1 + below(random, limits.seqlen));
+    // The reference computes seven products, twice.
+    let most = most_queries(limits, &vec![keys; batch], 8 * heads_k * group * head_dim);
+    let p = Problem::new(dtype(random), batch, 1 + below(random, most), heads_k * group, head_dim);
+    let layout = pick(random, &[Layout::Bshd, Layout::Bhsd, Layout::Packed]);
+    let case = Case {
+        mask: mask(random, limits),
+        alignment: pick(random, &[Alignment::BottomRight, Alignment::TopLeft]),
+        ..Case::tensors(p.seqlen_k(keys).heads_k(heads_k), layout, random.bits())
+    };
+    let forward = match below(random, 4) {
+        0 => Case { softcap: Some(1.0 + below(random, 50) as f32), ..case },
+        1 => Case { alibi: true, ..case },
+        _ => case,
+    };
+    let case = BackwardCase { forward, d_lse: one_in(random, 2) };
+    let text = case.to_string();
+    (Task::Backward(case), text)
 }
 
 /// Draws a decode problem of up to four queries, or of up to 16 rows for a simulator.

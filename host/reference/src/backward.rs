@@ -1,0 +1,269 @@
+//! Gradients of attention on the CPU, in f64 and with the roundings of 16-bit steps.
+use super::arithmetic::{decode, encode};
+use super::attention::Inputs;
+use super::tensor::HostTensor;
+use super::tolerance::{Worst, worst};
+use super::work::Judgement;
+use rayon::prelude::*;
+
+mod edges;
+mod work;
+
+pub use edges::{BackwardCase, backward_edges};
+pub use work::BackwardMemory;
+
+/// The gradients of the outputs of an attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Upstream<'a> {
+    /// The gradient of O, with O's shape.
+    pub d_o: HostTensor<'a>,
+    /// The gradient of the LSE, `[batch, heads, rows]`; `None` for zeros.
+    pub d_lse: Option<&'a [f32]>,
+}
+
+/// The names of the gradients, in their order.
+pub(crate) const NAMES: [&str; 3] = ["dq", "dk", "dv"];
+
+/// The gradients of Q, K and V, contiguous `[batch, rows, heads, columns]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gradients {
+    /// The gradients.
+    pub values: [Vec<f64>; 3],
+    /// For each gradient: the largest sum of the magnitudes of the products whose sum an element is.
+    sums: [f64; 3],
+}
+
+impl Gradients {
+    /// Computes the gradients in f64. The tensors are batches of equal lengths, without sinks and bias.
+    pub fn exact(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
+        gradients(inputs, upstream, |x| x)
+    }
+
+    /// Computes the gradients like an implementation in separate 16-bit steps: P, O, dS and the gradients are
+    /// rounded to the inputs' type.
+    pub fn naive(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
+        let dtype = inputs.problem().dtype;
+        gradients(inputs, upstream, |x| f64::from(decode(dtype, encode(dtype, x))))
+    }
+}
+
+/// The exact gradients of a problem, and their tolerances: `2 max|naive - exact| + 1e-5 + 2^-24 S`. `S` is
+/// the largest sum of the magnitudes of which an element is the sum. A row that sees one key has dS = 0 in
+/// exact arithmetic, and the difference of two rounded numbers in f32; the last term permits this difference.
+#[derive(Clone, Debug)]
+pub struct GradientReference {
+    exact: Gradients,
+    tolerances: [f64; 3],
+}
+
+impl GradientReference {
+    /// Computes the exact gradients and the tolerances.
+    pub fn new(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
+        let exact = Gradients::exact(inputs, upstream);
+        let naive = Gradients::naive(inputs, upstream);
+        let tolerances = [0, 1, 2].map(|of| {
+            let pairs = exact.values[of].iter().zip(&naive.values[of]);
+            let most = pairs.map(|(exact, naive)| (exact - naive).abs()).fold(0.0, f64::max);
+            2.0 * most + 1e-5 + exact.sums[of] * 2f64.powi(-24)
+        });
+        GradientReference { exact, tolerances }
+    }
+
+    /// Returns the element of each gradient with the largest error.
+    pub fn judge(&self, gradients: [&HostTensor<'_>; 3]) -> Vec<Worst> {
+        let of = |of: usize| {
+            let [batches, rows, heads, _] = gradients[of].shape();
+            let all = (0..batches * rows * heads).map(|i| [i / heads / rows, i / heads % rows, i % heads]);
+            let got = all.flat_map(|[batch, row, head]| {
+                let values = gradients[of].values(batch, row, head).enumerate();
+                values.map(move |(column, x)| ([batch, row, head, column], f64::from(x)))
+            });
+            let elements = got.zip(&self.exact.values[of]).map(|((at, got), want)| (at, got, *want));
+            worst(NAMES[of], self.tolerances[of], elements)
+        };
+        (0..3).filter_map(of).collect()
+    }
+}
+
+impl From<Vec<Worst>> for Judgement {
+    fn from(all: Vec<Worst>) -> Self {
+        all.iter().fold(Judgement::default(), |judgement, worst| {
+            let failures = (!worst.passed()).then(|| worst.to_string()).into_iter().collect();
+            let (max_error, worst_ratio) = (worst.error, worst.parts());
+            judgement.and(Judgement { max_error, worst_ratio, failures, not_judged: 0 })
+        })
+    }
+}
+
+/// The gradients of a key head: of the rows of its query heads, and of its keys and values.
+struct OfHead {
+    dq: Vec<Vec<f64>>,
+    dk: Vec<f64>,
+    dv: Vec<f64>,
+    sums: [f64; 3],
+}
+
+fn gradients(
+    inputs: &Inputs<'_>,
+    upstream: &Upstream<'_>,
+    round: impl Fn(f64) -> f64 + Copy + Sync,
+) -> Gradients {
+    let [batches, queries, heads, d] = inputs.q().shape();
+    let [_, keys, kv_heads, _] = inputs.k().shape();
+    let group = heads / kv_heads;
+    let all: Vec<_> = (0..batches * kv_heads)
+        .into_par_iter()
+        .map(|i| of_head(inputs, upstream, [i / kv_heads, i % kv_heads], round))
+        .collect();
+    let [mut dq, mut dk, mut dv] =
+        [queries * heads, keys * kv_heads, keys * kv_heads].map(|rows| vec![0.0; batches * rows * d]);
+    let mut sums = [0f64; 3];
+    // Copies rows of one head to rows of all heads.
+    let place = |to: &mut [f64], from: &[f64], [batch, head, heads]: [usize; 3], rows: usize| {
+        for (row, from) in from.chunks(d).enumerate() {
+            let start = ((batch * rows + row) * heads + head) * d;
+            to[start..start + d].iter_mut().zip(from).for_each(|(to, x)| *to = round(*x));
+        }
+    };
+    for (i, of) in all.iter().enumerate() {
+        let (batch, head) = (i / kv_heads, i % kv_heads);
+        for (member, own) in of.dq.iter().enumerate() {
+            place(&mut dq, own, [batch, head * group + member, heads], queries);
+        }
+        place(&mut dk, &of.dk, [batch, head, kv_heads], keys);
+        place(&mut dv, &of.dv, [batch, head, kv_heads], keys);
+        sums = [0, 1, 2].map(|at| sums[at].max(of.sums[at]));
+    }
+    Gradients { values: [dq, dk, dv], sums }
+}
+
+fn of_head(
+    inputs: &Inputs<'_>,
+    upstream: &Upstream<'_>,
+    [batch, kv_head]: [usize; 2],
+    round: impl Fn(f64) -> f64,
+) -> OfHead {
+    let [_, queries, heads, d] = inputs.q().shape();
+    let [_, keys, kv_heads, _] = inputs.k().shape();
+    let (scale, softcap) = (f64::from(inputs.problem().softmax_scale()), inputs.problem().softcap);
+    let rows = |tensor: HostTensor<'_>, rows: usize, head: usize| -> Vec<f64> {
+        (0..rows).flat_map(|row| tensor.values(batch, row, head)).map(f64::from).collect()
+    };
+    let [k, v] = [inputs.k(), inputs.v()].map(|tensor| rows(tensor, keys, kv_head));
+    let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+    let magnitude = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum() };
+    let add = |to: &mut [f64], factor: f64, of: &[f64]| {
+        to.iter_mut().zip(of).for_each(|(to, x)| *to += factor * x);
+    };
+    let largest = |sums: &[f64]| sums.iter().copied().fold(0.0, f64::max);
+    let mut of = OfHead { dq: vec![], dk: vec![0.0; keys * d], dv: vec![0.0; keys * d], sums: [0.0; 3] };
+    let (mut dk_sums, mut dv_sums) = (vec![0.0; keys * d], vec![0.0; keys * d]);
+    for head in kv_head * (heads / kv_heads)..(kv_head + 1) * (heads / kv_heads) {
+        let (q, d_o) = (rows(inputs.q(), queries, head), rows(upstream.d_o, queries, head));
+        let mut dq = vec![0.0; queries * d];
+        for row in 0..queries {
+            let [q, d_o] = [&q, &d_o].map(|all| &all[row * d..][..d]);
+            let at = [batch, head, row];
+            let seen: Vec<_> =
+                inputs.visible([batch, row]).filter(|key| inputs.bit(at, *key)).map(|key| key * d).collect();
+            let slope = f64::from(inputs.slope(batch, head));
+            // The scores, and the derivatives of their modification.
+            let scores = seen.iter().map(|&key| {
+                let product = dot(q, &k[key..][..d]) * scale;
+                let (score, derivative) = softcap.map_or((product, 1.0), |cap| {
+                    let tanh = (product / f64::from(cap)).tanh();
+                    (f64::from(cap) * tanh, 1.0 - tanh * tanh)
+                });
+                let distance = inputs.position(row).abs_diff((key / d) as i64);
+                (score - slope * distance as f64, derivative)
+            });
+            let scores: Vec<_> = scores.collect();
+            let max = scores.iter().map(|(score, _)| *score).fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = scores.iter().map(|(score, _)| (score - max).exp()).sum();
+            let p: Vec<_> = scores.iter().map(|(score, _)| round((score - max).exp() / sum)).collect();
+            let mut o = vec![0.0; d];
+            seen.iter().zip(&p).for_each(|(&key, p)| add(&mut o, *p, &v[key..][..d]));
+            o.iter_mut().for_each(|x| *x = round(*x));
+            let d_lse = upstream.d_lse.map_or(0.0, |all| all[(batch * heads + head) * queries + row].into());
+            let (delta, of_o) = (dot(d_o, &o) - d_lse, magnitude(d_o, &o) + d_lse.abs());
+            let mut dq_sums = vec![0.0; d];
+            for ((&key, p), (_, derivative)) in seen.iter().zip(&p).zip(&scores) {
+                let (own_k, own_v) = (&k[key..][..d], &v[key..][..d]);
+                let ds = scale * round(p * (dot(d_o, own_v) - delta) * derivative);
+                let most = p * (magnitude(d_o, own_v) + of_o) * scale;
+                add(&mut dq[row * d..][..d], ds, own_k);
+                add(&mut of.dk[key..][..d], ds, q);
+                add(&mut of.dv[key..][..d], *p, d_o);
+                for column in 0..d {
+                    dq_sums[column] += most * own_k[column].abs();
+                    dk_sums[key + column] += most * q[column].abs();
+                    dv_sums[key + column] += p * d_o[column].abs();
+                }
+            }
+            of.sums[0] = of.sums[0].max(largest(&dq_sums));
+        }
+        of.dq.push(dq);
+    }
+    of.sums[1..].copy_from_slice(&[largest(&dk_sums), largest(&dv_sums)]);
+    of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::exact;
+    use crate::case::{Case, Pages};
+    use crate::place::Layout;
+    use ferroflash::DType;
+    use ferroflash::request::Mask;
+
+    /// The gradients agree with the differences of the loss, the sum of dO O + dLSE LSE.
+    #[test]
+    fn gradients_are_differences_of_the_loss() {
+        let base = Case { queries: 5, heads: [2, 1], head_dim: 8, ..Case::new([7, 7]) };
+        let base = Case { pages: Pages::Tensors(Layout::Bshd), ..base };
+        let window = Mask::Window { left: Some(2), right: Some(1) };
+        for case in [
+            base.clone(),
+            Case { mask: Mask::Causal, softcap: Some(2.0), ..base.clone() },
+            Case { mask: window, alibi: true, seed: 2, ..base },
+        ] {
+            let mut memory = BackwardMemory::new(&BackwardCase { forward: case.clone(), d_lse: true });
+            // Multiples of 1/64 stay f16 numbers after a step of 1/128.
+            for bits in memory.forward.buffers.iter_mut().flatten() {
+                let x = (f64::from(decode(DType::F16, *bits)) * 64.0).round().clamp(-128.0, 128.0) / 64.0;
+                *bits = encode(DType::F16, x);
+            }
+            let gradients = Gradients::exact(&memory.forward.inputs().expect("valid"), &memory.upstream());
+            let upstream = memory.upstream().d_o;
+            let rows = (0..20).map(|i| [i / 10, i / 2 % 5, i % 2]);
+            let values = rows.flat_map(|[batch, row, head]| upstream.values(batch, row, head));
+            let d_o: Vec<_> = values.map(f64::from).collect();
+            let d_lse = memory.d_lse.clone().expect("asked for");
+            let loss = |memory: &BackwardMemory| {
+                let outputs = exact(&memory.forward.inputs().expect("valid"));
+                let of_o: f64 = outputs.out.iter().zip(&d_o).map(|(o, d)| o * d).sum();
+                let seen = outputs.lse.iter().zip(&d_lse).filter(|(lse, _)| lse.is_finite());
+                of_o + seen.map(|(lse, d)| lse * f64::from(*d)).sum::<f64>()
+            };
+            for (buffer, gradient) in gradients.values.iter().enumerate() {
+                for at in (0..gradient.len()).step_by(11) {
+                    let old = memory.forward.buffers[buffer][at];
+                    let mut difference = |step: f64| {
+                        let mut at_step = |step: f64| {
+                            let moved = f64::from(decode(DType::F16, old)) + step;
+                            memory.forward.buffers[buffer][at] = encode(DType::F16, moved);
+                            loss(&memory)
+                        };
+                        (at_step(step) - at_step(-step)) / (2.0 * step)
+                    };
+                    // Richardson's extrapolation of two central differences.
+                    let exact = (4.0 * difference(1.0 / 128.0) - difference(1.0 / 64.0)) / 3.0;
+                    memory.forward.buffers[buffer][at] = old;
+                    let (name, error) = (NAMES[buffer], (gradient[at] - exact).abs());
+                    assert!(error < 1e-6, "{case}: {name}[{at}] is {}, should be {exact}", gradient[at]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The problems that each backward kernel must solve.
+use crate::case::{Case, Pages};
+use crate::place::Layout;
+use ferroflash::kernels::{AttnInfo, MaskKind};
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask};
+
+/// A backward problem, as data. The seed of the forward draws all tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackwardCase {
+    /// The attention, on tensors of equal lengths.
+    pub forward: Case,
+    /// Whether the LSE has a gradient.
+    pub d_lse: bool,
+}
+
+impl std::fmt::Display for BackwardCase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "backward of {}{}", self.forward, if self.d_lse { " with d_lse" } else { "" })
+    }
+}
+
+/// Returns the edges of a kernel of dK and dV, in problems that are small enough for the simulator. Each
+/// problem also runs the kernels of -LSE and delta, and of dQ.
+///
+/// | property | edges |
+/// |---|---|
+/// | lengths | one row; one row more or less than a tile or a stage; exact tiles; more queries than keys |
+/// | masks | both alignments; rows and tiles without a key; softcap; slopes |
+/// | tensors | grouped heads; two batches; a padded head dim; every layout |
+pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
+    use Alignment::TopLeft;
+    use Layout::{Bhsd, Bshd, Packed};
+    let (keys, queries, held) = (entry.tile_m as usize, entry.tile_n as usize, entry.head_dim as usize);
+    let shape = |index: usize| {
+        let (lengths, heads, columns, layout) = [
+            ([1, 1, 1], [1, 1], held, Bshd),
+            ([2, 2 * queries + 1, keys + 1], [4, 2], held - 24, Bhsd),
+            ([1, queries - 1, 2 * keys + 3], [2, 1], held - 8, Packed),
+            ([1, keys + queries + 3, keys / 2], [1, 1], held, Packed),
+            ([1, 2 * queries, keys], [2, 2], held, Bshd),
+            ([1, queries + 9, queries + 9], [1, 1], held - 16, Packed),
+        ][index];
+        let [batch, seqlen_q, seqlen_k] = lengths;
+        let p = Problem::new(entry.dtype, batch, seqlen_q, heads[0], columns);
+        let p = p.seqlen_k(seqlen_k).heads_k(heads[1]);
+        Case::tensors(p, layout, seed.wrapping_add(index as u64))
+    };
+    let of = |index: usize, mask: Mask| Case { mask, ..shape(index) };
+    let window = |left: u32, right: u32| Mask::Window { left: Some(left), right: Some(right) };
+    let forward = match entry.mask {
+        MaskKind::Full => (0..6).map(shape).collect(),
+        MaskKind::Causal => {
+            let bottom_right = (0..6).map(|index| of(index, Mask::Causal));
+            let top_left = [2, 3].map(|index| Case { alignment: TopLeft, ..of(index, Mask::Causal) });
+            bottom_right.chain(top_left).collect::<Vec<_>>()
+        }
+        _ => vec![
+            of(0, window(0, 0)),
+            of(1, window(20, 0)),
+            Case { softcap: Some(2.0), ..of(2, Mask::Causal) },
+            of(3, window(5, 9)),
+            Case { alibi: true, ..shape(4) },
+            Case { alignment: TopLeft, alibi: true, ..of(5, window(40, 3)) },
+            Case { softcap: Some(30.0), ..of(1, Mask::Full) },
+            Case { alibi: true, ..of(3, Mask::Causal) },
+        ],
+    };
+    let with_d_lse = |(at, forward): (usize, Case)| BackwardCase { forward, d_lse: at % 2 == 1 };
+    forward.into_iter().enumerate().map(with_d_lse).collect()
+}
+
+/// Returns whether a case has a backward pass: on tensors of equal lengths.
+pub(super) fn has_backward(case: &Case) -> bool {
+    matches!(case.pages, Pages::Tensors(_)) && case.packed.is_none()
+}

@@ -1,0 +1,148 @@
+//! Backward problems on a device.
+use super::edges::has_backward;
+use super::{BackwardCase, GradientReference, NAMES, Upstream};
+use crate::arithmetic::decode;
+use crate::attention::exact;
+use crate::inputs::Random;
+use crate::memory::Memory;
+use crate::place::{Layout, Place};
+use crate::tensor::{HostTensor, TensorError};
+use crate::tolerance::Rule;
+use crate::work::{
+    Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guarded,
+};
+use ferroflash::plan::AnyRequest;
+use ferroflash::request::{AttentionBackward, LseView};
+
+/// A backward problem in host memory: the forward's inputs and outputs, and the gradients of its outputs.
+#[derive(Clone, Debug)]
+pub struct BackwardMemory {
+    /// The forward, whose problem is on tensors of equal lengths.
+    pub forward: Memory,
+    /// O, in the place that the forward has for it.
+    pub o: Vec<u16>,
+    /// The LSE, `[batch, heads, rows]`.
+    pub lse: Vec<f32>,
+    /// The gradient of O, in O's place.
+    pub d_o: Vec<u16>,
+    /// The gradient of the LSE, if it has one.
+    pub d_lse: Option<Vec<f32>>,
+    /// The places of dQ, dK and dV, each in its own buffer.
+    pub gradients: [Place; 3],
+}
+
+impl BackwardMemory {
+    /// Draws the tensors of a case, and computes O and LSE.
+    ///
+    /// # Panics
+    /// Panics if the case is not on tensors of equal lengths.
+    pub fn new(case: &BackwardCase) -> Self {
+        assert!(has_backward(&case.forward), "{case}: it must be on tensors of equal lengths");
+        let forward = case.forward.memory();
+        let outputs = exact(&forward.inputs().expect("a case has valid tensors"));
+        let (o, lse) = (forward.place(&outputs), forward.place_lse(&outputs));
+        let mut random = Random::new(!case.forward.seed);
+        let d_o = random.normals(case.forward.dtype, o.len());
+        let d_lse = case.d_lse.then(|| lse.iter().map(|_| random.normal() as f32).collect());
+        let layout = if forward.o.strides[1] < forward.o.strides[2] { Layout::Bhsd } else { Layout::Packed };
+        Self::of(forward, [o, d_o], lse, d_lse, layout)
+    }
+
+    /// Returns a problem of these outputs of a forward, `[O, dO]` in the forward's place of O, with gradients
+    /// in `layout`.
+    pub fn of(
+        forward: Memory,
+        [o, d_o]: [Vec<u16>; 2],
+        lse: Vec<f32>,
+        d_lse: Option<Vec<f32>>,
+        layout: Layout,
+    ) -> Self {
+        let [q, k, v, _] = forward.problem.shapes();
+        let gradients = [q, k, v].map(|shape| Place::alone(0, layout, shape));
+        BackwardMemory { forward, o, lse, d_o, d_lse, gradients }
+    }
+
+    /// Returns the gradients of the outputs.
+    ///
+    /// # Panics
+    /// Panics if `d_o` is shorter than its place.
+    pub fn upstream(&self) -> Upstream<'_> {
+        let d_o = self.tensor(&self.d_o, 0, self.forward.o).expect("dO has O's length");
+        Upstream { d_o, d_lse: self.d_lse.as_deref() }
+    }
+
+    fn tensor<'a>(
+        &self,
+        bits: &'a [u16],
+        offset: usize,
+        place: Place,
+    ) -> Result<HostTensor<'a>, TensorError> {
+        HostTensor::new(bits, offset, self.forward.problem.dtype, place.shape, place.strides)
+    }
+
+    /// Returns the inputs behind the forward's inputs.
+    fn own_inputs(&self) -> Vec<Input> {
+        let d_lse = self.d_lse.iter().map(|d_lse| Input::new("d_lse", bytes!(d_lse)));
+        let own = [("o", bytes!(self.o)), ("lse", bytes!(self.lse)), ("d_o", bytes!(self.d_o))];
+        own.map(|(name, bytes)| Input::new(name, bytes)).into_iter().chain(d_lse).collect()
+    }
+
+    /// Judges the gradients, and the elements around them.
+    fn judge_written(&self, reference: &GradientReference, written: &Written) -> Judgement {
+        let all: Vec<Vec<u16>> = written.outputs.iter().map(|output| numbers!(u16, output)).collect();
+        let strays = all.iter().zip(self.gradients).map(|(all, place)| {
+            let mut own = vec![false; all.len()];
+            place.elements().for_each(|at| own[GUARD / 2 + at] = true);
+            let poison = u16::from_ne_bytes([POISON; 2]);
+            all.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count()
+        });
+        let outside = Judgement::outside(strays.sum());
+        let tensors = [0, 1, 2].map(|of| self.tensor(&all[of], GUARD / 2, self.gradients[of]));
+        match tensors {
+            [Ok(dq), Ok(dk), Ok(dv)] => outside.and(reference.judge([&dq, &dk, &dv]).into()),
+            _ => Judgement::failed("a gradient has another shape"),
+        }
+    }
+}
+
+impl Work for BackwardMemory {
+    fn inputs(&self) -> Vec<Input> {
+        Work::inputs(&self.forward).into_iter().chain(self.own_inputs()).collect()
+    }
+
+    fn outputs(&self) -> Vec<Buffer> {
+        NAMES.into_iter().zip(self.gradients).map(|(name, place)| guarded(name, place.span() * 2)).collect()
+    }
+
+    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a> {
+        let dtype = self.forward.problem.dtype;
+        let (of_forward, own) = inputs.split_at(inputs.len() - self.own_inputs().len());
+        let forward = self.forward.request(of_forward, own[0], own[1]);
+        let d_o = self.forward.o.view(own[2], self.d_o.len(), dtype);
+        let gradient = |of: usize| {
+            let place = self.gradients[of];
+            place.view(outputs[of] + GUARD as u64, place.span(), dtype)
+        };
+        let backward = AttentionBackward::new(forward, d_o, gradient(0), gradient(1), gradient(2));
+        let mut backward = backward.scratch(options.scratch);
+        let shape = self.forward.lse_shape();
+        let elements = shape.iter().product::<usize>() as u64;
+        backward.d_lse = own.get(3).map(|address| LseView::contiguous(*address, elements, shape));
+        AnyRequest::Backward(backward)
+    }
+
+    fn rows(&self, written: &Written) -> Option<Rows> {
+        let dtype = self.forward.problem.dtype;
+        let gradient = |(output, place): (&Vec<u8>, Place)| {
+            let all = numbers!(u16, output);
+            place.elements().map(move |at| decode(dtype, all[GUARD / 2 + at])).collect::<Vec<_>>()
+        };
+        let o = written.outputs.iter().zip(self.gradients).flat_map(gradient).collect();
+        Some(Rows { dtype, columns: self.gradients[0].shape[3], o, lse: vec![] })
+    }
+
+    fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
+        let reference = GradientReference::new(&self.forward.inputs()?, &self.upstream());
+        Ok(Box::new(move |_, written| self.judge_written(&reference, written)))
+    }
+}
