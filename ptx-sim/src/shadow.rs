@@ -64,6 +64,8 @@ pub(crate) struct Shadow {
     writes: Column,
     /// The last reads: see [`Readers`].
     reads: Vec<Column>,
+    /// The columns of `reads` that have a stamp, in ascending order. Most agents never read shared memory.
+    reading: Vec<usize>,
     /// The first reads through the read-only path.
     constant: Column,
     rest: Rest,
@@ -83,6 +85,7 @@ impl Shadow {
             cells: Vec::new(),
             writes: Column::default(),
             reads: (0..columns).map(|_| Column::default()).collect(),
+            reading: Vec::new(),
             constant: Column::default(),
             rest: Rest::default(),
         }
@@ -196,8 +199,8 @@ impl Shadow {
             if !constant.is_none() {
                 return Hazard::of(HazardKind::Written, constant);
             }
-            let columns = self.reads.iter().map(|column| column.get(at)).filter(|read| !read.is_none());
-            for read in columns {
+            let columns = self.reading.iter().map(|&column| self.reads[column].get(at));
+            for read in columns.filter(|read| !read.is_none()) {
                 if let Some(kind) = after_read(now, read, actor) {
                     return Hazard::of(kind, read);
                 }
@@ -249,6 +252,9 @@ impl Shadow {
             // The shadow stores reads of two blocks. A write races with at least one of them.
             return;
         }
+        if self.reads[slot].0.is_empty() {
+            self.reads_begin(slot);
+        }
         let last = self.reads[slot].slot(at, self.records);
         if last.is_none() || last.same_agent(actor.stamp) {
             if !(last.is_none() || last.epoch == actor.stamp.epoch || last.reaches_as_far(actor.stamp)) {
@@ -259,6 +265,9 @@ impl Shadow {
         let earlier = *last;
         if self.readers == Readers::Last && earlier.block != actor.stamp.block {
             *last = actor.stamp();
+            if self.reads[1].0.is_empty() {
+                self.reads_begin(1);
+            }
             *self.reads[1].slot(at, self.records) = earlier;
         } else if now.knows(&earlier) && earlier.reaches_as_far(actor.stamp) {
             *last = actor.stamp();
@@ -267,6 +276,13 @@ impl Shadow {
             merge_read(last, actor);
             self.rest.add(at, Role::Reads, earlier);
         }
+    }
+
+    /// Adds a column of `reads` to the columns that have stamps.
+    #[cold]
+    fn reads_begin(&mut self, column: usize) {
+        let place = self.reading.partition_point(|&other| other < column);
+        self.reading.insert(place, column);
     }
 
     #[inline]

@@ -23,9 +23,8 @@ pub const PACKAGE_MB: f64 = 4.2;
 pub const PACKAGE_WITH_CUBINS_MB: f64 = 9.0;
 
 /// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes, on the reference machine of
-/// `calibration`: 45 minutes on two cores, which ci keeps busy for 97 % of the time. The kernels take 18
-/// minutes.
-pub const CI_MINUTES: f64 = 87.0;
+/// `calibration`: 41 minutes on two cores, which ci keeps busy for 97 % of the time.
+pub const CI_MINUTES: f64 = 80.0;
 
 /// Processor time of `cargo xtask demo` in minutes, on a machine without any tools: three minutes on two
 /// cores.
