@@ -299,6 +299,18 @@ pub(super) fn write_results(
     write(path, &[("o", bytes(dtype, shape, o)?), ("lse", (Dtype::F32, lse_shape.to_vec(), lse))])
 }
 
+/// Writes tensors, given by name, type, shape and contiguous little-endian elements.
+pub(super) fn write_tensors<'a>(
+    path: &Path,
+    tensors: impl Iterator<Item = (&'a str, DType, &'a [usize], &'a [u8])>,
+) -> Result<(), Error> {
+    let all = tensors.map(|(name, dtype, shape, bytes)| {
+        let (dtype, shape) = (stored(dtype)?, shape.to_vec());
+        Ok((name, (dtype, shape, bytes.to_vec())))
+    });
+    write(path, &all.collect::<Result<Vec<_>, Error>>()?)
+}
+
 /// Writes `q`, `k` and `v`.
 pub(super) fn write_qkv(path: &Path, [q, k, v]: &[Stored; 3]) -> Result<(), Error> {
     let bytes = |tensor: &Stored| bytes(tensor.dtype, &tensor.shape, &tensor.bits);
@@ -309,10 +321,14 @@ pub(super) fn write_qkv(path: &Path, [q, k, v]: &[Stored; 3]) -> Result<(), Erro
 type Bytes = (Dtype, Vec<usize>, Vec<u8>);
 
 fn bytes(dtype: DType, shape: &[usize], bits: &[u16]) -> Result<Bytes, Error> {
+    Ok((stored(dtype)?, shape.to_vec(), bits.iter().flat_map(|x| x.to_le_bytes()).collect()))
+}
+
+/// Returns the name of a type in files.
+fn stored(dtype: DType) -> Result<Dtype, Error> {
     let known = TYPES.into_iter().find(|(known, _)| *known == dtype);
     let unknown = || Error::Invalid(format!("{} cannot be written to files", dtype.name()));
-    let (_, dtype) = known.ok_or_else(unknown)?;
-    Ok((dtype, shape.to_vec(), bits.iter().flat_map(|x| x.to_le_bytes()).collect()))
+    known.map(|(_, dtype)| dtype).ok_or_else(unknown)
 }
 
 fn write(path: &Path, tensors: &[(&str, Bytes)]) -> Result<(), Error> {

@@ -2,10 +2,9 @@
 use super::console::Console;
 use super::device::Device;
 use super::error::Error;
-use super::files::{self, File, Stored};
+use super::files::{self, File};
 use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
 use super::results::{Results, Took};
-use ferroflash::plan::Problem;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
 use std::fmt;
@@ -13,6 +12,8 @@ use std::path::PathBuf;
 
 pub(super) mod cache;
 mod extras;
+mod grad;
+mod sizes;
 
 /// Compute attention on the tensors of a safetensors file.
 ///
@@ -80,6 +81,7 @@ Examples:
   ferroflash run --input qkv.safetensors --output o.safetensors --layout bhsd --causal --check
   ferroflash run --input qkv.safetensors --output o.safetensors --window 1023,0 --softcap 50 --device gpu
   ferroflash run --input qkv.safetensors --check --device sim --profile a100 --json
+  ferroflash run --input qkv.safetensors --grad do.safetensors --output o.safetensors --check
   ferroflash run --input cache.safetensors --check
   ferroflash run --input cache.safetensors --shared-pages 8 --check
   ferroflash run --input latent.safetensors --v-width 512 --causal --scale 0.0721 --check
@@ -107,6 +109,8 @@ pub(super) struct Args {
     /// dimensions of k_cache and v_cache; q, o and scales keep theirs.
     #[arg(long, value_enum, default_value_t)]
     layout: FileLayout,
+    #[command(flatten)]
+    grad: grad::Options,
     #[command(flatten)]
     scores: ScoreOptions,
     #[command(flatten)]
@@ -190,6 +194,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     let file = File::read(&args.input)?;
     if file.has("k_cache") {
+        args.grad.refuses_caches()?;
         return decode(&args, &file, console);
     }
     if let Some(width) = args.v_width {
@@ -203,7 +208,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         return Err(Error::Invalid(format!("{what}; leave --shared-pages out")));
     }
     let [q, k, v] = files::read_qkv(&file)?;
-    let (mut problem, is_packed) = (problem(layout, [&q, &k, &v])?, files::are_packed(&file));
+    let (mut problem, is_packed) = (sizes::problem(layout, [&q, &k, &v])?, files::are_packed(&file));
     match is_packed {
         true => file.only("varlen q, k, v", &[&PACKED[..], &extras::NAMES].concat())?,
         false => file.only("q, k, v of equal lengths", &[&DENSE[..], &extras::NAMES].concat())?,
@@ -235,6 +240,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     };
     let memory = memory.with_extras(extras);
     let device = Device::open(&args.device, console)?;
+    if let Some(file) = args.grad.file() {
+        let (config, output) = (args.config.as_deref(), args.output.as_deref());
+        let asked = grad::Asked { config, check: args.check, output };
+        let shapes = [q.shape, k.shape, v.shape];
+        return grad::run(file, memory, shapes, layout, &asked, &device, console);
+    }
     attention(&device, &memory, args.config.as_deref(), args.check, console, |o, lse| {
         let Some(path) = &args.output else { return Ok(None) };
         // Varlen tensors have no batch.
@@ -322,38 +333,6 @@ fn conclude(
         check: verdict.map(Check::from),
     };
     console.report(&report, verified)
-}
-
-/// Returns the problem of a file's tensors.
-fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
-    let sizes = |[a, b, c, d]: [usize; 4]| if layout == Layout::Bhsd { [a, c, b, d] } else { [a, b, c, d] };
-    let ([batch, seqlen_q, heads_q, head_dim], [key_batch, seqlen_k, heads_k, key_dim]) =
-        (sizes(q.shape), sizes(k.shape));
-    for (name, tensor) in [("k", k), ("v", v)] {
-        if tensor.dtype != q.dtype {
-            let (got, want) = (tensor.dtype.name(), q.dtype.name());
-            return Err(Error::Invalid(format!(
-                "`{name}` is {got} and `q` is {want}; convert both to the same type"
-            )));
-        }
-    }
-    for (what, keys, queries) in [("batch", key_batch, batch), ("head_dim", key_dim, head_dim)] {
-        if keys != queries {
-            return Err(Error::Invalid(format!(
-                "`k` has {what} {keys} and `q` has {queries}; they must be equal (shapes q {:?}, k {:?})",
-                q.shape, k.shape
-            )));
-        }
-    }
-    if v.shape[..3] != k.shape[..3] {
-        let what = format!(
-            "`v` has shape {:?} and `k` has {:?}; they must be equal, except for head_dim",
-            v.shape, k.shape
-        );
-        return Err(Error::Invalid(what));
-    }
-    let problem = Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).head_dim_v(v.shape[3]);
-    Ok(problem.seqlen_k(seqlen_k).heads_k(heads_k))
 }
 
 impl fmt::Display for Report {

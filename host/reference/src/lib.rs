@@ -66,4 +66,4 @@ pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{ENOUGH_ELEMENTS, Reference, Rule, Verdict, Worst};
 pub use variant::{verify, verify_against};
-pub use work::{Input, Judge, Judgement, LaunchOptions, OnDevice, Ready, Rows, Work, Written};
+pub use work::{Input, Judge, Judgement, LaunchOptions, OnDevice, Ready, Rows, Work, Written, unguarded};

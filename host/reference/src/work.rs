@@ -171,6 +171,14 @@ pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
     (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
 
+/// Returns an output without its guards.
+///
+/// # Panics
+/// Panics if the output is shorter than its guards.
+pub fn unguarded(output: &[u8]) -> &[u8] {
+    &output[GUARD..output.len() - GUARD]
+}
+
 /// Judges the output's guards.
 pub(crate) fn guards(name: &str, buffer: &[u8]) -> Judgement {
     let outside = buffer[..GUARD].iter().chain(&buffer[buffer.len() - GUARD..]);

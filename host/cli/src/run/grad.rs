@@ -1,0 +1,176 @@
+//! `ferroflash run --grad`: attention and its gradients on a safetensors file.
+use crate::console::Console;
+use crate::device::Device;
+use crate::error::Error;
+use crate::files::{self, File};
+use ferroflash::DType;
+use reference::{BackwardMemory, Judgement, Layout, Memory, Rule, Work, unguarded};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The options of gradients.
+#[derive(clap::Args)]
+pub(in crate::run) struct Options {
+    /// Also compute the gradients dq, dk and dv, which --output then has beside o and lse. FILE has the
+    /// gradient of o as `do`, of o's shape and type, and may have the gradient of lse as `dlse`, f32 of lse's
+    /// shape. Only for tensors of equal sequence lengths, in a build with the feature `training`.
+    #[arg(long, value_name = "FILE")]
+    grad: Option<PathBuf>,
+}
+
+/// A forward and a backward launch.
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    problem: String,
+    /// The kernel of the forward, and the kernel of dK and dV.
+    kernels: [&'static str; 2],
+    /// The planner's reasons for both.
+    reasons: [&'static str; 2],
+    output: Option<PathBuf>,
+    check: Option<Check>,
+}
+
+/// The judgement of O, LSE and the gradients.
+#[derive(Serialize)]
+struct Check {
+    passed: bool,
+    /// The largest errors: of O and of the gradients.
+    max_errors: [f64; 2],
+    /// The largest quotients of an error and its tolerance.
+    parts_of_tolerance: [f64; 2],
+}
+
+impl Options {
+    /// Refuses gradients on a KV cache.
+    pub(in crate::run) fn refuses_caches(&self) -> Result<(), Error> {
+        let Some(path) = &self.grad else { return Ok(()) };
+        let what = "the file has a `k_cache`, and attention on a KV cache has no gradients";
+        Err(Error::Invalid(format!("--grad {}: {what}; leave --grad out", path.display())))
+    }
+
+    /// Returns the file with the gradients of outputs, if the user asks for gradients.
+    pub(in crate::run) fn file(&self) -> Option<&Path> {
+        self.grad.as_deref()
+    }
+}
+
+/// What the user asks for: a kernel of the forward, a comparison with the reference, an output file.
+pub(in crate::run) struct Asked<'a> {
+    pub config: Option<&'a str>,
+    pub check: bool,
+    pub output: Option<&'a Path>,
+}
+
+/// Computes attention and its gradients. `shapes` are those of q, k and v in their file.
+pub(in crate::run) fn run(
+    grad: &Path,
+    memory: Memory,
+    shapes: [[usize; 4]; 3],
+    layout: Layout,
+    asked: &Asked<'_>,
+    device: &Device,
+    console: &Console,
+) -> Result<(), Error> {
+    let (dtype, lse_shape) = (memory.problem.dtype, memory.lse_shape());
+    let (d_o, d_lse) = upstream(&File::read(grad)?, dtype, shapes[0], lse_shape)?;
+    let Some(runner) = device.runner() else {
+        let what = "--grad: --device cpu computes no gradients; use --device gpu or --device sim";
+        return Err(Error::Invalid(what.into()));
+    };
+    let waiting = console.waiting(format_args!("computing on {device}"));
+    let launch = |work: &dyn Work, config| {
+        let rounds = runner.run(work, config).map_err(|e| device.explained(e, config))?;
+        rounds.into_iter().next().ok_or_else(|| Error::Invalid("no launch ran".into()))
+    };
+    let forward = launch(&memory, asked.config)?;
+    let [o, lse] = [0, 1].map(|output| unguarded(&forward.outputs[output]));
+    let (o, lse) = (halves(o), lse.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect());
+    let problem = memory.problem.to_string();
+    let work = BackwardMemory::of(memory, [o, d_o], lse, d_lse, layout);
+    let backward = launch(&work, None)?;
+    waiting.finish_and_clear();
+    let judged = |work: &dyn Work, written| {
+        let judge = work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?;
+        Ok::<Judgement, Error>(judge(0, written))
+    };
+    let judgements = match asked.check {
+        true => Some([judged(&work.forward, &forward)?, judged(&work, &backward)?]),
+        false => None,
+    };
+    if let Some(path) = asked.output {
+        let outputs = [&forward.outputs[..1], &backward.outputs].concat();
+        let tensors = ["o", "dq", "dk", "dv"].into_iter().zip([0, 0, 1, 2]).zip(&outputs);
+        let tensors = tensors.map(|((name, of), all)| (name, dtype, &shapes[of][..], unguarded(all)));
+        let lse = ("lse", DType::F32, &lse_shape[..], unguarded(&forward.outputs[1]));
+        files::write_tensors(path, tensors.chain([lse]))?;
+    }
+    let failure = judgements.iter().flatten().flat_map(|judgement| &judgement.failures).next();
+    let verified = failure.map_or(Ok(()), |failure| Err(Error::Wrong(failure.clone())));
+    let check = judgements.as_ref().map(|both| Check {
+        passed: failure.is_none(),
+        max_errors: [0, 1].map(|of| both[of].max_error),
+        parts_of_tolerance: [0, 1].map(|of| both[of].worst_ratio),
+    });
+    let report = Report {
+        device: device.to_string(),
+        problem,
+        kernels: [forward.entry, backward.entry],
+        reasons: [forward.reason, backward.reason],
+        output: asked.output.map(Path::to_owned),
+        check,
+    };
+    console.report(&report, verified)
+}
+
+fn halves(bytes: &[u8]) -> Vec<u16> {
+    bytes.as_chunks().0.iter().map(|x| u16::from_le_bytes(*x)).collect()
+}
+
+/// Reads the gradients of O and of the LSE.
+fn upstream(
+    file: &File<'_>,
+    dtype: DType,
+    shape: [usize; 4],
+    lse_shape: [usize; 3],
+) -> Result<(Vec<u16>, Option<Vec<f32>>), Error> {
+    if !file.has("do") {
+        return Err(file.invalid("has no tensor `do`, the gradient of o; a file of --grad needs it"));
+    }
+    file.only("gradients of outputs", &["do", "dlse"])?;
+    let read = |name: &str, of: &str, dtype: DType, shape: &[usize]| {
+        let elements = file.elements(name, &[dtype])?;
+        if elements.shape != shape {
+            let got = &elements.shape;
+            return Err(
+                file.invalid(format_args!("`{name}` has shape {got:?}; it must be {of}'s, {shape:?}"))
+            );
+        }
+        Ok::<_, Error>(elements)
+    };
+    let d_o = read("do", "o", dtype, &shape)?.halves();
+    let d_lse = file.has("dlse").then(|| read("dlse", "lse", DType::F32, &lse_shape)).transpose()?;
+    let d_lse = d_lse.map(|all| all.bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect());
+    Ok((d_o, d_lse))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.problem)?;
+        let [forward, backward] = self.kernels;
+        writeln!(f, "on {} with {forward}, and {backward} for the gradients", self.device)?;
+        writeln!(f, "why these kernels: {}; {}", self.reasons[0], self.reasons[1])?;
+        if let Some(Check { passed, max_errors, parts_of_tolerance }) = &self.check {
+            let verdict = if *passed { "within tolerance of the reference" } else { "WRONG" };
+            let [o, gradients] = max_errors;
+            let most = parts_of_tolerance[0].max(parts_of_tolerance[1]);
+            write!(f, "{verdict}: largest error {o:.2e} of o, {gradients:.2e} of gradients; ")?;
+            writeln!(f, "at most {:.0} % of what is allowed", most * 100.0)?;
+        }
+        match &self.output {
+            Some(path) => writeln!(f, "wrote o, lse, dq, dk and dv to {}", path.display()),
+            None => Ok(()),
+        }
+    }
+}

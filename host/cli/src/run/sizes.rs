@@ -1,0 +1,37 @@
+//! The problem of the tensors of a file.
+use crate::error::Error;
+use crate::files::Stored;
+use ferroflash::plan::Problem;
+use reference::Layout;
+
+/// Returns the problem of a file's tensors.
+pub(super) fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
+    let sizes = |[a, b, c, d]: [usize; 4]| if layout == Layout::Bhsd { [a, c, b, d] } else { [a, b, c, d] };
+    let ([batch, seqlen_q, heads_q, head_dim], [key_batch, seqlen_k, heads_k, key_dim]) =
+        (sizes(q.shape), sizes(k.shape));
+    for (name, tensor) in [("k", k), ("v", v)] {
+        if tensor.dtype != q.dtype {
+            let (got, want) = (tensor.dtype.name(), q.dtype.name());
+            return Err(Error::Invalid(format!(
+                "`{name}` is {got} and `q` is {want}; convert both to the same type"
+            )));
+        }
+    }
+    for (what, keys, queries) in [("batch", key_batch, batch), ("head_dim", key_dim, head_dim)] {
+        if keys != queries {
+            return Err(Error::Invalid(format!(
+                "`k` has {what} {keys} and `q` has {queries}; they must be equal (shapes q {:?}, k {:?})",
+                q.shape, k.shape
+            )));
+        }
+    }
+    if v.shape[..3] != k.shape[..3] {
+        let what = format!(
+            "`v` has shape {:?} and `k` has {:?}; they must be equal, except for head_dim",
+            v.shape, k.shape
+        );
+        return Err(Error::Invalid(what));
+    }
+    let problem = Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).head_dim_v(v.shape[3]);
+    Ok(problem.seqlen_k(seqlen_k).heads_k(heads_k))
+}
