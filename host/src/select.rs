@@ -1,6 +1,5 @@
 //! Selects the kernel of one pass: the first rule of one table decides (`rules.rs`).
-mod decode;
-mod latent;
+mod few;
 mod named;
 mod others;
 mod pays;
@@ -137,9 +136,9 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
         return named::choose(q, name);
     }
     if q.kind.keys == Keys::Latent {
-        return latent::choose(q);
+        return few::latent(q);
     }
-    if let Some(choice) = decode::choose(q)? {
+    if let Some(choice) = few::decode(q)? {
         return Ok(choice);
     }
     needs_no_splits(p)?;

@@ -66,17 +66,8 @@ pub(super) fn are_long(case: &Case<'_>, e: &AttnInfo) -> bool {
 /// reach both numbers of at least one pair.
 pub(super) type Least = &'static [[usize; 2]];
 
-/// Returns the minimum for varlen tensors: one tile of queries and keys, or few queries on many keys.
-/// Portable kernels take longer by these factors (H200, f16, 16 to 256 sequences; other head dims were not
-/// measured):
-///
-/// | sequences | factor |
-/// |---|---|
-/// | of 128, 256 and 384 | 1.16 to 1.87 |
-/// | of 128 | 1.16 to 1.54 |
-/// | 128 single queries beside a prompt of 1536 | 1.19 |
-/// | 16 queries on 2048 keys | 1.26 |
-/// | 16 queries on 512 keys | 0.90 |
+/// Returns the minimum for varlen tensors: one tile of queries and keys, or few queries on many keys
+/// (docs/selection.md).
 pub(super) const fn least_varlen(e: &AttnInfo) -> Least {
     match (e.mask, e.head_dim) {
         (MaskKind::Full | MaskKind::Causal, 128) => &[[128, 128], [1, 1024]],
@@ -84,19 +75,8 @@ pub(super) const fn least_varlen(e: &AttnInfo) -> Least {
     }
 }
 
-/// Returns the mean queries and keys from which Hopper's paged kernel is faster. The host often knows only
-/// the maximum number of keys. Speed relative to the portable work tile (H200, f16, causal, pages of 16),
-/// with equal numbers of queries and keys unless the table says more:
-///
-/// | head dim | keys | speed |
-/// |---|---|---|
-/// | 128 | 128 | 1.15 |
-/// | 128 | 256 | 1.43 |
-/// | 128 | 128 single queries beside a prompt of 1536 | 1.91 |
-/// | 64 | 256 | 0.96 and 1.01 |
-/// | 64 | 384 | 1.05 |
-///
-/// Windows of shorter sequences were not measured.
+/// Returns the mean queries and keys from which Hopper's paged kernel is faster (docs/selection.md). The host
+/// often knows only the maximum number of keys.
 pub(super) const fn least_paged(e: &AttnInfo) -> Least {
     match (e.mask, e.head_dim) {
         (MaskKind::Local, _) => &[[128, 512]],
@@ -136,19 +116,7 @@ pub(super) fn of_short_splits(q: &Query<'_>, all: &[&'static AttnInfo]) -> Optio
 
 /// Whether an SM's share of all keys is short. The start and the end of a split then cost more than its keys,
 /// and eight warps take less time for them than four, even if half of their rows are padding. Two stages
-/// suffice. Time of `32x32`, divided by the time of the choice without this rule (16 heads, one query):
-///
-/// | keys per SM | sequences x keys | H100 | H200 |
-/// |---|---|---|---|
-/// | 31 | 1 x 4096 | 1.02 | |
-/// | 62 | 8 x 1024 | 1.00 | |
-/// | 124 | 2 x 8192, 4 x 4096, 8 x 2048, 16 x 1024 | 0.93, 0.93, 1.00, 0.98 | |
-/// | 248 | 1 x 32768, 4 x 8192, 8 x 4096, 16 x 2048 | 0.92, 0.92, 0.89, 0.92 | 0.94 and 0.95 (first, third) |
-/// | 372 | 12 x 4096 | 0.91 | |
-/// | 496 | 8 x 8192, 16 x 4096, 32 x 2048, 64 x 1024 | 0.91, 0.95, 0.95, 0.99 | |
-/// | 745 | 24 x 4096, 48 x 2048 | 0.98, 1.09 | |
-/// | 993 | 16 x 8192, 32 x 4096 | 0.97, 0.97 | 1.08, 1.08 |
-/// | 1986 | 8 x 32768 | 1.01 | 1.16 |
+/// suffice. (H100 and H200: 0.89 to 1.00 of the time; docs/selection.md.)
 fn splits_are_short(q: &Query<'_>) -> bool {
     let (p, sequences) = (q.problem, q.problem.batch.saturating_mul(q.problem.heads_k));
     let keys = sequences.saturating_mul(p.seqlen_k) / q.on.sms.max(1) as usize;

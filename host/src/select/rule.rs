@@ -3,6 +3,7 @@ use super::{Choice, Query};
 use crate::schedule::Split;
 use crate::{AttnInfo, MaskKind};
 use core::cell::Cell;
+use core::ops::Range;
 use spec::{Class, Isa};
 
 /// A question, with the kernels among which the rules select.
@@ -19,12 +20,14 @@ pub(super) struct Rule {
     pub of: Of,
     /// The kernel's maxima of columns, of K and of V; 0 permits any.
     pub columns: [u32; 2],
+    /// The problem's mask; an empty list permits any.
     pub masks: &'static [MaskKind],
     /// `[tile_m, tile_n]` of the kernel; 0 permits any.
     tile: [u32; 2],
     /// The kernel's number of key/value stages; 0 permits any.
     stages: u32,
-    devices: &'static [Smem],
+    /// Shared memory per thread block of the rule's devices, in bytes.
+    smem: Range<u32>,
     /// Minimum number of keys.
     keys: usize,
     /// Minimum number of queries.
@@ -51,17 +54,6 @@ pub(super) enum Of {
     Few(Class),
 }
 
-/// Shared memory per thread block. The compute capability decides which kernels a device can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Smem {
-    /// 99 KiB: L4, L40S, A10, RTX 30, 40 and 50.
-    Small,
-    /// 163 KiB: A100, Orin.
-    Medium,
-    /// 227 KiB: H100, H200, B200.
-    Large,
-}
-
 /// The minimum number of thread blocks for which a tile pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fills {
@@ -77,15 +69,25 @@ pub(super) enum Fills {
     Splits,
 }
 
+/// One setter per field, with the field's name.
+macro_rules! setters {
+    ($($field:ident: $type:ty),* $(,)?) => {
+        $(pub const fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        })*
+    };
+}
+
 impl Rule {
     pub const fn new(of: Of, reason: &'static str) -> Self {
         Rule {
             of,
             columns: [0; 2],
-            masks: ALL,
+            masks: &[],
             tile: [0; 2],
             stages: 0,
-            devices: &[Smem::Small, Smem::Medium, Smem::Large],
+            smem: 0..u32::MAX,
             keys: 1,
             queries: 1,
             fills: Fills::Anyhow,
@@ -96,74 +98,52 @@ impl Rule {
 
     /// Returns a rule for a portable dense kernel with two stages, for full and causal masks.
     pub const fn dense(head_dim: u32, tile: [u32; 2], reason: &'static str) -> Self {
-        let rule = Rule::new(Of::Portable(Class::Dense), reason).only(PLAIN);
-        Rule { columns: [head_dim; 2], tile, stages: 2, ..rule }
+        let mut rule = Rule::new(Of::Portable(Class::Dense), reason).masks(PLAIN).stages(2);
+        (rule.columns, rule.tile) = ([head_dim; 2], tile);
+        rule
     }
 
     /// Returns a rule for one of Hopper's dense kernels and every mask. The rule holds from 1024 keys and one
     /// tile per SM on: an SM holds one block, so a tile must be long enough to pay for its prologue.
     pub const fn hopper(head_dim: u32, tile_m: u32, reason: &'static str) -> Self {
-        let rule = Rule::new(Of::Hopper(Class::Dense), reason).with_keys(1024).per_100_sms(100);
-        Rule { columns: [head_dim; 2], tile: [tile_m, 0], ..rule }
+        let mut rule = Rule::new(Of::Hopper(Class::Dense), reason).keys(1024).per_100_sms(100);
+        (rule.columns, rule.tile) = ([head_dim; 2], [tile_m, 0]);
+        rule
     }
 
     /// Returns a rule for shorter problems. It needs at least this number of keys, more than half a tile of
     /// queries, and tiles for this share of the SMs. With fewer tiles, smaller tiles distribute better over
     /// the SMs.
     pub const fn short(head_dim: u32, keys: usize, tiles_per_100_sms: u64) -> Self {
-        let rule = Rule::hopper(head_dim, 128, SHORT).only(PLAIN).with_keys(keys);
-        Rule { queries: 66, ..rule.per_100_sms(tiles_per_100_sms) }
+        let rule = Rule::hopper(head_dim, 128, SHORT).masks(PLAIN).keys(keys).queries(66);
+        rule.per_100_sms(tiles_per_100_sms)
     }
 
-    pub const fn with_values(self, head_dim_v: u32) -> Self {
-        Rule { columns: [self.columns[0], head_dim_v], ..self }
-    }
-
-    pub const fn with_stages(self, stages: u32) -> Self {
-        Rule { stages, ..self }
-    }
-
-    pub const fn on(self, devices: &'static [Smem]) -> Self {
-        Rule { devices, ..self }
-    }
-
-    pub const fn with_keys(self, keys: usize) -> Self {
-        Rule { keys, ..self }
-    }
-
-    pub const fn only(self, masks: &'static [MaskKind]) -> Self {
-        Rule { masks, ..self }
-    }
-
-    pub const fn if_it(self, fills: Fills) -> Self {
-        Rule { fills, ..self }
+    pub const fn with_values(mut self, head_dim_v: u32) -> Self {
+        self.columns[1] = head_dim_v;
+        self
     }
 
     pub const fn per_100_sms(self, tiles: u64) -> Self {
-        self.if_it(Fills::PerCent(tiles))
+        self.fills(Fills::PerCent(tiles))
     }
 
-    pub const fn when(self, when: fn(&Case<'_>, &AttnInfo) -> bool) -> Self {
-        Rule { when, ..self }
+    setters! {
+        masks: &'static [MaskKind], stages: u32, smem: Range<u32>, keys: usize, queries: usize, fills: Fills,
+        when: fn(&Case<'_>, &AttnInfo) -> bool,
     }
 }
 
-pub(super) const ALL: &[MaskKind] = &[
-    MaskKind::Full,
-    MaskKind::Causal,
-    MaskKind::Local,
-    MaskKind::Prefix,
-    MaskKind::Chunked,
-    MaskKind::Bits,
-    MaskKind::Own,
-];
 pub(super) const PLAIN: &[MaskKind] = &[MaskKind::Full, MaskKind::Causal];
 pub(super) const FULL: &[MaskKind] = &[MaskKind::Full];
 pub(super) const CAUSAL: &[MaskKind] = &[MaskKind::Causal];
 pub(super) const LOCAL: &[MaskKind] = &[MaskKind::Local];
-pub(super) const SMALL: &[Smem] = &[Smem::Small];
-/// Cards whose SMs have enough shared memory for more stages.
-pub(super) const BIG: &[Smem] = &[Smem::Medium, Smem::Large];
+/// Devices with 99 KiB per thread block: L4, L40S, A10, RTX 30, 40 and 50.
+pub(super) const SMALL: Range<u32> = 0..163_000;
+/// Devices with 163 KiB: A100, Orin.
+pub(super) const MEDIUM: Range<u32> = 163_000..227_000;
+/// Devices with at least 163 KiB, whose SMs have enough shared memory for more stages.
+pub(super) const BIG: Range<u32> = 163_000..u32::MAX;
 
 /// Measured on an H200 (f16, 72 to 1024 keys, L2 cold, graphs): docs/performance-log.md, "Short problems".
 const SHORT: &str = "warpgroups and TMA; a short problem with tiles for enough SMs (H200: 1.0 to 2.0x \
@@ -194,14 +174,16 @@ impl Rule {
 
     /// Returns whether the rule is about kernels like this one.
     fn concerns(&self, q: &Query<'_>, e: &AttnInfo) -> bool {
-        let (special, class) = (q.is_special(e), e.class());
+        let prefills = || !e.decodes();
         match self.of {
-            Of::Few(of) => of == class,
-            _ if e.decodes() => false,
-            Of::Hopper(of) => e.has_maps() && !special && of == class,
-            Of::HopperSpecial => e.has_maps() && special,
-            Of::Portable(of) => !e.has_maps() && of == class && (!special || is_of_table(q, e)),
-            Of::Special => !e.has_maps() && special,
+            Of::Few(of) => of == e.class(),
+            Of::Hopper(of) => e.has_maps() && of == e.class() && prefills() && !q.is_special(e),
+            Of::HopperSpecial => e.has_maps() && prefills() && q.is_special(e),
+            Of::Portable(of) => {
+                let is_of_table = || !q.is_special(e) || is_of_table(q, e);
+                !e.has_maps() && of == e.class() && prefills() && is_of_table()
+            }
+            Of::Special => !e.has_maps() && prefills() && q.is_special(e),
         }
     }
 
@@ -214,17 +196,14 @@ impl Rule {
             // Other masks use the rules that hold for full and causal masks.
             _ => PLAIN,
         };
-        let smem = match q.on.smem_per_block {
-            0..163_000 => Smem::Small,
-            163_000..227_000 => Smem::Medium,
-            _ => Smem::Large,
-        };
-        let long = self.keys <= q.problem.seqlen_k && self.queries <= q.problem.seqlen_q;
-        long && self.devices.contains(&smem) && masks.iter().all(|mask| self.masks.contains(mask))
+        self.keys <= q.problem.seqlen_k
+            && self.queries <= q.problem.seqlen_q
+            && (self.smem.start..self.smem.end).contains(&q.on.smem_per_block)
+            && (self.masks.is_empty() || masks.iter().all(|mask| self.masks.contains(mask)))
     }
 
     /// Returns whether enough blocks of a kernel run. Notes whether a split lacks only the workspace.
-    fn fills(&self, q: &Query<'_>, e: &AttnInfo, lacks_workspace: &Cell<bool>) -> bool {
+    fn has_blocks(&self, q: &Query<'_>, e: &AttnInfo, lacks_workspace: &Cell<bool>) -> bool {
         let (tiles, sms) = (|| q.tiles(e), u64::from(q.on.sms));
         match self.fills {
             Fills::Anyhow => true,
@@ -254,7 +233,10 @@ pub(super) fn choose(rules: &[Rule], case: &Case<'_>) -> Option<Choice> {
     let (q, lacks_workspace) = (case.q, Cell::new(false));
     rules.iter().filter(|rule| rule.is_for(q)).find_map(|rule| {
         let holds = |e: &AttnInfo| {
-            rule.concerns(q, e) && rule.names(e) && rule.fills(q, e, &lacks_workspace) && (rule.when)(case, e)
+            rule.names(e)
+                && rule.concerns(q, e)
+                && rule.has_blocks(q, e, &lacks_workspace)
+                && (rule.when)(case, e)
         };
         let kernel = case.kernels.iter().copied().find(|e| holds(e))?;
         let unsplit = lacks_workspace.get() && rule.of == Of::Portable(Class::Dense);

@@ -1,6 +1,6 @@
 //! The rules of selection: one ordered table. Each rule names a kernel, the conditions on problem and device
 //! for which the kernel is selected, and the reason. The first rule that holds decides.
-use super::rule::{BIG, CAUSAL, Case, FULL, Fills, LOCAL, Of, PLAIN, Rule, SMALL, Smem, tile};
+use super::rule::{BIG, CAUSAL, Case, FULL, Fills, LOCAL, MEDIUM, Of, PLAIN, Rule, SMALL, tile};
 use super::{Choice, pays, rule};
 use crate::MaskKind;
 use crate::schedule::{at_once, row_blocks};
@@ -22,24 +22,24 @@ const VARLEN: Of = Of::Portable(Class::Varlen);
 #[rustfmt::skip]
 const RULES: &[Rule] = &[
     Rule::hopper(64, 192, "warpgroups and TMA; three warpgroups of queries read keys and values \
-        less often than two (H200: 1.2x cuDNN)").only(FULL),
+        less often than two (H200: 1.2x cuDNN)").masks(FULL),
     Rule::hopper(64, 192, "warpgroups and TMA; long and causal: three warpgroups of queries (H200: \
-        1.2x cuDNN at 8192)").only(CAUSAL).with_keys(4096),
+        1.2x cuDNN at 8192)").masks(CAUSAL).keys(4096),
     Rule::hopper(64, 128, "warpgroups and TMA (H200: 1.1x cuDNN)"),
-    Rule::hopper(96, 192, THREE).only(FULL).when(|case, _| pays::wastes_little(case)),
-    Rule::hopper(96, 192, THREE).only(CAUSAL).with_keys(2048).per_100_sms(400)
+    Rule::hopper(96, 192, THREE).masks(FULL).when(|case, _| pays::wastes_little(case)),
+    Rule::hopper(96, 192, THREE).masks(CAUSAL).keys(2048).per_100_sms(400)
         .when(|case, _| pays::wastes_little(case) && !case.q.problem.head_dim.is_multiple_of(16)),
     Rule::hopper(96, 128, "warpgroups and TMA (H200: 1.3 to 1.6x cuDNN)"),
     Rule::hopper(128, 128, "warpgroups and TMA (H200: 1.2 to 1.4x cuDNN)"),
     Rule::hopper(192, 128, "warpgroups and TMA"),
-    Rule::hopper(192, 128, "warpgroups and TMA; values of 128 columns").with_values(128).only(PLAIN),
+    Rule::hopper(192, 128, "warpgroups and TMA; values of 128 columns").with_values(128).masks(PLAIN),
     Rule::hopper(256, 128, "warpgroups and TMA"),
     Rule::short(64, 66, 120),
     Rule::short(64, 512, 95),
-    Rule::short(64, 128, 70).only(LOCAL),
+    Rule::short(64, 128, 70).masks(LOCAL),
     Rule::short(96, 128, 95),
     Rule::short(128, 66, 70),
-    Rule::short(128, 256, 70).only(LOCAL),
+    Rule::short(128, 256, 70).masks(LOCAL),
     Rule::short(192, 128, 190),
     Rule::short(192, 256, 95),
     Rule::short(192, 128, 190).with_values(128),
@@ -47,11 +47,11 @@ const RULES: &[Rule] = &[
     Rule::short(256, 128, 190),
     Rule::short(256, 256, 95),
     // Few queries on many keys: splits distribute the work over the SMs more evenly than whole tiles do.
-    Rule::hopper(64, 128, HOPPER_SPLITS).only(PLAIN).with_keys(2048).if_it(Fills::Splits),
-    Rule::hopper(128, 128, HOPPER_SPLITS).only(PLAIN).with_keys(2048).if_it(Fills::Splits),
+    Rule::hopper(64, 128, HOPPER_SPLITS).masks(PLAIN).keys(2048).fills(Fills::Splits),
+    Rule::hopper(128, 128, HOPPER_SPLITS).masks(PLAIN).keys(2048).fills(Fills::Splits),
     // Few queries, if splits do not pay or the workspace is too small.
     Rule::hopper(64, 128, "warpgroups and TMA; few queries on many keys, with enough tiles to keep most \
-        SMs busy").with_keys(2048).per_100_sms(75),
+        SMs busy").keys(2048).per_100_sms(75),
     Rule::short(96, 128, 45),
     Rule::short(128, 512, 45),
     Rule::short(192, 512, 45),
@@ -79,52 +79,52 @@ const RULES: &[Rule] = &[
 
     Rule::new(Of::Portable(Class::Dense), GENERAL).when(pays::is_general),
     Rule::dense(64, [128, 32], "long: the next scores are computed during this block's exponentials")
-        .with_keys(2048).if_it(Fills::Device),
+        .keys(2048).fills(Fills::Device),
     Rule::dense(64, [64, 64], "short and causal: 64 queries end sooner than 128, two stages are in flight \
-        (H200, 32x32 heads of 512: 149 us against 158)").only(CAUSAL).with_stages(3).on(BIG)
-        .if_it(Fills::Device),
+        (H200, 32x32 heads of 512: 149 us against 158)").masks(CAUSAL).stages(3).smem(BIG)
+        .fills(Fills::Device),
     Rule::dense(64, [128, 64], "too short for the overlapped schedule's prologue: key blocks of 64 in \
-        sequence").if_it(Fills::Device),
-    Rule::dense(64, [128, 64], SPLITS).with_keys(2048).if_it(Fills::Splits),
+        sequence").fills(Fills::Device),
+    Rule::dense(64, [128, 64], SPLITS).keys(2048).fills(Fills::Splits),
     Rule::dense(64, [128, 64], "one block of 128 queries per SM keeps its tensor cores busy (model of the \
-        L4, 2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)").only(FULL).on(SMALL).per_100_sms(95),
+        L4, 2x8 heads of 512: 21 to 23 us against 24 to 26 for 64)").masks(FULL).smem(SMALL).per_100_sms(95),
     Rule::dense(64, [64, 64], "two blocks of 64 queries per SM (model of the L4, 2x8 heads of 512: 15.5 us \
-        against 17 with warps that split keys)").only(CAUSAL).on(SMALL).per_100_sms(190),
+        against 17 with warps that split keys)").masks(CAUSAL).smem(SMALL).per_100_sms(190),
     Rule::dense(64, [64, 128], "64 queries per block, 32 per warp, two warps split their keys (model of \
         the L4, 8 heads of 512: 9.4 us against 12.5 to 13.9 without)")
-        .only(CAUSAL).on(SMALL).per_100_sms(95),
+        .masks(CAUSAL).smem(SMALL).per_100_sms(95),
     Rule::dense(64, [64, 128], "64 queries per block, 32 per warp, two warps split their keys (H200, 4x8 \
-        heads of 512, causal: 8.9 us against 9.3 for 32, in two runs)").on(BIG).per_100_sms(150),
+        heads of 512, causal: 8.9 us against 9.3 for 32, in two runs)").smem(BIG).per_100_sms(150),
     Rule::dense(64, [64, 64], "one block of 64 queries per SM (H200, 2x8 heads of 512: 6.2 us against 6.4 \
-        for 32)").only(FULL).per_100_sms(95),
+        for 32)").masks(FULL).per_100_sms(95),
     Rule::dense(64, [32, 256], "few queries, many keys: four warps split the keys of 32 queries")
-        .with_keys(2048),
+        .keys(2048),
     Rule::dense(64, [32, 128], "few queries for this GPU: 32 per block, two warps split their keys, all \
         loads in flight (H200, 8 heads of 512: 4.7 us against 4.85)")
-        .only(FULL).with_stages(4).on(BIG).if_it(Fills::OneWave),
+        .masks(FULL).stages(4).smem(BIG).fills(Fills::OneWave),
     Rule::dense(64, [32, 128], "few queries for this GPU: 32 per block, and two warps split their keys \
         (H200, 8 heads of 512: 4.9 us against 5.9 for 64)"),
     Rule::dense(128, [128, 48], "two blocks with 64 keys per stage do not fit an SM, two with 48 do")
-        .on(&[Smem::Medium]).if_it(Fills::Device),
+        .smem(MEDIUM).fills(Fills::Device),
     Rule::dense(128, [128, 64],
         "the most keys per stage that fit (H200: 1.2x and 1.3x FlashAttention-2, full and causal)")
-        .if_it(Fills::Device),
-    Rule::dense(128, [128, 64], SPLITS).with_keys(2048).if_it(Fills::Splits),
+        .fills(Fills::Device),
+    Rule::dense(128, [128, 64], SPLITS).keys(2048).fills(Fills::Splits),
     Rule::dense(128, [64, 64], "64 queries per block, 32 per warp, two warps split their keys")
         .per_100_sms(150),
     Rule::dense(128, [32, 128], "few queries, many keys: four warps split the keys of 32 queries")
-        .with_keys(2048),
+        .keys(2048),
     Rule::dense(128, [32, 64], "few queries for this GPU: 32 per block, and two warps split their keys"),
     Rule::dense(192, [128, 64], "128 queries per block read keys and values half as often as 64")
-        .if_it(Fills::Device),
+        .fills(Fills::Device),
     Rule::dense(192, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
     Rule::dense(192, [128, 48], "values of 128 columns leave registers for 32 rows per warp, which halves \
         the reads of shared memory (model of the H200: 475 TFLOP/s, 361 with V padded to 192)")
-        .with_values(128).if_it(Fills::Device),
+        .with_values(128).fills(Fills::Device),
     Rule::dense(192, [64, 48], "128 queries per block do not fit, or would leave SMs idle: 64")
         .with_values(128),
     Rule::dense(256, [128, 32], "128 queries per block read keys and values half as often as 64")
-        .if_it(Fills::Device),
+        .fills(Fills::Device),
     Rule::dense(256, [64, 32], "128 queries per block do not fit, or would leave SMs idle: 64"),
     Rule::new(Of::Portable(Class::Dense), "the first kernel of this dtype, head dim and mask that fits the \
         device").when(|case, e| !case.q.is_special(e)),
@@ -185,20 +185,7 @@ const SPLITS: &str = "split-KV for few queries on many keys: several thread bloc
 const HOPPER_SPLITS: &str = "warpgroups and TMA; split-KV for few queries on many keys: several thread \
                              blocks per 128 queries, each with a split of the keys";
 /// The L2 cache limits kernels of head dims 72 to 96: three warpgroups of queries read keys and values less
-/// often than two. Measured on an H100 (f16, 4 x 16 heads of 4096 keys, us; cuDNN in the same run):
-///
-/// | head dim, mask | two warpgroups | three | cuDNN |
-/// |---|---|---|---|
-/// | 72, full | 918 | 789 | 879 |
-/// | 80, full | 708 | 634 | 897 |
-/// | 88, full | 1025 | 762 | 981 |
-/// | 96, full | 707 | 669 | 923 |
-/// | 72, causal | 500 | 466 | 538 |
-/// | 80, causal | 394 | 395 | 534 |
-/// | 88, causal | 547 | 448 | 566 |
-/// | 96, causal | 370 | 393 | 553 |
-///
-/// Causal problems of head dim 72 with fewer than four tiles per SM lose up to 4 %.
+/// often than two (docs/selection.md).
 const THREE: &str = "warpgroups and TMA; three warpgroups of queries read keys and values less often than \
                      two (H100: 1.05 to 1.34x two warpgroups)";
 
@@ -227,8 +214,8 @@ mod tests {
     #[test]
     fn every_rule_for_columns_names_one_kernel_per_mask_and_dtype() {
         for rule in RULES.iter().filter(|rule| rule.columns != [0; 2]) {
-            let masks = rule.masks.iter().filter(|mask| [PLAIN, LOCAL].concat().contains(mask));
-            for (mask, dtype) in masks.flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)]) {
+            let masks = if rule.masks.is_empty() { &[PLAIN, LOCAL].concat() } else { rule.masks };
+            for (mask, dtype) in masks.iter().flat_map(|mask| [(*mask, DType::F16), (*mask, DType::Bf16)]) {
                 let is_named = |e: &&AttnInfo| {
                     e.has_maps() == (rule.of == Of::Hopper(Class::Dense))
                         && (e.mask, e.scores) == (mask, ScoreKinds::NONE)
