@@ -9,6 +9,8 @@
 //! | attention with candle-flash-attn's names and arguments | [`FlashAttention::flash_attn`] and its siblings |
 //! | new keys and values of a KV cache | [`FlashAttention::append`] |
 //! | a merge of partial states | [`FlashAttention::merge`] |
+//! | gradients of Q, K and V (feature `training`) | [`FlashAttention::backward`] |
+//! | these gradients in your memory, with a gradient of the LSE | [`FlashAttention::backward_into`] |
 //!
 //! A request names its memory by [`Slice`]s, which have no element type. The constructors `of` of the parts
 //! of a request take slices, and the parts' other methods are those of [`crate::request`].
@@ -79,6 +81,7 @@
 //!   wait for the first (`CudaStream::join`). This applies to all work in safe cudarc, also to cudarc's
 //!   copies.
 mod attention;
+mod backward;
 mod candle;
 mod front;
 mod memory;
@@ -89,6 +92,7 @@ mod variant;
 mod views;
 
 pub use attention::Inputs;
+pub use backward::Backward;
 pub use front::FlashAttention;
 pub use memory::{Element, Integer, Memory, MemoryMut, Number, Slice, SliceMut, SlotNumber, unsigned};
 pub use scratch::ScratchMemory;

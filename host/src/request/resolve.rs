@@ -1,8 +1,9 @@
 //! Requests of named memory become requests of device addresses.
 use super::{
-    AlibiSlopes, Append, AttentionRequest, Bias, Groups, Index, KeysValues, KvCache, KvPages, KvScale, Level,
-    LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix, Queries, Resolve, Rotary, RotaryQueries,
-    Scores, SharedPrefixes, Sinks, Slots, State, TensorView, TokenScales, VarlenKeys, VarlenQueries,
+    AlibiSlopes, Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvCache,
+    KvPages, KvScale, Level, LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix, Queries, Resolve,
+    Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State, TensorView, TokenScales,
+    VarlenKeys, VarlenQueries,
 };
 
 /// Resolves views: all of their fields but `address` and `elements` stay.
@@ -175,6 +176,25 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             shared_prefixes: self.shared_prefixes.map(|prefixes| prefixes.on(memory)).transpose()?,
             config: self.config,
             ..AttentionRequest::new(q, queries, kv, o)
+        })
+    }
+}
+
+impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
+    /// Returns the request of addresses, without the variant and without scratch memory.
+    #[cfg_attr(not(feature = "cudarc"), expect(dead_code, reason = "only fronts have other memory"))]
+    pub(crate) fn on<T, E>(self, memory: &mut T) -> Result<AttentionBackward<'a>, E>
+    where
+        T: Resolve<R, Error = E> + Resolve<W, Error = E>,
+    {
+        Ok(AttentionBackward {
+            forward: self.forward.on(memory)?,
+            d_o: self.d_o.on(memory, "d_o")?,
+            d_lse: self.d_lse.map(|d_lse| d_lse.on(memory, "d_lse")).transpose()?,
+            dq: self.dq.on(memory, "dq")?,
+            dk: self.dk.on(memory, "dk")?,
+            dv: self.dv.on(memory, "dv")?,
+            scratch: Scratch::Fastest,
         })
     }
 }

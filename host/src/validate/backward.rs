@@ -43,7 +43,8 @@ pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
     disjoint(&all, 18)
 }
 
-fn no_tensors() -> Error {
+/// Returns the error of a backward pass on a KV cache.
+pub(crate) fn no_tensors() -> Error {
     let reason = "gradients need K and V as tensors: run forward and backward on the tensors, not on a cache";
     Error::unsupported("backward on a KV cache", reason)
 }

@@ -1,4 +1,5 @@
 //! Tests the safe functions on cudarc's slices: their launches, allocations, refusals and frees.
+mod backward;
 mod eight;
 mod formats;
 mod serving;

@@ -1,0 +1,83 @@
+//! Backward passes on cudarc's slices.
+use super::{of, zeros};
+use crate::fake_cuda::in_fake_cuda;
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::CUstreamCaptureMode;
+use ferroflash::cudarc::{
+    Backward, Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Slice, Tensor, TensorMut,
+};
+use ferroflash::request::{LseView, Mask, VarlenKeys, VarlenQueries};
+use half::f16;
+
+#[test]
+fn gradients_of_a_forward() {
+    in_fake_cuda("cudarc_front::backward::gradients_of_a_forward", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let (shape, kv_shape) = ([2, 100, 8, 64], [2, 70, 2, 64]);
+        let (q, kv) = (zeros(&stream, 2 * 100 * 8 * 64), zeros(&stream, 2 * 70 * 2 * 64));
+        let (q, kv) = (Tensor::of(&q, shape), Tensor::of(&kv, kv_shape));
+        let inputs = Inputs::of(q, kv, kv).mask(Mask::Causal).scale(0.125);
+        let mut scratch = ScratchMemory::new();
+        let (o, lse) = front.attend_with_lse::<f16>(&stream, &inputs, &mut scratch).expect("valid");
+        let (o, rows) = (Tensor::of(&o, shape), Slice::new(&lse));
+
+        cuda.calls();
+        let run = |inputs: &Inputs<'_>, scratch: &mut ScratchMemory| {
+            front.backward::<f16>(&stream, inputs, (o, rows), q, scratch)
+        };
+        let gradients = run(&inputs, &mut scratch).expect("valid");
+        assert_eq!(gradients.map(|gradient| gradient.len()), [shape, kv_shape, kv_shape].map(elements));
+        let calls = cuda.calls();
+        let launches = ["launch bwd_delta", "launch bwd_dkdv", "launch bwd_dq"].map(|name| of(name, &calls));
+        assert_eq!((launches, of("cuMemAlloc", &calls)), ([1; 3], 4), "three gradients and a workspace");
+        drop(run(&inputs, &mut scratch).expect("valid"));
+        assert_eq!(of("cuMemAlloc", &cuda.calls()), 3, "the workspace stays");
+
+        // The caller's memory, and a gradient of the LSE: a graph may capture the launch.
+        let [mut dq, mut dk, mut dv] =
+            [shape, kv_shape, kv_shape].map(|shape| zeros(&stream, elements(shape)));
+        let d_lse = LseView::contiguous(Slice::new(&lse), u64::MAX, [2, 8, 100]);
+        let mut into = |scratch: &mut ScratchMemory| {
+            let [of_dq, of_dk, of_dv] = [
+                TensorMut::of(&mut dq, shape),
+                TensorMut::of(&mut dk, kv_shape),
+                TensorMut::of(&mut dv, kv_shape),
+            ];
+            let forward = inputs.shorter().with_results(o, rows);
+            front.backward_into(&stream, Backward::new(forward, q, of_dq, of_dk, of_dv).d_lse(d_lse), scratch)
+        };
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(mode).expect("it captures");
+        cuda.calls();
+        into(&mut scratch).expect("valid");
+        let error =
+            into(&mut ScratchMemory::new()).expect_err("the graph would own the workspace").to_string();
+        assert!(error.contains("captures a graph"), "{error}");
+        let calls = cuda.calls();
+        assert_eq!((of("launch bwd_", &calls), of("cuMemAlloc", &calls)), (3, 0), "{calls:?}");
+
+        // What has no gradient is refused by name.
+        let starts = stream.clone_htod(&[0i32, 50]).expect("room");
+        let queries = VarlenQueries::of(&starts, 50);
+        let varlen = Inputs::of_varlen(q, kv, kv, queries, VarlenKeys::of(&starts, 50));
+        let lengths = stream.clone_htod(&[70i32, 70]).expect("room");
+        let pages = zeros(&stream, 2 * 70 * 2 * 64);
+        let cache = Cache::dense(Pages::of(&pages, &pages, kv_shape), Integers::of(&lengths));
+        for (inputs, words) in [
+            (varlen, "backward of varlen sequences"),
+            (Inputs::of_cache(q, cache), "backward on a KV cache"),
+            (inputs.mask(Mask::Chunked { chunk: 16 }), "backward of a chunked mask"),
+        ] {
+            let error = run(&inputs, &mut scratch).map(drop).expect_err(words).to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert_eq!(of("launch", &cuda.calls()), 0);
+        cuda.faults();
+    });
+}
+
+fn elements(shape: [usize; 4]) -> usize {
+    shape.iter().product()
+}
