@@ -1,15 +1,8 @@
-//! Parameters of the scores, for keys of every layout. Also defines operations with two results.
-use candle::backend::BackendStorage;
-use candle::cuda_backend::CudaDType;
-use candle::cuda_backend::cudarc::driver::CudaSlice;
-use candle::{CpuStorage, CudaDevice, CudaStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor};
+//! Parameters of the scores, for keys of every layout.
+use candle::Tensor;
+#[cfg(feature = "cuda")]
 use ferroflash::cudarc::OwnVariant;
 use ferroflash::request::Mask;
-use std::sync::Mutex;
-
-use crate::errors::invalid;
-use crate::here::lock;
-use crate::inputs::Stored;
 
 /// Parameters of scores that candle-flash-attn's functions do not have. Functions that return the LSE and
 /// functions on KV caches take them.
@@ -42,6 +35,7 @@ pub struct Attend {
     /// The number of keys per chunk (chunked-local attention, Llama 4), in place of a window.
     pub chunk: Option<usize>,
     /// A variant of your own, and its tables: f32, u32 or i32, contiguous.
+    #[cfg(feature = "cuda")]
     pub variant: Option<(OwnVariant, Vec<Tensor>)>,
 }
 
@@ -60,6 +54,7 @@ impl Attend {
             mask_bits: None,
             prefix_lengths: None,
             chunk: None,
+            #[cfg(feature = "cuda")]
             variant: None,
         }
     }
@@ -123,6 +118,7 @@ impl Attend {
 
     /// Runs a variant of your own ([`mod@ferroflash::variant`]). Its mask and its scores replace the other
     /// ones. `tables` are f32, u32 or i32, contiguous; they must be on the device of the queries.
+    #[cfg(feature = "cuda")]
     pub fn variant(self, variant: &OwnVariant, tables: &[Tensor]) -> Self {
         Attend { variant: Some((variant.clone(), tables.to_vec())), ..self }
     }
@@ -134,13 +130,15 @@ impl Attend {
             ("mask_bits", self.mask_bits.is_some()),
             ("prefix_lengths", self.prefix_lengths.is_some()),
             ("chunk", self.chunk.is_some()),
+            #[cfg(feature = "cuda")]
             ("variant", self.variant.is_some()),
         ];
         extras.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
     }
 
     /// Returns the extras of `count` sequences from `first` on, whose longest has `queries` queries.
-    pub(crate) fn sequences(&self, first: usize, count: usize, queries: usize) -> Result<Self> {
+    #[cfg(feature = "cuda")]
+    pub(crate) fn sequences(&self, first: usize, count: usize, queries: usize) -> candle::Result<Self> {
         let of = |tensor: &Tensor, rank: usize| match tensor.rank() == rank && tensor.dims()[0] > 1 {
             true => tensor.narrow(0, first, count),
             false => Ok(tensor.clone()),
@@ -178,86 +176,4 @@ impl Attend {
     pub(crate) fn cap(&self) -> f32 {
         self.softcap.map_or(0.0, |cap| if cap <= 0.0 { 0.0 } else { cap })
     }
-}
-
-/// The results of an operation.
-pub(crate) struct Outputs {
-    pub o: CudaStorage,
-    pub shape: Shape,
-    pub lse: Option<(CudaStorage, Shape)>,
-}
-
-/// Converts filled memory to candle's storage.
-pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> CudaStorage {
-    CudaStorage::wrap_cuda_slice(slice, device.clone())
-}
-
-/// An operation on three tensors. Computes O, and stores a second result, the LSE.
-pub(crate) struct Operation<F> {
-    name: &'static str,
-    run: F,
-    lse: Mutex<Option<(CudaStorage, Shape)>>,
-}
-
-impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> Operation<F> {
-    pub fn new(name: &'static str, run: F) -> Self {
-        Operation { name, run, lse: Mutex::default() }
-    }
-}
-
-impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> CustomOp3 for Operation<F> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_l: &Layout,
-        k: &CudaStorage,
-        k_l: &Layout,
-        v: &CudaStorage,
-        v_l: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let outputs = (self.run)([(q, q_l), (k, k_l), (v, v_l)])?;
-        *lock(&self.lse) = outputs.lse;
-        Ok((outputs.o, outputs.shape))
-    }
-}
-
-/// Runs an operation without gradient. Returns O, and the LSE if the operation computed it.
-pub(crate) fn run(
-    [q, k, v]: [&Tensor; 3],
-    operation: impl Fn([Stored<'_>; 3]) -> Result<Outputs>,
-) -> Result<(Tensor, Option<Tensor>)> {
-    if [q, k, v].into_iter().any(Tensor::track_op) {
-        return Err(candle::Error::BackwardNotSupported { op: "flash-attn-with-lse" });
-    }
-    let operation = Operation::new("flash-attn-with-lse", operation);
-    let o = q.apply_op3_no_bwd(k, v, &operation)?;
-    let lse = lock(&operation.lse).take();
-    let none = candle::op::BackpropOp::none;
-    Ok((o, lse.map(|(lse, shape)| Tensor::from_storage(Storage::Cuda(lse), shape, none(), false))))
-}
-
-/// Returns O and the LSE of a run that computed both.
-pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
-    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "the LSE, because the caller asked for it"))
-}
-
-/// Returns the device of an operation's tensor.
-pub(crate) fn device((storage, _): Stored<'_>) -> &CudaDevice {
-    storage.device()
 }

@@ -1,9 +1,10 @@
 //! The paged KV cache of one layer.
 use crate::append::{AppendScales, CacheScales, Turn, rotated, write};
-use crate::attend::{Attend, both};
+use crate::attend::Attend;
 use crate::inputs::no_such_type;
 use crate::parts::{LayerPages, on_its_pages};
 use crate::rotary::RotaryTable;
+use crate::run::both;
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
 

@@ -1,13 +1,14 @@
 //! Dense attention: candle-flash-attn's operation and functions.
-use crate::attend::{Attend, Outputs, both, device, run};
-use crate::errors::invalid;
-use crate::inputs::{Read, Stored, input};
-use crate::merge::compute;
-use candle::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
-use ferroflash::cudarc::Inputs;
-use ferroflash::request::{VarlenKeys, VarlenQueries};
+use crate::attend::Attend;
+use crate::operation::{Attention, Gradients};
+#[cfg(feature = "cuda")]
+use crate::{forward::forward, run::both, run::run};
+#[cfg(feature = "cuda")]
+use candle::CudaStorage;
+use candle::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-/// candle-flash-attn's operation for `Tensor::apply_op3`.
+/// candle-flash-attn's operation for `Tensor::apply_op3`. On a GPU, its gradient computes the forward again
+/// for the LSE; [`flash_attn`] and its siblings keep the LSE.
 pub struct FlashAttn {
     /// Factor of the scores, above 0.
     pub softmax_scale: f32,
@@ -22,6 +23,15 @@ pub struct FlashAttn {
     pub softcap: Option<f32>,
 }
 
+impl FlashAttn {
+    fn operation(&self) -> Attention {
+        let FlashAttn { softmax_scale, window_size_left, window_size_right, softcap, .. } = *self;
+        let mut attend = Attend::full(softmax_scale).window(window_size_left, window_size_right);
+        (attend.alibi_slopes, attend.softcap) = (self.alibi_slopes.clone(), softcap);
+        Attention::new(attend, None)
+    }
+}
+
 impl CustomOp3 for FlashAttn {
     fn name(&self) -> &'static str {
         "flash-attn"
@@ -29,16 +39,17 @@ impl CustomOp3 for FlashAttn {
 
     fn cpu_fwd(
         &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
+        q: &CpuStorage,
+        q_l: &Layout,
+        k: &CpuStorage,
+        k_l: &Layout,
+        v: &CpuStorage,
+        v_l: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        candle::bail!("no cpu support for flash-attn")
+        self.operation().cpu_fwd(q, q_l, k, k_l, v, v_l)
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         q: &CudaStorage,
@@ -48,50 +59,20 @@ impl CustomOp3 for FlashAttn {
         v: &CudaStorage,
         v_l: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let FlashAttn { softmax_scale, window_size_left, window_size_right, softcap, .. } = *self;
-        let mut attend = Attend::full(softmax_scale).window(window_size_left, window_size_right);
-        (attend.alibi_slopes, attend.softcap) = (self.alibi_slopes.clone(), softcap);
-        let outputs = forward([(q, q_l), (k, k_l), (v, v_l)], &attend, None, false)?;
-        Ok((outputs.o, outputs.shape))
+        self.operation().cuda_fwd(q, q_l, k, k_l, v, v_l)
     }
-}
 
-/// The offsets of `n` varlen sequences, which are `n + 1` integers (u32 or i32), and the maximum number of
-/// rows per sequence.
-#[derive(Clone, Copy)]
-pub(crate) struct Starts<'a> {
-    pub q: &'a Tensor,
-    pub k: &'a Tensor,
-    pub max_q: usize,
-    pub max_k: usize,
-}
-
-/// Computes attention on tensors, dense or varlen.
-pub(crate) fn forward(
-    [q, k, v]: [Stored<'_>; 3],
-    attend: &Attend,
-    packed: Option<Starts<'_>>,
-    lse: bool,
-) -> Result<Outputs> {
-    let (device, is_packed) = (device(q), packed.is_some());
-    let (q, k, v) = (input("q", q, is_packed)?, input("k", k, is_packed)?, input("v", v, is_packed)?);
-    let Some(Starts { q: of_q, k: of_k, max_q, max_k }) = packed else {
-        return compute(device, Inputs::of(q, k, v), attend, k.shape[1], lse, is_packed);
-    };
-    if of_q.shape() != of_k.shape() {
-        let expected = format_args!("the shape of seqlens_q, {:?}", of_q.shape());
-        return Err(invalid("seqlens_k", format_args!("{:?}", of_k.shape()), expected));
+    fn bwd(&self, q: &Tensor, k: &Tensor, v: &Tensor, o: &Tensor, d_o: &Tensor) -> Result<Gradients> {
+        self.operation().bwd(q, k, v, o, d_o)
     }
-    let (of_q, of_k) = (Read::of("seqlens_q", of_q), Read::of("seqlens_k", of_k));
-    let sequences = of_q.shape().elem_count().saturating_sub(1);
-    let queries = VarlenQueries::new(sequences, of_q.numbers(1)?, max_q);
-    let inputs = Inputs::of_varlen(q, k, v, queries, VarlenKeys::new(of_k.numbers(1)?, max_k));
-    compute(device, inputs, attend, max_k, lse, is_packed)
 }
 
 /// Computes `softmax(softmax_scale * q kᵀ) v`. Shapes are `(batch, sequence, heads, head_dim)`. The number of
 /// query heads is a multiple of the number of key heads. `causal` aligns bottom-right. `v` may have another
 /// head dim than `q` and `k` (MLA: 192 and 128); the output then has the head dim of `v`.
+///
+/// If the program tracks an input, the forward keeps the LSE for the gradient. On a GPU, the gradient needs
+/// the feature `training`. On the CPU, tensors may also be f32.
 ///
 /// # Errors
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -114,7 +95,7 @@ pub fn flash_attn_windowed(
 ) -> Result<Tensor> {
     let (alibi_slopes, softcap) = (None, None);
     let op = FlashAttn { softmax_scale, alibi_slopes, window_size_left, window_size_right, softcap };
-    q.apply_op3(k, v, op)
+    op.operation().apply(q, k, v)
 }
 
 /// Computes [`flash_attn`] with ALiBi: one f32 slope per query head.
@@ -147,7 +128,7 @@ pub fn flash_attn_alibi_windowed(
 ) -> Result<Tensor> {
     let (alibi_slopes, softcap) = (Some(alibi_slopes.clone()), None);
     let op = FlashAttn { softmax_scale, alibi_slopes, window_size_left, window_size_right, softcap };
-    q.apply_op3(k, v, op)
+    op.operation().apply(q, k, v)
 }
 
 /// Computes [`flash_attn_windowed`] with optional ALiBi and softcap: scores become `softcap * tanh(score /
@@ -168,7 +149,7 @@ pub fn flash_attn_alibi_windowed_softcap(
 ) -> Result<Tensor> {
     let (alibi_slopes, softcap) = (alibi_slopes.cloned(), Some(softcap));
     let op = FlashAttn { softmax_scale, alibi_slopes, window_size_left, window_size_right, softcap };
-    q.apply_op3(k, v, op)
+    op.operation().apply(q, k, v)
 }
 
 /// Computes attention, and the natural LSE of each row, f32 `(batch, heads, sequence)`. This function has no
@@ -176,6 +157,7 @@ pub fn flash_attn_alibi_windowed_softcap(
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn`].
+#[cfg(feature = "cuda")]
 pub fn flash_attn_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
     both(run([q, k, v], |inputs| forward(inputs, attend, None, true))?)
 }

@@ -1,10 +1,11 @@
 //! The latent cache (MLA) of one layer.
 use crate::append::{append_latent, append_latent_rotary};
-use crate::attend::{Attend, both};
+use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::inputs::no_such_type;
 use crate::parts::{LayerPages, on_its_pages};
 use crate::rotary::RotaryTable;
+use crate::run::both;
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
 

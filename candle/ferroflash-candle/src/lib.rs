@@ -17,40 +17,82 @@
 //! into pages. [`KvCache::attend`] reads them, for sequences of any lengths in one batch. A layer with MLA
 //! holds a [`LatentCache`].
 //!
+//! [`flash_attn`] and its windowed, varlen and ALiBi siblings have a gradient: `loss.backward()` runs
+//! FerroFlash's backward kernels, with the feature `training`. On the CPU, these functions compute plain
+//! attention in f32, and its gradient.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `cuda` (default) | GPUs, and all functions but those with a gradient |
+//! | `training` | the backward kernels |
+//!
 //! Everything runs on the stream of candle's device and never waits for it. After a first call, in which the
 //! driver compiles kernels, you can capture a CUDA graph. Tensors may have any strides that are multiples of
 //! 8 elements; the last stride is 1.
 #![forbid(unsafe_code)]
+#[cfg(feature = "cuda")]
 mod append;
 mod attend;
+#[cfg(feature = "cuda")]
+mod backward;
+#[cfg(feature = "cuda")]
 mod cache;
 mod dense;
 mod errors;
+#[cfg(feature = "cuda")]
 mod extras;
+#[cfg(feature = "cuda")]
+mod forward;
+#[cfg(feature = "cuda")]
 mod here;
+#[cfg(feature = "cuda")]
 mod inputs;
+#[cfg(feature = "cuda")]
 mod latent;
+#[cfg(feature = "cuda")]
 mod merge;
+mod operation;
+#[cfg(feature = "cuda")]
 mod paged;
+#[cfg(feature = "cuda")]
 mod pages;
+#[cfg(feature = "cuda")]
 mod parts;
+mod plain;
+#[cfg(feature = "cuda")]
 mod ranges;
+#[cfg(feature = "cuda")]
 mod rotary;
+#[cfg(feature = "cuda")]
+mod run;
+#[cfg(feature = "cuda")]
 mod shared;
+mod starts;
+#[cfg(feature = "cuda")]
 mod step;
+#[cfg(feature = "cuda")]
 mod variants;
 mod varlen;
 
+#[cfg(feature = "cuda")]
 pub use append::{CacheScales, append, append_latent, append_latent_rotary, append_rotary};
 pub use attend::Attend;
+#[cfg(feature = "cuda")]
 pub use cache::KvCache;
 pub use dense::*;
 pub use ferroflash::request::RotaryStyle;
+#[cfg(feature = "cuda")]
 pub use latent::LatentCache;
+#[cfg(feature = "cuda")]
 pub use merge::merge;
+#[cfg(feature = "cuda")]
 pub use paged::{PagedKv, SharedPages};
+#[cfg(feature = "cuda")]
 pub use pages::{PagePool, Sequence};
+#[cfg(feature = "cuda")]
 pub use rotary::RotaryTable;
+#[cfg(feature = "cuda")]
 pub use step::Step;
+#[cfg(feature = "cuda")]
 pub use variants::*;
 pub use varlen::*;

@@ -1,10 +1,11 @@
 //! Merges attention over two sets of keys into attention over all keys. A merge also adds attention sinks for
 //! kernels without sinks.
-use crate::attend::{Attend, Outputs, both, device, run, stored};
+use crate::attend::Attend;
 use crate::errors::{invalid, refused, unsupported};
 use crate::extras::Reads;
 use crate::here::{Here, lock};
 use crate::inputs::{Read, Stored, input, no_such_type};
+use crate::run::{Outputs, both, device, run, stored};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};

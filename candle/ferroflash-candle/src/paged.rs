@@ -1,9 +1,10 @@
 //! Attention on a paged KV cache of the caller.
 use crate::append::CacheScales;
-use crate::attend::{Attend, Outputs, both, device, run};
+use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::inputs::{Read, Stored, input};
 use crate::merge::compute;
+use crate::run::{Outputs, both, device, run};
 use candle::{Result, Tensor};
 use ferroflash::DType;
 use ferroflash::cudarc::{Cache, Inputs, Pages};

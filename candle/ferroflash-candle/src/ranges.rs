@@ -1,9 +1,10 @@
 //! Ranges of keys that see each other regardless of the mask, for example the images of a prompt
 //! (`mm_prefix_ranges`).
-use crate::attend::{Attend, both};
+use crate::attend::Attend;
 use crate::errors::{invalid, unsupported};
 use crate::merge::merge;
 use crate::paged::{PagedKv, Queries};
+use crate::run::both;
 use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::request::Mask;
 

@@ -1,6 +1,8 @@
 //! Functions with biases and sinks, named like candle-flash-attn's. [`Attend`] has every option.
-use crate::attend::{Attend, run};
-use crate::dense::{Starts, forward};
+use crate::attend::Attend;
+use crate::forward::forward;
+use crate::run::run;
+use crate::starts::Starts;
 use candle::{Result, Tensor};
 
 /// Computes [`flash_attn`](crate::flash_attn) with all options of [`Attend`]. This function has no gradient.

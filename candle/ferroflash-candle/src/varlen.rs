@@ -1,16 +1,24 @@
 //! Varlen attention with candle-flash-attn's functions.
-use crate::attend::{Attend, Operation, both, run};
-use crate::dense::{Starts, forward};
-use crate::errors::invalid;
-use crate::inputs::Stored;
-use crate::paged::{PagedKv, Queries};
-use crate::ranges::{unsigned, with_ranges};
+use crate::attend::Attend;
+use crate::operation::Attention;
+use crate::starts::Starts;
+#[cfg(feature = "cuda")]
+use crate::{
+    errors::invalid,
+    forward::forward,
+    paged::{PagedKv, Queries},
+    ranges::{unsigned, with_ranges},
+    run::{both, run},
+};
 use candle::{Result, Tensor};
 
 /// Computes varlen attention. `q`, `k` and `v` are `(rows of all sequences, heads, head_dim)`. Sequence `b`
 /// has the rows `seqlens_q[b]..seqlens_q[b + 1]` of `q` and the rows `seqlens_k[b]..seqlens_k[b + 1]` of `k`
 /// and `v`. The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns
 /// bottom-right. `v` may have another head dim than `q` and `k`; the output then has the head dim of `v`.
+///
+/// The gradient of varlen sequences exists on the CPU. On a GPU, `loss.backward()` returns an error: call
+/// [`flash_attn`](crate::flash_attn) for each sequence, on `q.narrow(0, start, rows)?.unsqueeze(0)?`.
 ///
 /// # Errors
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
@@ -64,6 +72,7 @@ pub fn flash_attn_varlen_windowed(
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn_varlen`].
+#[cfg(feature = "cuda")]
 #[expect(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,
@@ -187,6 +196,7 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
 ///
 /// # Errors
 /// Returns the errors of [`flash_attn_varlen`].
+#[cfg(feature = "cuda")]
 #[expect(clippy::too_many_arguments, reason = "they are flash_attn_varlen's")]
 pub fn flash_attn_varlen_with_lse(
     q: &Tensor,
@@ -208,10 +218,6 @@ fn varlen(
     [seqlens_q, seqlens_k]: [&Tensor; 2],
     [max_q, max_k]: [usize; 2],
 ) -> Result<Tensor> {
-    let (of_q, of_k) = (seqlens_q.clone(), seqlens_k.clone());
-    let run = move |inputs: [Stored<'_>; 3]| {
-        let starts = Starts { q: &of_q, k: &of_k, max_q, max_k };
-        forward(inputs, &attend, Some(starts), false)
-    };
-    q.apply_op3(k, v, Operation::new("flash-attn-varlen", run))
+    let starts = Starts { q: seqlens_q.clone(), k: seqlens_k.clone(), max_q, max_k };
+    Attention::new(attend, Some(starts)).apply(q, k, v)
 }

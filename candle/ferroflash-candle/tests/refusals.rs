@@ -1,4 +1,5 @@
 //! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice to test them.
+#![cfg(feature = "cuda")]
 use candle::{DType, Device, Error, Result, Tensor};
 use ferroflash_candle::{
     LatentCache, PagePool, RotaryStyle, RotaryTable, Sequence, Step, append, append_latent,

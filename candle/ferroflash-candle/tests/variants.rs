@@ -1,6 +1,7 @@
 //! Biases, sinks, and masks of bits, in the shapes of models' calls: T5, MPNet, DeBERTa, gpt-oss, trees of
 //! drafts. CI compiles these calls. On a machine with a GPU, the calls also run. docs/migrating.md shows the
 //! changes to each model.
+#![cfg(feature = "cuda")]
 use candle::{D, DType, Device, Result, Tensor};
 use ferroflash_candle::{Attend, PagedKv, append};
 

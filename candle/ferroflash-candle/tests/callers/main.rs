@@ -1,6 +1,7 @@
 //! The calls of mistral.rs and text-embeddings-inference, in the form that these programs would use with
 //! ferroflash-candle. docs/migrating.md lists the changes. CI compiles the calls. On a machine with a GPU,
 //! the calls also run.
+#![cfg(feature = "cuda")]
 mod mla;
 mod shared;
 

@@ -1,0 +1,79 @@
+//! Gradients of attention on a GPU.
+use crate::attend::Attend;
+use crate::errors::{refused, unsupported};
+use crate::extras::Reads;
+use crate::forward::{forward, with_inputs};
+use crate::here::{Here, lock};
+use crate::inputs::{Read, Stored, input, no_such_type};
+use crate::run::{device, stored};
+use crate::starts::Starts;
+use candle::cuda_backend::CudaDType;
+use candle::op::BackpropOp;
+use candle::{DType, Result, Storage, Tensor};
+use ferroflash::cudarc::{Element, Inputs, Slice, Tensor as Input};
+use half::{bf16, f16};
+
+/// Computes the gradients of Q, K and V from the results of the forward. Computes the LSE again if the
+/// forward has kept none.
+pub(crate) fn gradients(
+    attend: &Attend,
+    starts: Option<Starts<&Tensor>>,
+    inputs: [&Tensor; 3],
+    (o, lse): (&Tensor, Option<&Tensor>),
+    d_o: &Tensor,
+) -> Result<[Option<Tensor>; 3]> {
+    if !cfg!(feature = "training") {
+        let reason =
+            "this build carries no backward kernels; enable the feature `training` of ferroflash-candle";
+        return Err(unsupported("backward", reason));
+    }
+    let d_o = d_o.contiguous()?;
+    let [q, k, v] = [("q", inputs[0]), ("k", inputs[1]), ("v", inputs[2])].map(|(name, x)| Read::of(name, x));
+    let stored = [q.stored()?, k.stored()?, v.stored()?];
+    let lse = match lse {
+        Some(lse) => lse.clone(),
+        None => {
+            let outputs = forward(stored, attend, starts, true)?;
+            let (lse, shape) =
+                outputs.lse.ok_or_else(|| unsupported("backward", "the forward wrote no LSE"))?;
+            Tensor::from_storage(Storage::Cuda(lse), shape, BackpropOp::none(), false)
+        }
+    };
+    let [o, lse, d_o] = [("o", o), ("lse", &lse), ("d_o", &d_o)].map(|(name, x)| Read::of(name, x));
+    let packed = starts.is_some();
+    let results = (input("o", o.stored()?, packed)?, lse.slice()?);
+    let d_o = input("d_o", d_o.stored()?, packed)?;
+    with_inputs(stored, starts, |inputs, max_k| {
+        let extras = Reads::of(attend);
+        let tables = extras.tables()?;
+        let (mask, softcap) = (attend.mask(max_k), attend.cap());
+        let inputs = inputs.shorter().mask(mask).scale(attend.softmax_scale).softcap(softcap);
+        let inputs = extras.give(inputs, &tables)?;
+        let inputs = extras.sinks(inputs.q.shape[2])?.into_iter().fold(inputs, Inputs::sinks);
+        match q.dtype() {
+            DType::F16 => typed::<f16>(stored, &inputs, results, d_o),
+            DType::BF16 => typed::<bf16>(stored, &inputs, results, d_o),
+            other => Err(no_such_type("queries", other)),
+        }
+    })
+}
+
+fn typed<T: Element + CudaDType>(
+    tensors: [Stored<'_>; 3],
+    inputs: &Inputs<'_>,
+    results: (Input<'_>, Slice<'_>),
+    d_o: Input<'_>,
+) -> Result<[Option<Tensor>; 3]> {
+    let device = device(tensors[0]);
+    let stream = device.cuda_stream();
+    let here = Here::of(&stream)?;
+    let scratch = here.scratch(&stream);
+    let gradients = here.attention.backward::<T>(&stream, inputs, results, d_o, &mut lock(&scratch));
+    let [dq, dk, dv] = gradients.map_err(refused)?;
+    let tensor = |data, (_, layout): Stored<'_>| {
+        let storage = Storage::Cuda(stored(data, device));
+        Some(Tensor::from_storage(storage, layout.shape().clone(), BackpropOp::none(), false))
+    };
+    let [q, k, v] = tensors;
+    Ok([tensor(dq, q), tensor(dk, k), tensor(dv, v)])
+}
