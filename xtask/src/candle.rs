@@ -66,12 +66,13 @@ pub fn check(root: &Path) -> Result {
         loud(&mut command)
     };
     // candle's tests are unmodified, and they must only compile.
-    let ours = ["-p", "ferroflash-candle", "-p", "candle-bench", "-p", "generate"];
+    let ours = ["-p", "ferroflash-candle", "-p", "candle-bench", "-p", "generate", "-p", "train"];
     run(&[&["fmt", "--check"][..], &ours].concat())?;
     run(&[&["clippy", "--quiet", "--all-targets"][..], &ours, &["--", "-Dwarnings"]].concat())?;
     run(&["check", "--quiet", "-p", "candle-flash-attn", "--all-targets"])?;
     run(&["doc", "--quiet", "--no-deps", "-p", "ferroflash-candle"])?;
-    run(&["test", "--quiet", "-p", "generate", "--no-default-features"])
+    let on_the_cpu = ["-p", "ferroflash-candle", "-p", "generate", "-p", "train", "--no-default-features"];
+    run(&[&["test", "--quiet"][..], &on_the_cpu].concat())
 }
 
 /// Runs cargo in candle's workspace with the release profile, all kernels and nvcc. If there is a `peer`, the
