@@ -71,6 +71,9 @@ impl<'a> Block<'a> {
             self.spend();
             let idle = self.instructions - moved > shuffled || self.instructions - begin > TURN;
             if idle && self.context.program.blocks_communicate && self.stop.is_none() {
+                // A warp that polls device memory can always run. Copies land beside it nevertheless: another
+                // block may wait for a warp that waits for them.
+                self.land_one();
                 return Turn::Over;
             }
         }
