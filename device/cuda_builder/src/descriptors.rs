@@ -230,6 +230,8 @@ impl<'a> Instruction<'a> {
                 self.opcode.split('x').nth(1).and_then(|n| n.parse::<u32>().ok()).map_or(128, |n| n / 2)
             }
             "HMMA" | "QMMA" | "IMMA" => 4,
+            // The type is that of the shifted pair, of which the instruction writes one word.
+            "SHF" | "USHF" => 1,
             _ if has(".128") || has(".4") => 4,
             "CS2R" => 2,
             _ if has("64") || has(".WIDE") || has(".2") => 2,

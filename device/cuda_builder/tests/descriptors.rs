@@ -54,6 +54,8 @@ fn halves_that_instructions_move() {
         ("ULOP3.LUT UR23, UR21, 0x40000000, URZ, 0xc0, !UPT ;", 1),
         ("USEL UR23, UR21, 0x40000040, UP0 ;", 0),
         ("USEL UR23, UR21, URZ, UP0 ;", 1),
+        ("USHF.R.U64 UR22, UR8, UR24, UR7 ;", 0),
+        ("USHF.R.U64 UR23, UR8, UR24, UR7 ;", 1),
         ("@P0 UMOV UR23, UR21 ;", 1),
         ("R2UR UR23, R2 ;", 0),
         ("R2UR UR23, R3 ;", 1),
