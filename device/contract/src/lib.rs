@@ -26,5 +26,5 @@ pub use launch::{Contract, SpillAllowance};
 pub use padding::Plain;
 pub use parts::{PartPairs, RowParts};
 pub use target::Target;
-pub use tensor::{Counters, Integers, PaddedVector, Partials, RowValues, Tensor, Vector};
+pub use tensor::{Counters, Integers, PaddedVector, Partials, RowValues, Tensor, TileSums, Vector};
 pub use tensor_map::{RaggedMap, TensorMap};

@@ -198,3 +198,48 @@ atomic! {
 pub unsafe fn atom_inc(address: *mut u32, last: u32, order: Order, scope: Scope) -> u32 {
     atom!("inc.", "u32", order, scope, reg32: address, last)
 }
+
+/// `ld.acquire.gpu.global.b32`: loads a word. After the load, this thread sees everything that the thread
+/// which released the value had seen.
+///
+/// # Safety
+/// - `address` is a global address and a multiple of 4, and 4 bytes may be read there. While other threads
+///   may write them, all threads use atomics.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn ld_acquire(address: u64) -> u32 {
+    let x;
+    // SAFETY: the caller keeps the preconditions.
+    unsafe { asm!("ld.acquire.gpu.global.b32 {}, [{}];", out(reg32) x, in(reg64) address, options(nostack)) }
+    x
+}
+
+/// `red.release.gpu.global.add.u32`: adds to a word. A thread that acquires the sum sees everything that this
+/// thread has seen.
+///
+/// # Safety
+/// - `address` is a global address and a multiple of 4, and 4 bytes may be written there. While other threads
+///   may access them, all threads use atomics.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn red_release_add(address: u64, x: u32) {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        asm!("red.release.gpu.global.add.u32 [{}], {};", in(reg64) address, in(reg32) x, options(nostack))
+    }
+}
+
+/// `red.relaxed.gpu.global.add.v4.f32` (sm_90): adds four f32 to global memory, each atomically.
+///
+/// # Safety
+/// - `address` is a global address and a multiple of 16, and 16 bytes may be written there. While other
+///   threads may access them, all threads use atomics.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn red_add_v4_f32(address: u64, x: [f32; 4]) {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        asm!("red.relaxed.gpu.global.add.v4.f32 [{}], {{{}, {}, {}, {}}};", in(reg64) address,
+            in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3], options(nostack))
+    }
+}

@@ -59,6 +59,20 @@ pub unsafe fn stmatrix_x4(row: u32, r: [u32; 4]) {
     }
 }
 
+/// `stmatrix.sync.aligned.m8n8.x4.trans.shared.b16`: stores the transposes of four matrices.
+///
+/// # Safety
+/// The preconditions of [`stmatrix_x4`] must hold.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn stmatrix_x4_trans(row: u32, r: [u32; 4]) {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        convergent_asm!("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [{}], {{{}, {}, {}, {}}};",
+            in(reg32) row, in(reg32) r[0], in(reg32) r[1], in(reg32) r[2], in(reg32) r[3], options(nostack))
+    }
+}
+
 /// `movmatrix.sync.aligned.m8n8.trans.b16`: transposes an 8x8 matrix of 16-bit elements in the warp's
 /// registers. Lane `l` holds elements `2 * (l % 4)` and `2 * (l % 4) + 1` of row `l / 4`.
 ///

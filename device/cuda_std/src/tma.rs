@@ -45,6 +45,23 @@ pub unsafe fn load_5d(to: u32, map: u64, at: [u32; 5], barrier: u32) {
     }
 }
 
+/// `cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes`: copies contiguous bytes from global
+/// to shared memory, and subtracts their number from the mbarrier's transaction count.
+///
+/// # Safety
+/// - `to`, `from` and `bytes` are multiples of 16. The bytes at `from` may be read. No thread accesses the
+///   bytes at `to` before the phase of `barrier` has ended.
+/// - `barrier` is initialised, and its phase expects the bytes.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn load_bytes(to: u32, from: u64, bytes: u32, barrier: u32) {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        asm!("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];",
+            in(reg32) to, in(reg64) from, in(reg32) bytes, in(reg32) barrier, options(nostack))
+    }
+}
+
 /// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group` if `condition` is true: copies a box from shared
 /// to global memory. The copy writes no elements outside of the tensor. The instruction has a predicate, so
 /// the lanes of a warp stay together.

@@ -22,7 +22,7 @@ pub type Accumulator<const N: usize> = [[[f32; 4]; 2]; N];
 
 /// Whether this file has products with `n` base tiles of columns.
 pub const fn has_width(n: usize) -> bool {
-    matches!(n, 4 | 5 | 6 | 7 | 8 | 12 | 16)
+    matches!(n, 2 | 4 | 5 | 6 | 7 | 8 | 12 | 16)
 }
 
 /// The swizzle of a tile's rows.
@@ -146,6 +146,7 @@ pub fn hold(a: &[u32; 4]) {
 macro_rules! widths {
     ($n:ident, |$w:ident| $w2:ident::$($call:tt)*) => {
         match $n {
+            2 => n2::$($call)*,
             4 => n4::$($call)*,
             5 => n5::$($call)*,
             6 => n6::$($call)*,
@@ -208,16 +209,26 @@ macro_rules! products {
         }
 
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
-        /// One k-step of `d += a b`. Descriptors select `a`, whose rows run along k, and `b`, whose columns
-        /// run along k.
+        /// One k-step of `d = a b`, or of `d += a b` if `accumulate` is true. Descriptors select `a`, whose
+        /// rows run along k, and `b`, whose columns run along k.
         ///
         /// # Safety
         /// - The preconditions of the first function hold.
         #[inline(always)]
         #[gpu_only]
-        pub unsafe fn $ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand) {
+        pub unsafe fn $ab_shared<const N: usize>(
+            d: &mut Accumulator<N>,
+            a: Operand,
+            b: Operand,
+            accumulate: bool,
+        ) {
             // SAFETY: the caller keeps the preconditions.
-            unsafe { widths!(N, |w| w::$element::add_columns(flat(d), a.0, b.0)) }
+            unsafe {
+                match accumulate {
+                    false => widths!(N, |w| w::$element::set_columns(flat(d), a.0, b.0)),
+                    true => widths!(N, |w| w::$element::add_columns(flat(d), a.0, b.0)),
+                }
+            }
         }
     )*};
 }
@@ -299,6 +310,18 @@ macro_rules! product {
             }
 
             #[inline(always)]
+            pub unsafe fn set_columns(d: &mut [f32; $registers], a: u64, b: u64) {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe {
+                    crate::convergent_asm!(
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
+                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 0, 1, 1, 0, 1;"),
+                        out(reg32) d[$first], $(out(reg32) d[$i],)*
+                        a = in(reg64) a, b = in(reg64) b, options(nostack))
+                }
+            }
+
+            #[inline(always)]
             pub unsafe fn add_columns(d: &mut [f32; $registers], a: u64, b: u64) {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe {
@@ -330,8 +353,11 @@ macro_rules! product {
 #[cfg(target_arch = "nvptx64")]
 #[rustfmt::skip]
 modules! { []
+    n2 32 16 [
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15
+    ]
     n4 64 32 [
-        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+        16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
     ]
     n5 80 40 [
         32 33 34 35 36 37 38 39

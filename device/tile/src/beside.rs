@@ -53,6 +53,12 @@ impl HeadValues {
         HeadValues { base: values.base.wrapping_add(offset), rows: values.rows }
     }
 
+    /// The device address of the value of row `row`.
+    #[inline(always)]
+    pub(crate) fn address(&self, row: u32) -> u64 {
+        self.base.wrapping_add(row as u64 * 4)
+    }
+
     /// The values of the warp's rows `row0..`; 0 for rows that do not exist.
     #[inline(always)]
     pub fn load<const M: usize>(&self, row0: u32, warp: Warp) -> RowVec<M> {
@@ -106,9 +112,9 @@ impl<const R: usize, const COUNT: usize, const OF: usize> SharedValues<R, COUNT,
     #[inline(always)]
     pub fn columns<const WHICH: usize>(&self, group: SplitGroup<OF>, warp: Warp) -> ColumnValues<'_, R> {
         const { assert!(WHICH < COUNT) }
-        let [_, column] = layout::acc_element(warp.lane, 0);
         let tile = (WHICH * OF) as u32 + group.index();
-        ColumnValues { at: self.base + tile * R as u32 * 64 + column * 4, place: PhantomData }
+        // SAFETY: these are the values of one tile, which may be read as long as `self`.
+        unsafe { ColumnValues::at(self.base + tile * R as u32 * 64, warp) }
     }
 }
 
@@ -116,6 +122,18 @@ impl<const R: usize, const COUNT: usize, const OF: usize> SharedValues<R, COUNT,
 pub struct ColumnValues<'s, const N: usize> {
     at: u32,
     place: PhantomData<&'s ()>,
+}
+
+impl<'s, const N: usize> ColumnValues<'s, N> {
+    /// The values at shared address `base`.
+    ///
+    /// # Safety
+    /// - `N * 64` bytes at `base`, a multiple of 16, may be read while `'s` lasts.
+    #[inline(always)]
+    pub(crate) unsafe fn at(base: u32, warp: Warp) -> Self {
+        let [_, column] = layout::acc_element(warp.lane, 0);
+        ColumnValues { at: base + column * 4, place: PhantomData }
+    }
 }
 
 /// One value per row, or per column, of an accumulator of `M x N` base tiles.
@@ -208,5 +226,18 @@ impl<const M: usize, const N: usize> Acc<M, N> {
             }
         });
         to
+    }
+
+    /// [`Acc::join_beside`] with the values of an A operand.
+    #[inline(always)]
+    pub fn join_rounded<E: Mma>(
+        &self,
+        other: &AFrag<E, M, N>,
+        beside: &impl Beside<M, N>,
+        f: impl Fn(f32, f32, f32) -> f32,
+    ) -> AFrag<E, M, N> {
+        let mut rounded = Self::unset();
+        rounded.each(|m, n, h, i, x| *x = E::unpack(other.registers[n][m][h * 2 + i / 2])[i % 2]);
+        self.join_beside(&rounded, beside, f)
     }
 }

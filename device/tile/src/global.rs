@@ -6,9 +6,11 @@ mod own_part;
 mod partial;
 mod quantise;
 mod rows;
+mod sums;
 
 pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use quantise::RowQuantiser;
 pub use rows::{FillInts, GlobalInts, GlobalRows, GlobalVec};
+pub use sums::GlobalSums;

@@ -14,6 +14,8 @@
 //! | [`pipeline`] | [`Ring`](pipeline::Ring), [`Stream`](pipeline::Stream), [`MbarrierPipeline`](pipeline::MbarrierPipeline): stages | no stage is read before its copy has landed, none is refilled while it is read |
 //! | [`mma`] | fragments and products (`mma.sync`) | shapes and element types agree |
 //! | [`mod@beside`] | one value per row of a tile | values and tile have the same rows |
+//! | [`tickets`] | work tiles that blocks take from a counter | every launch ends, on any grid |
+//! | [`turns`] | additions to global memory in a fixed order | no thread adds before its turn |
 //! | [`wgmma`] | asynchronous products of a warpgroup | nothing in flight can be accessed |
 //! | [`exchange`] | registers and numbers passed between warps | no word is read before the barrier |
 //! | [`epilogue`] | stores through shared memory | no place is overwritten while it is read |
@@ -36,7 +38,9 @@ pub mod mma;
 pub mod pipeline;
 pub mod shared;
 mod steps;
+pub mod tickets;
 pub mod tma;
+pub mod turns;
 pub mod wgmma;
 
 pub use block::{Block, Dealt, Smem, Warp};

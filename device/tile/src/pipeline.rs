@@ -8,6 +8,7 @@ mod specialize;
 mod stage_converter;
 mod stage_guard;
 mod stream;
+mod twins;
 mod warpgroups;
 
 pub use converter::{Conversion, Converter};
@@ -19,4 +20,5 @@ pub use specialize::Specialized;
 pub(crate) use stage_converter::STORED;
 pub use stage_guard::StageGuard;
 pub use stream::{OwnRing, PerWarp, Stream};
+pub use twins::{TwinConsumer, TwinProducer, Twins};
 pub use warpgroups::Phased;

@@ -14,11 +14,16 @@ use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
 mod baton;
+mod five;
+mod guarded;
+mod joint_a;
 mod kept;
 mod seesaw;
 
 pub use baton::Baton;
 use baton::{AbPassed, Turn};
+pub use five::{KeptRows, Late, Step, StepOrder, ValuedStage};
+pub use joint_a::JointA;
 use kept::{AbKept, AbtOfTwo};
 pub use seesaw::{Seesaw, SeesawStages, SeesawTensors};
 

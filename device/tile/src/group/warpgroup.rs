@@ -1,7 +1,9 @@
 //! Warpgroups that compute, and the ping-pong schedule between them.
 use crate::Warp;
+use crate::group::sealed::Synchronize;
 use crate::group::{Capability, ThreadGroup, sealed};
 use cuda_std::barrier;
+use cuda_std::math::opaque;
 
 /// A whole, converged warpgroup: one of `W` consumer warpgroups. `Warpgroup` is not `Copy`: a product takes
 /// it by `&mut`.
@@ -41,6 +43,19 @@ impl<const W: usize> Warpgroup<W> {
     #[inline(always)]
     pub(crate) fn elected(&self) -> bool {
         self.warp.index.is_multiple_of(4) && self.warp.lane == 0
+    }
+
+    /// Hides this thread's place from the compiler, as [`Block::forget_thread`](crate::Block::forget_thread).
+    #[inline(always)]
+    pub fn forget_thread(&mut self) {
+        self.index = opaque(self.index);
+        self.warp = Warp { index: opaque(self.warp.index), lane: opaque(self.warp.lane) };
+    }
+
+    /// A barrier of all consumer warpgroups. Every consumer warpgroup must call this function.
+    #[inline(always)]
+    pub fn wait_for_all(&mut self) {
+        self.team().sync_group();
     }
 
     /// A barrier of the warpgroup.

@@ -67,11 +67,11 @@ pub trait WarpgroupCore: Mma + Fills<Self> {
     /// # Safety
     /// - The preconditions of the products in `cuda_std::wgmma` hold.
     unsafe fn ab<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: Operand);
-    /// Issues one k-step of `d += a b`, with `a` in shared memory.
+    /// Issues one k-step of `d = a b`, or of `d += a b` if `accumulate` is true, with `a` in shared memory.
     ///
     /// # Safety
     /// - The preconditions of the products in `cuda_std::wgmma` hold.
-    unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand);
+    unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand, accumulate: bool);
 }
 
 macro_rules! warpgroup_core {
@@ -88,9 +88,14 @@ macro_rules! warpgroup_core {
                 unsafe { wgmma::$ab(d, a, b) }
             }
             #[inline(always)]
-            unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand) {
+            unsafe fn ab_shared<const N: usize>(
+                d: &mut Accumulator<N>,
+                a: Operand,
+                b: Operand,
+                accumulate: bool,
+            ) {
                 // SAFETY: the caller keeps the preconditions.
-                unsafe { wgmma::$ab_shared(d, a, b) }
+                unsafe { wgmma::$ab_shared(d, a, b, accumulate) }
             }
         }
     )*};

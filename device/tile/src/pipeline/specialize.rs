@@ -16,9 +16,12 @@ pub trait Specialized: Place {
     const PRODUCERS: u32;
     /// Whether converter warps stand between producers and consumers.
     const CONVERTS: bool = false;
+    /// The number of keepers: threads of the producer warpgroup, each in another warp, that neither copy nor
+    /// convert. Parts of shared memory that have keepers have the same number of them.
+    const KEEPERS: u32 = 0;
     /// The producer side, for a producer thread.
     type Producer;
-    /// The side of a converter warp.
+    /// The side of a converter warp, or of a keeper.
     type Converter;
     /// The consumer side, for a consumer warp.
     type Consumer;
@@ -33,10 +36,11 @@ pub trait Specialized: Place {
     /// - At least [`Self::PRODUCERS`] threads, numbered from 0, have the producer side, and no other thread
     ///   has it.
     unsafe fn producer(self, warp: Warp) -> Self::Producer;
-    /// The side of converter warp `warp`.
+    /// The side of converter warp `warp`, or of keeper `warp.index`.
     ///
     /// # Safety
-    /// - If there are converter warps, seven warps, numbered from 0, have this side; otherwise no warp.
+    /// - If there are converter warps, seven warps, numbered from 0, have this side; otherwise only the
+    ///   keepers, numbered from 0.
     unsafe fn converter(self, warp: Warp) -> Self::Converter;
     /// The consumer side for warp `warp`.
     ///
@@ -63,6 +67,10 @@ impl Specialized for () {
 impl<A: Specialized, B: Specialized> Specialized for (A, B) {
     const PRODUCERS: u32 = if A::PRODUCERS > B::PRODUCERS { A::PRODUCERS } else { B::PRODUCERS };
     const CONVERTS: bool = A::CONVERTS || B::CONVERTS;
+    const KEEPERS: u32 = {
+        assert!(A::KEEPERS == 0 || B::KEEPERS == 0 || A::KEEPERS == B::KEEPERS, "both need the same keepers");
+        if A::KEEPERS > B::KEEPERS { A::KEEPERS } else { B::KEEPERS }
+    };
     type Producer = (A::Producer, B::Producer);
     type Converter = (A::Converter, B::Converter);
     type Consumer = (A::Consumer, B::Consumer);
@@ -135,7 +143,8 @@ impl<K: Kernel> Block<K> {
     /// `compute`. One thread of each of [`Specialized::PRODUCERS`] warps of the producer warpgroup runs
     /// `copy`. If stages are converted, all lanes of the producer warpgroup's first warp run `copy`. Its
     /// other three warps and the four warps of one more warpgroup run `convert`. These warpgroups release
-    /// registers, and the consumer warpgroups take them.
+    /// registers, and the consumer warpgroups take them. Without converter warps, [`Specialized::KEEPERS`]
+    /// threads of the producer warpgroup's other warps run `convert`.
     ///
     /// The block is consumed. Consumer warpgroups stay until their stores are written. Producers need not
     /// stay, because the consumers wait for every load. A producer thread may even exit within `copy`
@@ -158,6 +167,8 @@ impl<K: Kernel> Block<K> {
             assert!(copying < computing, "producers must have fewer registers than consumers");
             let most = if P::CONVERTS { 32 } else { 4 };
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == most, "one thread copies, or one of each warp");
+            assert!(P::KEEPERS == 0 || P::PRODUCERS == 1, "keepers stand beside one producer");
+            assert!(P::KEEPERS < 4, "each keeper has a warp of the producer warpgroup");
         }
         let mut block = self;
         // The number is the same in all lanes. ptxas must know this, so that branches on the number stay
@@ -195,6 +206,9 @@ impl<K: Kernel> Block<K> {
             } else if P::PRODUCERS == 1 && block.thread == 0 {
                 // SAFETY: one thread calls this.
                 copy(unsafe { shared.producer(Warp { index: 0, lane: 0 }) });
+            } else if P::KEEPERS > 0 && warp.lane == 0 && number <= P::KEEPERS {
+                // SAFETY: one thread of each of these warps calls this.
+                convert(unsafe { shared.converter(Warp { index: number - 1, lane: 0 }) });
             }
         } else {
             // SAFETY: the whole warpgroup takes this branch, and the other warpgroups have released enough

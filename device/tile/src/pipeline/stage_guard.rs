@@ -14,6 +14,7 @@ use crate::shared::{SharedLayout, SharedTile, SharedTiles};
 use crate::tma::{BroadcastTma, MapKind, TileInfo, Tma, TmaTile, TmaTransport};
 use contract::Element;
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 use cuda_std::memory::{ld_shared_v4_b32_if, st_shared_v4_b32};
 use cuda_std::wgmma::Descriptor;
 use cuda_std::{mbarrier, thread};
@@ -40,6 +41,14 @@ impl<E: Element, const R: usize, const C: usize, const COUNT: usize>
     #[inline(always)]
     pub(crate) fn address(&self, index: u32) -> u32 {
         self.tile(index).address()
+    }
+}
+
+impl<T: TmaTile> StageGuard<'_, T> {
+    /// The descriptor of the stage's first tile.
+    #[inline(always)]
+    pub(crate) fn first_tile(&self) -> Descriptor {
+        self.descriptor
     }
 }
 
@@ -102,13 +111,13 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
         if M::has_some(&at, T::ROWS, producer) {
             // SAFETY: `specialize` has initialised both mbarriers. All consumers have left the stage, or none
             // has had it yet: the phase before the first counts as ended. All producers together copy
-            // `T::BYTES` bytes. The phase's only arrival is the first producer's, so the phase does not
+            // `T::LOADED` bytes. The phase's only arrival is the first producer's, so the phase does not
             // complete before all copies have landed, even if another producer is ahead.
             unsafe {
                 mbarrier::wait_parity(self.state.empty().address, self.state.parity ^ 1);
                 if producer == 0 {
                     write_info(&self.state);
-                    mbarrier::arrive_expect_tx(full, T::BYTES as u32);
+                    mbarrier::arrive_expect_tx(full, T::LOADED);
                 }
                 T::load(self.state.address(), from, at, full, producer);
             }
@@ -180,6 +189,16 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Consumer<T, S, By> {
         let empty = self.state.empty().address;
         self.state.advance();
         StageGuard { descriptor, empty, warp: self.warp, consumer: PhantomData }
+    }
+
+    /// [`Consumer::wait`] for twins, whose guards outlive the call.
+    #[inline(always)]
+    pub(super) fn take<'s>(&mut self) -> StageGuard<'s, T>
+    where
+        T: 's,
+    {
+        let StageGuard { descriptor, empty, warp, .. } = *ManuallyDrop::new(self.wait());
+        StageGuard { descriptor, empty, warp, consumer: PhantomData }
     }
 
     /// Waits until the next stage is full.

@@ -254,6 +254,12 @@ impl<K: Kernel> Block<K> {
 }
 
 impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {
+    /// The same tensor.
+    #[inline(always)]
+    pub(crate) fn copied(&self) -> Self {
+        TmaTensor { map: self.map, element: PhantomData }
+    }
+
     /// Starts one producer's share of the copies of the tile whose first row has the coordinates `at`.
     ///
     /// # Safety

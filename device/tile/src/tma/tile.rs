@@ -54,11 +54,13 @@ pub trait TmaTile: SharedLayout + Sealed {
     type Tensor<M: MapKind>;
     /// Number of rows per tile.
     const ROWS: u32;
+    /// Number of bytes that the copies to a stage write.
+    const LOADED: u32 = Self::BYTES as u32;
     /// Starts one producer's share of the copies to the stage at `to`. `at` are the coordinates of the
     /// stage's first row.
     ///
     /// # Safety
-    /// - The producers own the stage, and the phase of `full` expects all bytes of the stage.
+    /// - The producers own the stage, and the phase of `full` expects [`TmaTile::LOADED`] bytes.
     unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32);
     /// The descriptor of the first tile of a pipeline at `base`.
     fn descriptor(base: u32) -> Descriptor;

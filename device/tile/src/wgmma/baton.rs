@@ -108,7 +108,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
             wgmma::fence();
             for k in 0..K {
                 let b = b + SharedTile::<E, K, N>::along_columns(k);
-                E::ab_shared(&mut self.0.0.0[0], a + SharedTile::<E, 4, K>::along_rows(k), b);
+                E::ab_shared(&mut self.0.0.0[0], a + SharedTile::<E, 4, K>::along_rows(k), b, true);
             }
             wgmma::commit_group();
         }

@@ -1,0 +1,124 @@
+//! Sums of f32 in global memory, to which warpgroups add fragments.
+use crate::Warp;
+use crate::global::GlobalRows;
+use crate::group::Warpgroup;
+use crate::layout;
+use crate::mma::{Acc, Mma};
+use contract::TileSums;
+use cuda_std::atomic::red_add_v4_f32;
+use cuda_std::memory::{ld_global_v4_b32, st_global_v4_b32};
+
+/// Tiles of sums. Each of `W` warpgroups has a part of a tile: an accumulator of `H` base tiles of columns. A
+/// part lies in memory as the registers of the accumulator: `[column tile][half][thread]`, four f32 each.
+#[derive(Clone, Copy)]
+pub struct GlobalSums<'p, const W: usize, const H: usize>(&'p TileSums);
+
+/// Bytes of four registers of all threads of a warpgroup.
+const QUADS: u64 = 128 * 16;
+
+/// Calls `f(address, four values)` for each half of a column tile, whose sums begin at `at`.
+#[inline(always)]
+fn each<const H: usize>(acc: &Acc<1, H>, at: u64, f: impl Fn(u64, [f32; 4])) {
+    for n in 0..H {
+        for h in 0..2 {
+            f(at.wrapping_add((n * 2 + h) as u64 * QUADS), acc.0[0][n][h])
+        }
+    }
+}
+
+impl<'p, const W: usize, const H: usize> GlobalSums<'p, W, H> {
+    /// The sums that a kernel's parameter describes.
+    #[inline(always)]
+    pub fn new(sums: &'p TileSums) -> Self {
+        GlobalSums(sums)
+    }
+
+    /// The index of tile `n` of head `head`, counted over all batches.
+    #[inline(always)]
+    pub fn tile(self, head: u32, n: u32) -> u32 {
+        head * self.0.tiles + n
+    }
+
+    /// The device address of this thread's first four sums in part `part` of a tile.
+    #[inline(always)]
+    fn at(self, tile: u32, part: u32, warp: Warp) -> u64 {
+        let parts = tile as u64 * W as u64 + part as u64;
+        let within = (warp.index % 4 * 32 + warp.lane) * 16;
+        self.0.base.wrapping_add(parts * (2 * H as u64 * QUADS)).wrapping_add(within as u64)
+    }
+
+    /// Adds to the warpgroup's part of a tile, or stores it if `is_first`.
+    ///
+    /// # Safety
+    /// - The tile exists. The warpgroup has its turn at the tile ([`crate::turns`]). It is the first turn if
+    ///   `is_first` is true, and another one otherwise.
+    #[inline(always)]
+    pub(crate) unsafe fn add(self, tile: u32, acc: &Acc<1, H>, is_first: bool, group: &Warpgroup<W>) {
+        // This computes the address again for each tile: the numbers would take registers in every step.
+        let at = self.at(tile, group.index, group.warp.forget_lane());
+        match is_first {
+            // SAFETY: these are the thread's own words of a tile that exists. Other blocks access them only
+            // in their turns, which come after this one.
+            true => each(acc, at, |at, x| unsafe { st_global_v4_b32(at, x.map(f32::to_bits)) }),
+            // SAFETY: as above; the first turn is over, and all others add.
+            false => each(acc, at, |at, x| unsafe { red_add_v4_f32(at, x) }),
+        }
+    }
+
+    /// Part `part` of a tile, which an earlier launch has computed. The warps of four take 16 rows each.
+    #[inline(always)]
+    pub fn load(self, tile: u32, part: u32, warp: Warp) -> Acc<1, H> {
+        let (at, mut acc) = (self.at(tile, part, warp), Acc::unset());
+        for n in 0..H {
+            for h in 0..2 {
+                // SAFETY: the tile exists, as `TileSums` promises, and no thread of this launch writes it.
+                let x = unsafe { ld_global_v4_b32(at.wrapping_add((n * 2 + h) as u64 * QUADS)) };
+                acc.0[0][n][h] = x.map(f32::from_bits);
+            }
+        }
+        acc
+    }
+}
+
+impl<E: Mma, const C: usize> GlobalRows<E, C> {
+    /// Rounds `acc` and stores it to the rows from `row0` and the base tiles of columns from `column0` on,
+    /// where they exist. The lanes of a quad exchange words, so that each lane stores 16 contiguous bytes.
+    #[inline(always)]
+    pub fn store_by_quads<const N: usize>(&self, acc: &Acc<1, N>, [row0, column0]: [u32; 2], warp: Warp) {
+        const { assert!(N.is_multiple_of(2), "a quad stores four chunks") }
+        let (row, own) = (warp.lane / 4, warp.lane % 4);
+        for pair in 0..N / 2 {
+            for half in 0..2 {
+                let mut words: [u32; 4] = core::array::from_fn(|j| {
+                    let of = &acc.0[0][pair * 2 + j / 2][j % 2];
+                    E::pack(of[half * 2], of[half * 2 + 1])
+                });
+                transpose(&mut words, own, warp);
+                let row = row0 + half as u32 * 8 + row;
+                let chunk = column0 * 2 + pair as u32 * 4 + own;
+                if row < self.rows && chunk < self.chunks {
+                    let within = row as u64 * self.row_bytes as u64 + (chunk * layout::CHUNK) as u64;
+                    // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows`
+                    // promises.
+                    unsafe { st_global_v4_b32(self.base.wrapping_add(within), words) }
+                }
+            }
+        }
+    }
+}
+
+/// Transposes the 4x4 words of a quad: lane `own` gets word `own` of each lane.
+#[inline(always)]
+fn transpose(words: &mut [u32; 4], own: u32, warp: Warp) {
+    let mut swap = |low: usize, bit: usize| {
+        let is_upper = own & bit as u32 != 0;
+        let (a, b) = (words[low], words[low + bit]);
+        let got = warp.shuffle(if is_upper { a } else { b }, warp.lane ^ bit as u32);
+        words[low] = if is_upper { got } else { a };
+        words[low + bit] = if is_upper { b } else { got };
+    };
+    swap(0, 1);
+    swap(2, 1);
+    swap(0, 2);
+    swap(1, 2);
+}
