@@ -1,11 +1,13 @@
 //! Backward: the gradients of Q, K and V (FlashAttention-2, Dao 2023, algorithm 2), in three launches without
-//! atomics. With S = Q K^T, P = 2^(S scale - LSE) and delta = the row sums of dO times O:
+//! atomics. (Hopper's kernels have two of them in one, `hopper/backward.rs`.) With S = Q K^T, P = 2^(S scale
+//! - LSE) and delta = the row sums of dO times O:
 //!
 //! | kernel | computes |
 //! |---|---|
 //! | [`delta`] | -LSE and delta of each query |
 //! | [`dkdv`] | dV = P^T dO; dP = dO V^T; dS = P (dP - delta); dK = scale dS^T Q, for a block of keys |
 //! | [`dq`] | dQ = scale dS K, for a block of queries |
+//! | [`convert_dq`] | dQ of the sums in f32 that Hopper's kernel leaves |
 //!
 //! [`dkdv`] computes transposed scores, S^T = K Q^T, so P^T and dS^T are the left operands of its products.
 //! [`transposed`] exchanges the roles of queries and keys in a mask. [`gradient`] has the arithmetic of P and
@@ -13,6 +15,7 @@
 //!
 //! An infinity or NaN in a row of Q or dO reaches the gradients of every key of the row's stages (0 times
 //! infinity), and one in a row of K or V the dQ of every query of the key's stages.
+pub mod convert_dq;
 pub mod delta;
 pub mod dkdv;
 pub mod dq;

@@ -5,6 +5,7 @@
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for cross-tile overlap.
 //!   [`varlen`], [`paged`]: both of these schedules, on varlen tensors and on paged KV caches. [`split`]:
 //!   split-KV. [`dequant`]: the first of these schedules, on keys and values of eight bits.
+//! - [`backward`]: all gradients in one pass.
 //! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`shared_softmax`]: its softmax.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
 //!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches for a maximum only
@@ -13,6 +14,7 @@
 //! A kernel calls its mask and scores in one place, `mainloop::View::see`, and its sink in one other place,
 //! [`softmax::BoundedSoftmax::finish`].
 
+pub mod backward;
 pub mod dequant;
 pub mod forward;
 pub mod mainloop;

@@ -39,6 +39,13 @@ pub trait MaskMod: MaskMarker {
         0..i32::MAX
     }
 
+    /// The positions of the queries in whose interval key `k` lies, if the mask has a formula for them: the
+    /// inverse of [`MaskMod::keys`]. Without a formula, backward kernels bisect.
+    #[inline(always)]
+    fn queries(&self, _k: i32) -> Option<Range<i32>> {
+        None
+    }
+
     /// Keys without holes: every query of the work tile sees these keys if they are in the query's interval.
     /// Blocks of such keys need no mask.
     #[inline(always)]
@@ -86,6 +93,10 @@ impl MaskMod for Causal {
     fn keys(&self, p: i32) -> Range<i32> {
         0..p + 1
     }
+    #[inline(always)]
+    fn queries(&self, k: i32) -> Option<Range<i32>> {
+        Some(k..i32::MAX)
+    }
 }
 
 /// The window of [`spec::Local`]: `left` keys before the query's position, `right` keys behind it.
@@ -118,6 +129,10 @@ impl MaskMod for Windowed {
     #[inline(always)]
     fn keys(&self, p: i32) -> Range<i32> {
         p - self.left..p.saturating_add(self.right + 1)
+    }
+    #[inline(always)]
+    fn queries(&self, k: i32) -> Option<Range<i32>> {
+        Some(k - self.right..k.saturating_add(self.left + 1))
     }
 }
 

@@ -6,7 +6,9 @@ use crate::capped::Capped;
 use crate::lengths::Span;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
-use spec::{BwdParams, FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile};
+use spec::{
+    BwdHopperParams, BwdParams, FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile,
+};
 
 /// A problem as the parameters of forward kernels describe it.
 pub trait Problem: Capped {
@@ -37,7 +39,7 @@ macro_rules! capped {
         }
     )*};
 }
-capped!(FwdParams, BwdParams);
+capped!(FwdParams, BwdParams, BwdHopperParams);
 impl Problem for FwdParams {
     const DOES_PADDING: bool = false;
     #[inline(always)]

@@ -172,14 +172,16 @@ impl Subject for AttnInfo {
     fn edges(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::edges(self, seed).into_iter().map(Task::Attention).collect(),
-            Pass::DkDv | Pass::Dq => backward_edges(self, seed).into_iter().map(Task::Backward).collect(),
+            Pass::DkDv | Pass::Dq | Pass::Gradients => {
+                backward_edges(self, seed).into_iter().map(Task::Backward).collect()
+            }
         }
     }
 
     fn grid(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::grid(self, seed).into_iter().map(Task::Attention).collect(),
-            Pass::DkDv | Pass::Dq => self.edges(seed),
+            Pass::DkDv | Pass::Dq | Pass::Gradients => self.edges(seed),
         }
     }
 
@@ -192,7 +194,7 @@ impl Subject for AttnInfo {
         match self.pass {
             Pass::Forward => Task::Attention(cases::soak(self, seed)),
             // Two batches and grouped heads.
-            Pass::DkDv | Pass::Dq => self.edges(seed).swap_remove(1),
+            Pass::DkDv | Pass::Dq | Pass::Gradients => self.edges(seed).swap_remove(1),
         }
     }
 }

@@ -3,7 +3,9 @@ use super::tensors::{keys_values, lse, slopes, tensor};
 use crate::launch::Launch;
 use crate::request::AttentionBackward;
 use crate::schedule::{GradientPass, GradientWork};
-use spec::{BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdParams, FastDiv, PaddedVector, TileOrder};
+use spec::{
+    BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdParams, FastDiv, Integers, PaddedVector, TileOrder,
+};
 
 /// Adds the step of one pass to a launch, for valid tensors. `minus_lse` and `delta` are in the workspace.
 pub(crate) fn gradient(
@@ -23,6 +25,8 @@ pub(crate) fn gradient(
                 d_lse: lse(r.d_lse.as_ref()),
                 minus_lse,
                 delta,
+                // No portable kernel counts anything.
+                cleared: Integers { base: 0, count: 0, reserved: 0 },
                 // A valid request has at least one head.
                 heads: FastDiv::new(heads as u32).unwrap_or(FastDiv::ONE),
                 blocks,

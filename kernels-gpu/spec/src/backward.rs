@@ -114,6 +114,8 @@ pub struct BwdDeltaParams {
     pub minus_lse: PaddedVector,
     /// See [`BwdParams::delta`].
     pub delta: PaddedVector,
+    /// Words that become 0, at most four per value of `delta`: [`DqScratch::counters`] for a later kernel.
+    pub cleared: Integers,
     /// Query heads per batch.
     pub heads: FastDiv,
     /// Blocks per head: its padded rows in blocks of [`DELTA_ROWS`].
@@ -125,7 +127,7 @@ contract::no_padding! {
     }
     BwdDkDvParams { problem, dk, dv }
     BwdDqParams { problem, dq }
-    BwdDeltaParams { o, d_o, lse, d_lse, minus_lse, delta, heads, blocks }
+    BwdDeltaParams { o, d_o, lse, d_lse, minus_lse, delta, cleared, heads, blocks }
 }
 
 impl<E: Element, const DV: usize> Kernel for BwdDelta<E, DV> {

@@ -53,6 +53,8 @@ pub enum Pass {
     DkDv,
     /// dQ. The rows of a block are queries, and its stages are keys.
     Dq,
+    /// dK and dV, and dQ as sums in f32. The rows of a block are keys, and its stages are queries.
+    Gradients,
 }
 
 /// The instructions that copy and multiply tiles.
@@ -198,6 +200,7 @@ impl AttnInfo {
         match (self.isa, self.queries, self.schedule) {
             _ if matches!(self.pass, Pass::DkDv) => "backward dk and dv",
             _ if matches!(self.pass, Pass::Dq) => "backward dq",
+            _ if matches!(self.pass, Pass::Gradients) => "hopper backward",
             (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",

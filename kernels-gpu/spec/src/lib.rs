@@ -31,6 +31,7 @@ mod forward;
 #[allow(unsafe_code)]
 mod head;
 mod hopper;
+mod hopper_backward;
 mod hopper_dequant;
 mod info;
 mod kernels;
@@ -67,7 +68,7 @@ pub use contract::no_padding;
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Int8, Integers, Kernel, Native,
     PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor,
-    TensorMap, Vector as Lse,
+    TensorMap, TileSums, Vector as Lse,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
@@ -77,6 +78,9 @@ pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use head::Head;
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
+pub use hopper_backward::{
+    BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, ConvertDqInfo, DqScratch,
+};
 pub use hopper_dequant::FwdHopperDequant;
 pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,

@@ -3,13 +3,16 @@ use crate::entries::Run;
 use core::f32::consts::LOG2_E;
 use spec::{BwdDelta, BwdDeltaParams, DELTA_ROWS};
 use tile::beside::HeadValues;
-use tile::global::{GlobalRows, GlobalVec, LoadEight};
+use tile::global::{FillInts, GlobalRows, GlobalVec, LoadEight};
+use tile::group::ThreadGroup;
 use tile::{Block, Smem};
 
 impl<E: LoadEight, const DV: usize> Run for BwdDelta<E, DV> {
     /// Padding rows, and rows that see no key, get minus infinity and 0, so that they have no weight.
     #[inline(always)]
     fn run(p: BwdDeltaParams, block: Block<Self>, _: Smem<Self>) {
+        let thread = block.index() * DELTA_ROWS * 4 + block.member();
+        FillInts::new(&p.cleared, &block).store(thread, 0, true);
         let (of_all, part) = p.blocks.div_rem(block.index());
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
         let row = part * DELTA_ROWS + warp.index() * 8 + warp.lane() / 4;

@@ -36,3 +36,14 @@ pub fn of_scores<E: Mma, const M: usize, const N: usize>(
 ) -> AFrag<E, M, N> {
     dp.join_beside(probs, delta, |dp, prob, delta| (dp - delta) * prob)
 }
+
+/// [`of_scores`] of the probabilities that multiply dO, which are rounded. Only for scores without
+/// modification.
+#[inline(always)]
+pub fn of_rounded<E: Mma, const M: usize, const N: usize>(
+    dp: &Acc<M, N>,
+    probs: &AFrag<E, M, N>,
+    delta: &impl Beside<M, N>,
+) -> AFrag<E, M, N> {
+    dp.join_rounded(probs, delta, |dp, prob, delta| (dp - delta) * prob)
+}

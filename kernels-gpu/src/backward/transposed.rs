@@ -8,21 +8,21 @@ use spec::{MaskMarker, Window};
 ///
 /// From one query to the next, neither bound of a query's keys decreases. The queries that see a key are
 /// therefore an interval, too, and from one key to the next neither of its bounds decreases. Bisection finds
-/// them, so a mask states only its keys.
+/// them or, with `BY_FORMULA`, the mask's own formula if it has one, which takes fewer registers.
 #[derive(Clone, Copy)]
-pub struct Transposed<M> {
+pub struct Transposed<M, const BY_FORMULA: bool = false> {
     mask: M,
     /// Number of queries, and the position of query 0 among the keys.
     queries: i32,
     shift: i32,
 }
 
-impl<M: MaskMarker> MaskMarker for Transposed<M> {
+impl<M: MaskMarker, const BY_FORMULA: bool> MaskMarker for Transposed<M, BY_FORMULA> {
     const READS_WINDOW: bool = M::READS_WINDOW;
     type Params = M::Params;
 }
 
-impl<M: MaskMod> Transposed<M> {
+impl<M: MaskMod, const BY_FORMULA: bool> Transposed<M, BY_FORMULA> {
     /// Mask `mask` of the sequence `of`, turned around.
     #[inline(always)]
     pub fn new(mask: M, of: &Sequence) -> Self {
@@ -46,7 +46,7 @@ impl<M: MaskMod> Transposed<M> {
     }
 }
 
-impl<M: MaskMod> MaskMod for Transposed<M> {
+impl<M: MaskMod, const BY_FORMULA: bool> MaskMod for Transposed<M, BY_FORMULA> {
     const LEFT: bool = !M::SEES_ALL;
     const HOLES: bool = M::HOLES;
     const SEES_ALL: bool = M::SEES_ALL;
@@ -63,6 +63,9 @@ impl<M: MaskMod> MaskMod for Transposed<M> {
             return 0..i32::MAX;
         }
         let key = p + self.shift;
+        if BY_FORMULA && let Some(Range { start, end }) = self.mask.queries(key) {
+            return start - self.shift..end.saturating_sub(self.shift);
+        }
         let end = if M::LEFT { self.first(|p| self.mask.keys(p).start > key) } else { i32::MAX };
         self.first(|p| self.mask.keys(p).end > key)..end
     }
@@ -101,7 +104,13 @@ mod tests {
     /// Compares the queries of each key, and the blocks of a tile of keys, with the keys of each query.
     fn check<M: MaskMod>(mask: M, [queries, keys]: [u32; 2], shift: i32) {
         let of = Sequence { shift, ..sequence(0, 0, [queries, keys], 1.0) };
-        let (turned, tile_n) = (Transposed::new(mask, &of), 16);
+        check_turned((mask, Transposed::<_, false>::new(mask, &of)), [queries, keys], shift);
+        check_turned((mask, Transposed::<_, true>::new(mask, &of)), [queries, keys], shift);
+    }
+
+    /// [`check`] of a mask and of the mask turned around.
+    fn check_turned<M: MaskMod>((mask, turned): (M, impl MaskMod), [queries, keys]: [u32; 2], shift: i32) {
+        let tile_n = 16;
         let window = Window { shift, left: 0, right: 0 };
         let name = std::any::type_name::<M>();
         for first in (0..keys).step_by(32) {

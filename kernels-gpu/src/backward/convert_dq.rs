@@ -1,0 +1,22 @@
+//! Rounds the sums of dQ that Hopper's kernel leaves.
+use crate::entries::Run;
+use spec::{BwdConvertDq, BwdConvertDqParams};
+use tile::global::{GlobalRows, GlobalSums};
+use tile::mma::Mma;
+use tile::{Block, Smem};
+
+impl<E: Mma, const W: usize, const SHARE: usize, const D: usize> Run for BwdConvertDq<E, W, SHARE, D> {
+    /// The blocks begin with the last tiles, which are the likeliest to be in the L2 cache.
+    #[inline(always)]
+    fn run(p: BwdConvertDqParams, block: Block<Self>, _: Smem<Self>) {
+        const { assert!(SHARE * W == D, "the warpgroups' columns must make up the head dim") }
+        let (of_all, tile) = p.tiles.div_rem(block.count() - 1 - block.index());
+        let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
+        let (share, warp_of) = (warp.index() / 4, warp.index() % 4);
+        let sums = GlobalSums::<W, SHARE>::new(&p.sums);
+        let mut acc = sums.load(sums.tile(of_all, tile), share, warp);
+        acc.map(|x| x * p.scale);
+        let dq = GlobalRows::<E, D>::new(&p.dq, batch, head);
+        dq.store_by_quads(&acc, [tile * 64 + warp_of * 16, share * SHARE as u32], warp);
+    }
+}

@@ -1,0 +1,178 @@
+//! A block of keys, as the rows of transposed scores: the tiles of queries that it visits, and its turns
+//! there.
+use crate::backward::transposed::Transposed;
+use crate::blocks::{At, BlockRange, Seen};
+use crate::mask::MaskMod;
+use crate::rows::{Rows, Sequence};
+use core::ops::Range;
+use tile::Warp;
+use tile::mma::Acc;
+
+/// A block of keys. A tile of queries takes its gradients from the blocks that visit it, in the order of
+/// keys.
+///
+/// The first block visits all tiles before its own queries, and the last block all tiles behind them, so that
+/// queries without keys get gradients of 0. A block whose keys no query sees visits one tile, and gets
+/// gradients of 0 there. The blocks that visit a tile have consecutive numbers, if the keys of consecutive
+/// queries leave no gap: with full and causal masks and with windows.
+pub struct KeyBlock<M> {
+    /// The rows of the transposed scores.
+    pub rows: Rows,
+    /// The number of the block among the blocks of its head.
+    number: u32,
+    blocks: u32,
+    mask: M,
+    turned: Transposed<M, true>,
+    /// The tiles that the block visits, and those of them that need no mask.
+    range: BlockRange,
+    tile_n: u32,
+    shift: i32,
+}
+
+/// A visit: tile `n` of the queries of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// The query head.
+    pub head: u32,
+    /// The tile.
+    pub n: u32,
+}
+
+/// The visits of a block in their order: head after head, and of each head the last queries first.
+#[derive(Clone)]
+pub struct Visits {
+    /// The current visit.
+    pub visit: Visit,
+    /// The first and the last tile.
+    start: u32,
+    last: u32,
+    /// The head behind the last one.
+    end: u32,
+}
+
+impl Visits {
+    /// Goes on to the next visit, if there is one.
+    #[inline(always)]
+    pub fn advance(&mut self) -> bool {
+        let Visit { head, n } = self.visit;
+        let is_end = n == self.start;
+        self.visit = Visit { head: head + is_end as u32, n: if is_end { self.last } else { n - 1 } };
+        self.visit.head < self.end
+    }
+}
+
+impl<M: MaskMod> KeyBlock<M> {
+    /// Block `number` of `blocks`, with the keys of `rows` ([`Rows::transposed`]), under mask `mask` of `of`.
+    #[inline(always)]
+    pub fn new([number, blocks]: [u32; 2], rows: Rows, mask: M, of: &Sequence, tile_n: u32) -> Self {
+        let turned = Transposed::new(mask, of);
+        let seen = BlockRange::of(turned, &rows, tile_n);
+        let end = if number + 1 == blocks { rows.k_len / tile_n } else { seen.end.max(1) };
+        let start = if number == 0 { 0 } else { seen.start.min(end - 1) };
+        let range = BlockRange { start, end, ..seen };
+        KeyBlock { rows, number, blocks, mask, turned, range, tile_n, shift: of.shift }
+    }
+
+    /// The visits to the tiles of heads `heads`, at the first visit.
+    #[inline(always)]
+    pub fn visits(&self, heads: Range<u32>) -> Visits {
+        let (start, last) = (self.range.start, self.range.end - 1);
+        Visits { visit: Visit { head: heads.start, n: last }, start, last, end: heads.end }
+    }
+
+    /// The first query of a visit.
+    #[inline(always)]
+    pub fn first_query(&self, visit: Visit) -> u32 {
+        visit.n * self.tile_n
+    }
+
+    /// The number of the block's turn at tile `n`: the number of blocks that visit the tile before.
+    #[inline(always)]
+    pub fn turn(&self, n: u32) -> u32 {
+        if !M::LEFT || n == 0 {
+            return self.number;
+        }
+        let key = self.mask.keys((n * self.tile_n) as i32 + self.shift).start.max(0) as u32;
+        self.number - (key / self.rows.tile).min(self.blocks - 1)
+    }
+
+    /// Masks the scores of tile `n`, if they need it.
+    #[inline(always)]
+    pub fn mask<const N: usize>(&self, scores: &mut Acc<1, N>, n: u32, (first_row, warp): (u32, Warp)) {
+        let (start, end) = self.range.interior;
+        let is_interior = start <= n && n < end;
+        if !M::SEES_ALL && !is_interior {
+            let at = self.at(n, first_row, warp);
+            Seen::<_, 1>::of(self.turned, at).mask(scores, at);
+        }
+    }
+
+    /// The coordinates of a warp's scores of tile `n`.
+    #[inline(always)]
+    pub fn at(&self, n: u32, first_row: u32, warp: Warp) -> At<'_> {
+        At { rows: &self.rows, row0: self.rows.first + first_row, key0: n * self.tile_n, warp }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::exact::sequence;
+    use crate::mask::Windowed;
+    use spec::{Causal, Full, Window};
+    use std::vec::Vec;
+
+    /// Compares visits and turns with the keys of each query.
+    fn check<M: MaskMod>(mask: M, [queries, keys]: [u32; 2], shift: i32) {
+        let of = Sequence { shift, ..sequence(0, 0, [queries, keys], 1.0) };
+        let (tile_m, tile_n) = (32, 16);
+        let (blocks, tiles) = (keys.div_ceil(tile_m), queries.div_ceil(tile_n));
+        let at = std::format!("{} {queries} x {keys}, shift {shift}", std::any::type_name::<M>());
+        let all: Vec<_> = (0..blocks)
+            .map(|number| {
+                let window = Window { shift, left: 0, right: 0 };
+                let rows = [number * tile_m, tile_m];
+                let rows = Rows::transposed(rows, [queries, keys], tile_n, window, [0; 2]);
+                KeyBlock::new([number, blocks], rows, mask, &of, tile_n)
+            })
+            .collect();
+        let visits = |block: &KeyBlock<M>, heads| {
+            let mut visits = block.visits(0..heads);
+            core::iter::successors(Some(visits.visit), move |_| visits.advance().then_some(visits.visit))
+        };
+        for n in 0..tiles {
+            let visit = Visit { head: 1, n };
+            let turns: Vec<_> =
+                all.iter().filter(|b| visits(b, 2).any(|v| v == visit)).map(|block| block.turn(n)).collect();
+            assert_eq!(turns, (0..turns.len() as u32).collect::<Vec<_>>(), "{at}: turns at tile {n}");
+            assert!(!turns.is_empty(), "{at}: no block visits tile {n}");
+        }
+        for (block, key) in all.iter().flat_map(|b| (0..tile_m).map(move |row| (b, b.rows.first + row))) {
+            for query in (0..queries).filter(|_| key < keys) {
+                let interval = mask.keys(query as i32 + shift);
+                let sees = !(M::LEFT && interval.start > key as i32) && (key as i32) < interval.end;
+                let n = query / tile_n;
+                assert!(!sees || visits(block, 1).any(|v| v.n == n), "{at}: {query} sees {key}");
+                let (start, end) = block.range.interior;
+                assert!(sees || !(start..end).contains(&n), "{at}: {query} does not see {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_visit_each_tile_in_consecutive_turns() {
+        for lens @ [queries, keys] in [[1, 1], [17, 64], [64, 17], [40, 200], [200, 40], [130, 130], [1, 300]]
+        {
+            for shift in [0, keys as i32 - queries as i32] {
+                check(Full, lens, shift);
+                check(Causal, lens, shift);
+                for (left, right) in
+                    [(0, 0), (5, 3), (20, Window::UNBOUNDED), (70, 1), (Window::UNBOUNDED, 9)]
+                {
+                    check(Windowed::new(left, right), lens, shift);
+                }
+            }
+        }
+    }
+}
