@@ -1,5 +1,7 @@
 //! Tasks that compile kernels: `cargo xtask build-ptx` and `build-cubin`, and functions that other tasks use.
 
+pub mod kept;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -149,9 +151,9 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
         for &target in targets.iter().filter(|target| module.arch.assembles_for(**target)) {
             let cubin = out.join(target.name()).join(format!("{symbol}.cubin"));
             let packed = packed(target);
-            if !packed.is_file() {
+            if !kept::is_whole(&packed) {
                 assembler.assemble(symbol, target, &bare, &cubin)?;
-                fs::write(&packed, lzma::compress(&fs::read(&cubin)?)?)?;
+                kept::write(&packed, &lzma::compress(&fs::read(&cubin)?)?)?;
             }
             bytes += fs::metadata(&packed)?.len();
             count += 1;

@@ -17,7 +17,7 @@ use cuda_builder::archive::Archive;
 use cuda_builder::{Arch, Module, lines};
 
 use crate::budgets;
-use crate::kernels::{self, Build};
+use crate::kernels::{self, Build, kept};
 use crate::process::{Result, cargo, quiet, spinner, stdout};
 
 /// The targets whose machine code a package contains: the L4, and the H100 and H200 with the instructions of
@@ -125,6 +125,10 @@ fn carry_cubins(root: &Path, stage: &Path, modules: &[Module]) -> Result<bool> {
         };
         for kernel in spec::kernels().filter(is_meant) {
             let file = Path::new(target.name()).join(format!("{}.cubin.lzma", kernel.symbol));
+            if !kept::is_whole(&made.join(&file)) {
+                let remedy = "run `cargo xtask build-cubin` to make it anew";
+                return Err(format!("target/cubin/{}: missing or damaged; {remedy}", file.display()).into());
+            }
             fs::copy(made.join(&file), carried.join(&file))?;
         }
     }
