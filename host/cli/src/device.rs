@@ -1,5 +1,6 @@
 //! The device that computes attention: a GPU, the simulator, or the CPU.
 use super::console::Console;
+use super::ended;
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions};
 use super::results::{Results, Took};
@@ -36,6 +37,10 @@ pub(super) enum Device {
 /// times each, which would take 28 hours.
 const SECONDS_A_LAUNCH: f64 = 0.4;
 
+/// Most launches of a soak between two looks for a signal, in the simulator: seconds of work. On a GPU, a
+/// whole round takes less.
+const PART: usize = 20;
+
 /// A function that takes a kernel's name and a number of launches, and returns the device time.
 pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duration, ferroflash::Error> + 'a;
 
@@ -53,8 +58,15 @@ pub(super) trait Runner {
     fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
     /// Runs attention on a cache.
     fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error>;
-    /// Runs [`Soak::run`] against a first launch.
-    fn soak(&self, work: &dyn Work, config: &str, soak: Soak) -> Result<usize, ferroflash::Error>;
+    /// Runs [`Soak::run`] against a first launch, in parts of at most `part` launches, until a signal asks
+    /// the command to end. Returns the number of launches, and of launches that differ from the first.
+    fn soak(
+        &self,
+        work: &dyn Work,
+        config: &str,
+        soak: Soak,
+        part: usize,
+    ) -> Result<[usize; 2], ferroflash::Error>;
     /// Runs [`Fuzz::run`].
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
     /// Returns the number of bytes of device memory in use, if the driver knows it.
@@ -92,9 +104,21 @@ impl<D: Harness> Runner for Attention<D> {
         input.launch(self, config)
     }
 
-    fn soak(&self, work: &dyn Work, config: &str, soak: Soak) -> Result<usize, ferroflash::Error> {
+    fn soak(
+        &self,
+        work: &dyn Work,
+        config: &str,
+        soak: Soak,
+        part: usize,
+    ) -> Result<[usize; 2], ferroflash::Error> {
         let expected = OnDevice::new(self, work, Some(config))?.run()?;
-        soak.run(self, work, config, &expected)
+        let (mut launched, mut differing) = (0, 0);
+        while launched < soak.launches && !ended::asked() {
+            let part = Soak { launches: part.min(soak.launches - launched), ..soak };
+            differing += part.run(self, work, config, &expected)?;
+            launched += part.launches;
+        }
+        Ok([launched, differing])
     }
 
     fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error> {
@@ -181,6 +205,11 @@ impl Device {
                 "{command} runs kernels, and --device cpu runs none; use --device gpu or --device sim"
             ))
         })
+    }
+
+    /// The number of launches of a soak between two looks for a signal.
+    pub(super) fn part(&self) -> usize {
+        if self.is_simulated() { PART } else { usize::MAX }
     }
 
     /// Checks that this number of launches is reasonable for the device. A soak takes hours in the simulator.

@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// (chunked-local), bits (trees of drafts). Causal decode and paged kernels also compute the full mask.
     #[arg(long, value_parser = ["full", "causal", "local", "prefix", "chunked", "bits"])]
     mask: Option<String>,
-    /// List only the kernel of this name, or the kernels of this lineage configuration.
+    /// List only the kernel of this name, or the kernels of this configuration of the predecessor.
     #[arg(long, value_name = "NAME")]
     config: Option<String>,
 }

@@ -14,6 +14,7 @@ mod files;
 mod fuzz;
 mod info;
 mod kernels;
+mod manual;
 mod nvml;
 mod options;
 mod progress;
@@ -79,6 +80,8 @@ enum Command {
     Report(report::Args),
     Demo(demo::Args),
     Completions(completions::Args),
+    #[command(name = "man")]
+    Manual(manual::Args),
 }
 
 fn main() -> ExitCode {
@@ -118,6 +121,7 @@ fn execute(command: Command, console: &Console) -> Result<(), Error> {
         Command::Report(args) => report::run(args, console),
         Command::Demo(args) => demo::run(args, console),
         Command::Completions(args) => completions::run(args, Cli::command(), console),
+        Command::Manual(args) => manual::run(args, Cli::command(), console),
     }
 }
 

@@ -165,8 +165,8 @@ impl DeviceOptions {
 /// Options of commands that run the table's kernels one after another.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
-    /// Run only the kernel of this name, or the kernels of this lineage configuration (`ferroflash kernels`
-    /// lists both). May be repeated.
+    /// Run only the kernel of this name, or the kernels of this configuration of the predecessor (`ferroflash
+    /// kernels` lists both). May be repeated.
     #[arg(long, value_name = "NAME")]
     pub config: Vec<String>,
     /// Seed of the inputs.

@@ -23,7 +23,7 @@ use steps::Steps;
 /// The report has the driver, the clocks, and the time of a first call. The report has a sample of every
 /// kernel family, drawn by --seed and compared with the f64 reference. The report has every suite of
 /// `ferroflash bench`, with median and 90th percentile, TFLOP/s, GB/s and the clock. On an L4, it has the
-/// model's prediction beside each measurement. The command needs only the driver. The command sends nothing.
+/// model's prediction beside each measurement. The program needs only the GPU's driver. It sends nothing.
 /// If you like, send the two files to the project.
 #[derive(clap::Args)]
 #[command(mut_arg("device", |arg| arg.help(GPU_OR_DRY_RUN)))]

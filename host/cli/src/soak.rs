@@ -85,7 +85,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         let mut row = Row::new(subject, runner);
         if ran.is_ok() && row.skipped.is_none() && !ended::asked() {
             bar.set_message(row.name);
-            ran = endure(runner, subject, &args, &mut row);
+            ran = endure((runner, device.part()), subject, &args, &mut row);
         }
         kernels.push(row);
         bar.inc(1);
@@ -127,8 +127,13 @@ impl Row {
     }
 }
 
-/// Runs the rounds of one kernel, until the program is asked to end.
-fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args, row: &mut Row) -> Result<(), Error> {
+/// Runs the rounds of one kernel in parts, until the program is asked to end.
+fn endure(
+    (runner, part): (&dyn Runner, usize),
+    subject: &dyn Subject,
+    args: &Args,
+    row: &mut Row,
+) -> Result<(), Error> {
     let task = subject.soak(args.kernels.seed);
     let work = task.work();
     let launches = args.launches as usize;
@@ -140,9 +145,9 @@ fn endure(runner: &dyn Runner, subject: &dyn Subject, args: &Args, row: &mut Row
     let rounds = rounds.chain(RHYTHMS.map(|every| round(1, 1, every))).chain(RHYTHMS.map(several));
     let (mut device, mut process) = (vec![], vec![]);
     for (index, soak) in rounds.enumerate().take_while(|_| !ended::asked()) {
-        let differing = runner.soak(&*work, row.name, soak)?;
-        row.rounds += 1;
-        row.launches += launches as u64;
+        let [launched, differing] = runner.soak(&*work, row.name, soak, part)?;
+        row.rounds += usize::from(launched == launches);
+        row.launches += launched as u64;
         row.differing += differing as u64;
         if differing > 0 {
             row.failures.push(format!("{task}: {differing} launches differ from the first; {soak}"));

@@ -150,20 +150,47 @@ fn the_tuning_file_counts_in_the_simulator() {
 
 #[test]
 fn shells_complete_every_command() {
-    let help = ferroflash(&["--help"]).output().expect("starts");
-    let help = text(&help.stdout).split("Commands:").nth(1).expect("a list of commands").to_owned();
-    let help = help.split("Options:").next().expect("commands come first").to_owned();
-    let commands: Vec<_> = help.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let commands = commands();
     assert!(commands.len() > 10, "{commands:?}");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = ferroflash(&["completions", shell]).output().expect("starts");
         assert!(output.status.success(), "{}", text(&output.stderr));
         let script = text(&output.stdout);
-        let missing: Vec<_> = commands.iter().filter(|command| !script.contains(**command)).collect();
+        let missing: Vec<_> = commands.iter().filter(|command| !script.contains(*command)).collect();
         assert!(missing.is_empty() && script.contains("profile"), "{shell} knows no {missing:?}");
         assert_eq!(report(&["completions", shell])["script"], script);
     }
     check(&["completions", "csh"], 2, "[possible values: bash, elvish, fish, powershell, zsh]");
+}
+
+/// Returns the names of all commands that the help lists.
+fn commands() -> Vec<String> {
+    let help = ferroflash(&["--help"]).output().expect("starts");
+    let help = text(&help.stdout).split("Commands:").nth(1).expect("a list of commands").to_owned();
+    let help = help.split("Options:").next().expect("commands come first").to_owned();
+    let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    help.lines().filter_map(first).filter(|name| name != "help").collect()
+}
+
+#[test]
+fn every_command_has_a_manual_page_and_help_in_words_of_the_field() {
+    let said = |args: &[&str]| {
+        let output = ferroflash(args).output().expect("starts");
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    };
+    // roff writes a hyphen as `\-`.
+    let page = said(&["man"]).replace('\\', "");
+    assert!(page.contains(".TH ferroflash 1"), "{page}");
+    for command in commands() {
+        assert!(page.contains(&command), "{command} is missing in the program's page");
+        let own = said(&["man", &command]).replace('\\', "");
+        assert!(own.contains(&format!(".TH ferroflash-{command} 1")), "{own}");
+        assert!(own.contains(".SH OPTIONS"), "{own}");
+        let help = said(&[&command, "--help"]);
+        assert!(!help.contains("lineage"), "{help}");
+    }
+    check(&["man", "paint"], 2, "no such command");
 }
 
 #[test]
