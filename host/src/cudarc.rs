@@ -5,7 +5,8 @@
 //! | attention, with everything that this crate supports | [`FlashAttention::attend`] on [`Inputs`] |
 //! | masks and scores of your own | [`Inputs::own`] with an [`OwnVariant`] |
 //! | O and the log-sum-exp (LSE) | [`FlashAttention::attend_with_lse`] |
-//! | O, and LSE if wanted, in your memory | [`FlashAttention::attend_into`] |
+//! | O and other outputs of rows | [`FlashAttention::attend_with`] |
+//! | O, and outputs of rows, in your memory | [`FlashAttention::attend_into`] |
 //! | attention with candle-flash-attn's names and arguments | [`FlashAttention::flash_attn`] and its siblings |
 //! | new keys and values of a KV cache | [`FlashAttention::append`] |
 //! | a merge of partial states | [`FlashAttention::merge`] |
@@ -91,7 +92,7 @@ mod scratch;
 mod variant;
 mod views;
 
-pub use attention::Inputs;
+pub use attention::{Inputs, RowSlices, WithOutputs};
 pub use backward::Backward;
 pub use front::FlashAttention;
 pub use memory::{Element, Integer, Memory, MemoryMut, Number, Slice, SliceMut, SlotNumber, unsigned};

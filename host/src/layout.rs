@@ -1,5 +1,5 @@
-//! Which ways of addressing accept a request's tensors. Selection asks this before it takes a kernel.
-use crate::request::{AttentionRequest, KeysValues, TensorView};
+//! Which kernels accept a request's tensors. Selection asks this before it takes a kernel.
+use crate::request::{AttentionRequest, KeysValues, RowOutputs, TensorView};
 use crate::{AttnInfo, tma};
 
 /// Maximum number of 16-byte chunks that keys, or values, may span.
@@ -16,11 +16,13 @@ pub(crate) struct Layout {
     bias: Result<(), &'static str>,
     /// Whether one index addresses keys and values, as decode kernels need.
     index: Result<(), &'static str>,
+    /// The outputs of rows that the kernel must write.
+    rows: RowOutputs<bool>,
 }
 
 impl Layout {
     /// The layout of tensors that every kernel accepts.
-    pub const ANY: Self = Layout { maps: Ok(()), bias: Ok(()), index: Ok(()) };
+    pub const ANY: Self = Layout { maps: Ok(()), bias: Ok(()), index: Ok(()), rows: RowOutputs::NONE };
 
     /// Returns the layout of a valid request's tensors.
     pub fn of(r: &AttentionRequest<'_>) -> Self {
@@ -32,7 +34,8 @@ impl Layout {
             }),
             KeysValues::Cache(_) => Ok(()),
         };
-        Layout { maps: tma::accepts(r), bias: tma::accepts_bias(r), index }
+        let (maps, bias, rows) = (tma::accepts(r), tma::accepts_bias(r), RowOutputs::wanted(r));
+        Layout { maps, bias, index, rows }
     }
 
     /// Checks that a kernel, which solves the request's problem, accepts the tensors.
@@ -40,6 +43,7 @@ impl Layout {
     /// # Errors
     /// Returns the reason why the kernel does not accept the tensors.
     pub fn suits(&self, kernel: &AttnInfo) -> Result<(), &'static str> {
+        self.rows.are_of(kernel)?;
         match (kernel.has_maps(), kernel.decodes()) {
             (true, _) if kernel.scores.bias.is_some() => self.bias.and(self.maps),
             (true, _) => self.maps,

@@ -10,6 +10,7 @@ mod memory;
 mod merge;
 mod resolve;
 mod rotary;
+mod rows;
 mod scores;
 mod scratch;
 mod shared_prefixes;
@@ -24,6 +25,7 @@ pub use memory::Memory;
 pub(crate) use memory::Resolve;
 pub use merge::{Merge, State};
 pub use rotary::{Positions, Rotary, RotaryQueries, RotaryStyle};
+pub use rows::RowOutputs;
 pub(crate) use scores::score_setters;
 pub use scores::{AlibiSlopes, Bias, Scores, Sinks};
 pub use scratch::{Counters, Scratch, Splits, Workspace};
@@ -144,6 +146,8 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     pub scores: Scores<R>,
     /// Output of each row's LSE (log-sum-exp).
     pub lse: Option<LseView<W>>,
+    /// Output of each row's largest score ([`RowOutputs::max_logits`]), on dense tensors.
+    pub max_logits: Option<LseView<W>>,
     /// Scratch memory that the launch may use.
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
@@ -169,6 +173,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             alignment: Alignment::BottomRight,
             scores: Scores::new(),
             lse: None,
+            max_logits: None,
             scratch: Scratch::None,
             splits: Splits::Auto,
             shared_prefixes: None,
@@ -283,12 +288,6 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
 
     score_setters!(R scores);
 
-    /// Sets the output for the LSE of each row. The LSE includes sinks.
-    pub fn lse(mut self, lse: LseView<W>) -> Self {
-        self.lse = Some(lse);
-        self
-    }
-
     /// Sets the scratch memory of the launch, or plans the fastest kernel with all the scratch memory that
     /// this kernel needs ([`Scratch::Fastest`]).
     pub const fn scratch(mut self, scratch: Scratch) -> Self {
@@ -350,19 +349,20 @@ impl AttentionRequest<'_> {
     }
 
     /// Returns the request without `config`. The result borrows nothing.
-    pub(crate) const fn unconfigured(&self) -> AttentionRequest<'static> {
-        let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = *self;
-        let AttentionRequest { scores, lse, scratch, splits, shared_prefixes, variant, .. } = *self;
-        AttentionRequest {
+    pub(crate) fn unconfigured(mut self) -> AttentionRequest<'static> {
+        let rows = self.take_rows();
+        let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = self;
+        let AttentionRequest { scores, scratch, splits, shared_prefixes, variant, .. } = self;
+        let request = AttentionRequest {
             mask,
             alignment,
             scores,
-            lse,
             scratch,
             splits,
             shared_prefixes,
             variant,
             ..AttentionRequest::new(q, queries, kv, o)
-        }
+        };
+        request.with_rows(rows)
     }
 }

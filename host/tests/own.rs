@@ -54,14 +54,14 @@ macro_rules! kernel {
 static ALL: Variant<Near> = Variant::new(
     "near",
     &[
-        kernel!(Large, "near_d64_128x64", "312"),
-        kernel!(Small, "near_d64_64x64", "312"),
-        kernel!(Wide, "near_d128_128x48", "312"),
+        kernel!(Large, "near_d64_128x64", "344"),
+        kernel!(Small, "near_d64_64x64", "344"),
+        kernel!(Wide, "near_d128_128x48", "344"),
         kernel!(Hopper, "near_hopper_d128", "656"),
-        kernel!(Split<Large>, "near_d64_split", "352"),
-        kernel!(Varlen<Large>, "near_packed_d64_128x64", "384"),
-        kernel!(Varlen<Small>, "near_packed_d64_64x64", "384"),
-        kernel!(Paged<Large>, "near_paged_d64", "496"),
+        kernel!(Split<Large>, "near_d64_split", "384"),
+        kernel!(Varlen<Large>, "near_packed_d64_128x64", "416"),
+        kernel!(Varlen<Small>, "near_packed_d64_64x64", "416"),
+        kernel!(Paged<Large>, "near_paged_d64", "528"),
         kernel!(OnCache, "near_decode_d64", "552"),
     ],
 );
@@ -89,9 +89,9 @@ fn cached(queries: usize) -> AttentionRequest<'static> {
 static LISTED: Variant<BlockSparse<Full>> = Variant::new(
     "listed",
     &[
-        kernel!(Fwd<F16, BlockSparse<Full>, 8, 2, 1, 4, 4, 4, 2>, "listed_128x64", "352"),
-        kernel!(Fwd<F16, BlockSparse<Full>, 8, 2, 1, 2, 4, 4, 2>, "listed_128x32", "352"),
-        kernel!(Fwd<F16, BlockSparse<Full>, 4, 2, 1, 4, 4, 4, 3>, "listed_64x64", "352"),
+        kernel!(Fwd<F16, BlockSparse<Full>, 8, 2, 1, 4, 4, 4, 2>, "listed_128x64", "384"),
+        kernel!(Fwd<F16, BlockSparse<Full>, 8, 2, 1, 2, 4, 4, 2>, "listed_128x32", "384"),
+        kernel!(Fwd<F16, BlockSparse<Full>, 4, 2, 1, 4, 4, 4, 3>, "listed_64x64", "384"),
     ],
 );
 
@@ -161,7 +161,7 @@ fn the_planner_selects_among_the_variants_kernels_and_says_why() {
 fn a_split_kernel_of_two_widths_is_combined_by_the_values_columns() {
     static WIDTHS: Variant<Near> = Variant::new(
         "two widths",
-        &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 8, 0, 2, 4>>, "near_d128x64_split", "352")],
+        &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 8, 0, 2, 4>>, "near_d128x64_split", "384")],
     );
     with_ptx();
     let view = |n: u64, columns| TensorView::bshd(n * FAR, 1 << 30, DType::F16, [1, 8192, 1, columns]);
@@ -242,7 +242,7 @@ fn parameters_follow_the_kernels_own() -> Result<(), Error> {
 fn a_local_variant_takes_the_requests_window() -> Result<(), Error> {
     static LOCAL: Variant<Scored<Local, Sink>> = Variant::new(
         "window with sinks",
-        &[kernel!(Fwd<F16, Scored<Local, Sink>, 8, 2, 1, 4, 4, 4, 2>, "local_sink", "304")],
+        &[kernel!(Fwd<F16, Scored<Local, Sink>, 8, 2, 1, 4, 4, 4, 2>, "local_sink", "336")],
     );
     let window = Mask::Window { left: Some(100), right: Some(0) };
     let sinks = And::new((), SinkParams { base: 9 * FAR });
@@ -270,34 +270,34 @@ fn a_merge_kernel_adds_sinks_to_a_variant() {
 static WRONG: Variant<Near> = Variant::new(
     "wrong",
     &[
-        VariantKernel::new::<With<Large>>("near_d64", ".visible .entry t5(.param .b8 p[312])"),
+        VariantKernel::new::<With<Large>>("near_d64", ".visible .entry t5(.param .b8 p[344])"),
         VariantKernel::new::<With<Wide>>("near_d128", "// nothing"),
         VariantKernel::new::<With<Fwd<F16, Near, 4, 1, 1, 2, 16, 12, 2>>>(
             "near_d256",
-            ".entry near_d256(\n.param .align 8 .b8 near_d256_param_0[296]\n)",
+            ".entry near_d256(\n.param .align 8 .b8 near_d256_param_0[328]\n)",
         ),
     ],
 );
 /// Kernels whose types do not take the mask's parameters, take them twice, or have PTX with other threads.
 static BARE: Variant<Near> =
-    Variant::new("bare", &[VariantKernel::new::<Large>("near_bare", ".entry near_bare(.param .b8 p[296])")]);
+    Variant::new("bare", &[VariantKernel::new::<Large>("near_bare", ".entry near_bare(.param .b8 p[328])")]);
 static TWICE: Variant<Near> =
     Variant::new("twice", &[VariantKernel::new::<With<With<Large>>>("near_twice", "// never read")]);
 static THREADS: Variant<Near> = Variant::new(
     "threads",
     &[VariantKernel::new::<With<Large>>(
         "near_threads",
-        ".entry near_threads(\n.param .b8 p[312]\n)\n.reqntid 64, 1, 1\n{}",
+        ".entry near_threads(\n.param .b8 p[344]\n)\n.reqntid 64, 1, 1\n{}",
     )],
 );
 /// One variant has only a kernel of Hopper. The other variant has a split kernel of a head dim that no
 /// combine kernel has.
 static ON_HOPPER: Variant<Near> = Variant::new("on hopper", &[kernel!(Hopper, "near_hopper", "656")]);
 static SPLIT: Variant<Near> =
-    Variant::new("split", &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 5, 4, 2>>, "near_d80_split", "352")]);
+    Variant::new("split", &[kernel!(Split<Fwd<F16, Near, 8, 2, 1, 4, 5, 4, 2>>, "near_d80_split", "384")]);
 static CAUSAL: Variant<Scored<Causal, Sink>> = Variant::new(
     "causal with sinks",
-    &[kernel!(Fwd<F16, Scored<Causal, Sink>, 8, 2, 1, 4, 4, 4, 2>, "causal_sink", "304")],
+    &[kernel!(Fwd<F16, Scored<Causal, Sink>, 8, 2, 1, 4, 4, 4, 2>, "causal_sink", "336")],
 );
 
 #[test]
@@ -337,10 +337,10 @@ fn a_wrong_variant_is_refused_in_words() {
             "variant causal with sinks"]),
         (causal(dense([4, 2048, 16, 64]).mask(window)), &["mask: window 1,-1"]),
         (causal(dense([4, 2048, 16, 64])).scale(1e-30), &["scale 1e-30 with a variant's scores"]),
-        (dense([4, 2048, 16, 64]).variant(&BARE, NEAR), &["near_bare", "takes 296 bytes",
-            "launch has 312", "`With`"]),
-        (dense([4, 2048, 16, 64]).variant(&TWICE, NEAR), &["near_twice", "takes 328 bytes",
-            "launch has 312"]),
+        (dense([4, 2048, 16, 64]).variant(&BARE, NEAR), &["near_bare", "takes 328 bytes",
+            "launch has 344", "`With`"]),
+        (dense([4, 2048, 16, 64]).variant(&TWICE, NEAR), &["near_twice", "takes 360 bytes",
+            "launch has 344"]),
         (dense([4, 2048, 16, 128]).variant(&ON_HOPPER, NEAR), &["near_hopper", "sm_90a"]),
         (dense([4, 2048, 16, 80]).variant(&SPLIT, NEAR), &["variant split has no kernel", "near_d80_split"]),
         (dense([4, 2048, 16, 80]).variant(&SPLIT, NEAR).config("near_d80_split"), &["near_d80_split"]),
@@ -349,7 +349,7 @@ fn a_wrong_variant_is_refused_in_words() {
             "its type 128", "same sources"]),
         (near(64), &["variant: near_d64", "its PTX has t5", "`CudaBuilder::entry`"]),
         (near(128), &["variant: near_d128", "its PTX has no kernel"]),
-        (near(256), &["variant: near_d256", "takes 296 bytes of parameters and its type 312",
+        (near(256), &["variant: near_d256", "takes 328 bytes of parameters and its type 344",
             "same sources"]),
     ];
     for (request, says) in cases {

@@ -109,7 +109,7 @@ impl<
         let range = tile.share(mask.range(&rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
-            return tile.store_nothing_seen::<_, C, M, D, D>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, D>(p, &tensors, sink, block);
         }
 
         // Prologue: Q and the last key/value block, both in flight.

@@ -131,7 +131,7 @@ impl<
         let range = tile.share(mask.range(&rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
-            return tile.store_nothing_seen::<_, C, M, D, DV>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, DV>(p, &tensors, sink, block);
         }
 
         // Prologue: the copies of Q, and then of the last STAGES - 1 key/value blocks, are all in flight.

@@ -95,7 +95,7 @@ pub fn attend<
     let (tile_n, stage_n) = (N as u32 * 16, (N * KV_WARPS) as u32 * 16);
     let Share { rows, of, mask, range, mine, team } = share;
     let (warp, row0) = (mine.warp(), rows.first + mine.first());
-    let (mut acc_o, mut softmax) = (Acc::<W, DV>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
+    let (mut acc_o, mut softmax) = (Acc::<W, DV>::zero(), Softmax::of(p, Mask::Scores::scale_log2(p)));
     let scores = Mask::scores(p, params, &of);
     let mut step = |n: u32, edge: bool| {
         stages.next(n, |stage| {

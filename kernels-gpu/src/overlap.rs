@@ -71,7 +71,7 @@ impl<
         let range = BlockRange::of(mask, &rows, tile_n);
         if P::may_see_nothing::<Mask>() && range.end == 0 {
             let sink = Mask::sink(variant, &of, true);
-            return tile.store_nothing_seen::<_, C, M, D, D>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, D>(p, &tensors, sink, block);
         }
         let mut n = range.end - 1;
 
@@ -94,7 +94,7 @@ impl<
         acc_s.mma_abt(&q_frag, &k_last, warp, |_| {});
 
         // Mainloop: `step` receives S(n) and returns S(n - 1).
-        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
+        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), Softmax::of(p, Mask::Scores::scale_log2(p)));
         let scores = Mask::scores(p, variant, &of);
         let mut step = |n: u32, mut acc_s: Acc<W, N>, edge: bool| {
             let stage = kv.advance(block, |slot, block| {

@@ -2,14 +2,12 @@
 //! rescaled only when a maximum has grown enough to matter.
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
+use spec::FwdParams;
 use tile::Warp;
 use tile::mma::{AFrag, Acc, Mma, Part, RowSum, RowVec};
 
-/// The running maximum may lag behind the largest score by this much (log2) before O is rescaled.
-/// Probabilities then stay below 256, which is exact in f32 sums and safe in f16. Kernels that rescale at
-/// every block are slower (H200): a lazy maximum is 10 to 15 % faster at D = 128, and up to 10 % at D = 64
-/// (docs/performance-log.md).
-pub const SLACK: f32 = 8.0;
+/// See [`FwdParams::SLACK`].
+pub const SLACK: f32 = FwdParams::SLACK;
 /// A maximum below every score. The number is finite, so that rows that have seen no key produce no NaN.
 pub const NONE: f32 = f32::MIN;
 
@@ -42,18 +40,22 @@ impl Exponents {
 /// `-(score * scale * log2 e)`, so that one fma adds it.
 pub struct Softmax<const M: usize> {
     scale_log2: f32,
+    slack: f32,
     minus_max: RowVec<M>,
     row_sum: RowSum<M>,
+    /// `minus_max` before the sink, if there is one.
+    of_keys: Option<RowVec<M>>,
 }
 
 impl<const M: usize> Softmax<M> {
-    /// The state before the first key.
+    /// The state before the first key of a problem whose scores have the factor `scale_log2`.
     #[inline(always)]
-    pub fn new(scale_log2: f32) -> Self {
-        Softmax { scale_log2, minus_max: RowVec::splat(-NONE), row_sum: RowSum::zero() }
+    pub fn of(p: &FwdParams, scale_log2: f32) -> Self {
+        let (minus_max, row_sum) = (RowVec::splat(-NONE), RowSum::zero());
+        Softmax { scale_log2, slack: p.slack, minus_max, row_sum, of_keys: None }
     }
 
-    /// If the maximum of at least one row would grow by more than `SLACK`, raises the maxima to a block's
+    /// If the maximum of at least one row would grow by more than the slack, raises the maxima to a block's
     /// scores, and rescales O and the sums. After the first block, maxima rarely grow so much. If they do
     /// not, this function costs one maximum per lane and one vote, but no shuffle and no multiplication.
     ///
@@ -72,7 +74,7 @@ impl<const M: usize> Softmax<M> {
             None => seen.zip(self.minus_max, |x, minus_max| fma(x, self.scale_log2, minus_max)),
             Some(own) => seen.zip(self.minus_max, |x, minus_max| own.of(x, minus_max)),
         };
-        if warp.any(growth.reduce(f32::max) > SLACK) {
+        if warp.any(growth.reduce(f32::max) > self.slack) {
             let seen = seen.across(warp, f32::max);
             let new = match own {
                 None => seen.zip(self.minus_max, |x, old| old.min(-x * self.scale_log2)),
@@ -135,7 +137,7 @@ impl<const M: usize> Softmax<M> {
         let (old, sum) = (self.minus_max, self.row_sum.total());
         let new = old.map(|minus_max| minus_max.min(-logit));
         let rescale = new.zip(old, |new, old| ex2(new - old));
-        self.minus_max = new;
+        (self.minus_max, self.of_keys) = (new, Some(old));
         self.row_sum.scale(&rescale);
         self.row_sum.add_to_each(&new.map(|minus_max| ex2(logit + minus_max)));
         // For a row that saw no key, O may be 0 times infinity.
@@ -151,6 +153,14 @@ impl<const M: usize> Softmax<M> {
             true => acc_o.scale_or_clear_rows(&factors),
             false => acc_o.scale_rows(&factors),
         }
+    }
+
+    /// The largest scaled score of each row, without sinks; -inf for a row that saw no key. It is exact if
+    /// there is no slack.
+    #[inline(always)]
+    pub fn max_logits(&self) -> RowVec<M> {
+        let minus_max = self.of_keys.unwrap_or(self.minus_max);
+        minus_max.map(|x| if x == -NONE { f32::NEG_INFINITY } else { -x * LN_2 })
     }
 
     /// Log-sum-exp of each row's scaled scores, natural logarithm; -inf for a row that saw no key.

@@ -36,6 +36,7 @@ impl TensorTile for KvSplit {
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize, const DV: usize>(
         &self,
+        _: &FwdParams,
         tensors: &TileTensors<E, D, DV>,
         sink: f32,
         block: &Block<K>,

@@ -90,6 +90,15 @@ impl<E: Mma, const D: usize, const DV: usize, K, V> TileTensors<E, D, DV, K, V> 
         place.store_through(&acc_o, &self.o, self.rows.first, mine);
         self.lse.store(&softmax.lse(), self.rows.first + mine.first(), mine.warp());
     }
+
+    /// Stores the maxima of the rows, if the caller wants them. They lie like the LSE, so their place takes
+    /// no registers in the main loop.
+    #[inline(always)]
+    fn max_logits(&self, p: &FwdParams, store: impl FnOnce(GlobalVec)) {
+        if p.max_logits.base != 0 {
+            store(self.lse.beside(&p.lse, &p.max_logits));
+        }
+    }
 }
 
 /// Keys and values of a head of a batch, stored as `S`.
@@ -140,6 +149,7 @@ pub trait TensorTile: QueryTile {
     #[inline(always)]
     fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize, const DV: usize>(
         &self,
+        _: &FwdParams,
         tensors: &TensorsOf<Self, E, D, DV>,
         sink: f32,
         block: &Block<K>,
@@ -178,5 +188,31 @@ impl TensorTile for TileNumber {
     ) -> TileTensors<E, D, DV> {
         let tile = p.order.tile(self.0);
         TileTensors::of(p, tile, &tile, tile_m, own_values)
+    }
+    #[inline(always)]
+    fn store_nothing_seen<E: Mma, K: Kernel, const M: usize, const D: usize, const DV: usize>(
+        &self,
+        p: &FwdParams,
+        tensors: &TileTensors<E, D, DV>,
+        sink: f32,
+        block: &Block<K>,
+    ) {
+        tensors.store_nothing_seen::<K, M>(sink, block);
+        let Rows { first, tile, .. } = tensors.rows;
+        tensors.max_logits(p, |maxima| maxima.fill(f32::NEG_INFINITY, first, tile, block));
+    }
+    #[inline(always)]
+    fn store<E: Mma, const M: usize, const W: usize, const D: usize, const DV: usize>(
+        &self,
+        p: &FwdParams,
+        tensors: &TileTensors<E, D, DV>,
+        acc_o: Acc<W, DV>,
+        softmax: &Softmax<W>,
+        place: Spent<E, M, DV>,
+        mine: WarpRows<M, W>,
+    ) {
+        tensors.store(acc_o, softmax, place, mine);
+        let row0 = tensors.rows.first + mine.first();
+        tensors.max_logits(p, |maxima| maxima.store(&softmax.max_logits(), row0, mine.warp()));
     }
 }

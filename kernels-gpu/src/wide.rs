@@ -15,7 +15,7 @@ use crate::tensors::TensorTile;
 use crate::variant::{MaskFn, Scores};
 use crate::work::Unsloped;
 use cuda_std::math::opaque;
-use spec::{FwdParams, FwdWide, Kernel, Lse, Tensor};
+use spec::{FwdParams, FwdWide, Kernel, Tensor};
 use tile::copy::TileSource;
 use tile::exchange::Sums;
 use tile::group::SplitGroup;
@@ -28,12 +28,11 @@ use tile::{Block, Smem};
 type Stages<C, E, const N: usize, const D: usize> = Ring<SharedTile<E, N, D>, 2, ByBlock<C>>;
 
 /// The problem of one split group: its half of the columns of Q and O, which has `HALF` base tiles. Only the
-/// first group stores the LSE.
+/// first group stores the values of rows.
 #[inline(always)]
 fn half<const HALF: usize>(p: &FwdParams, team: SplitGroup<2>) -> FwdParams {
     let part = |tensor: &Tensor| tensor.columns(team.index() * HALF as u32 * 2, HALF as u32 * 2);
-    let lse = Lse { base: if team.index() == 0 { p.lse.base } else { 0 }, ..p.lse };
-    FwdParams { q: part(&p.q), o: part(&p.o), lse, ..*p }
+    p.part(part(&p.q), part(&p.o), team.index() == 0)
 }
 
 /// Hides `tensor` from the compiler, so that the compiler computes addresses behind this call.
@@ -94,7 +93,7 @@ impl<
         let range = tile.share(BlockRange::of(mask, &rows, tile_n));
         if P::may_see_nothing::<Mask>() && range.start == range.end {
             let sink = Mask::sink(variant, &of, tile.counts_sink());
-            return tile.store_nothing_seen::<_, C, M, D, D>(&tensors, sink, block);
+            return tile.store_nothing_seen::<_, C, M, D, D>(p, &tensors, sink, block);
         }
 
         // Prologue: the last keys are copied while the block loads Q into registers.
@@ -113,7 +112,7 @@ impl<
             true => Mask::scores(&Unsloped(p), variant, &of),
             false => Mask::scores(p, variant, &of),
         };
-        let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::new(Mask::Scores::scale_log2(p)));
+        let (mut acc_o, mut softmax) = (Acc::<W, HALF>::zero(), Softmax::of(p, Mask::Scores::scale_log2(p)));
         let mut step = |n: u32, edge: bool| {
             let (acc_s, values) = kv.advance_and_add(
                 block,

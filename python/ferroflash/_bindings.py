@@ -96,6 +96,8 @@ class Attention(Structure):
         ("rest_lengths", c_void_p),
         ("prefix_groups", c_int64),
         ("prefix_pages", c_int64),
+        ("max_logits", c_void_p),
+        ("max_logits_strides", c_int64 * 2),
     ]
 
 

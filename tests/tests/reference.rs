@@ -160,8 +160,7 @@ fn definition(p: &Problem, q: &[u16], k: &[u16], v: &[u16]) -> Outputs {
         other => panic!("no case is in {other:?}"),
     };
     let at = |x: &[u16], s: usize, h: usize, n, i, m, d| number(x[((n * s + i) * h + m) * head_dim + d]);
-    let mut outputs =
-        Outputs { shape: [batch, sq, hq, head_dim], out: vec![], lse: vec![0.0; batch * hq * sq] };
+    let mut outputs = Outputs { out: vec![], ..Outputs::without_keys([batch, sq, hq, head_dim]) };
     for (n, i, m) in (0..batch).flat_map(|n| (0..sq).flat_map(move |i| (0..hq).map(move |m| (n, i, m)))) {
         let kv = m / (hq / hk);
         let sees = |j: &usize| {

@@ -90,7 +90,7 @@ fn rows_with_no_key_are_zero_and_minus_infinity() {
 fn lse_has_a_tolerance_of_its_own() {
     check(true, |_, lse, reference| lse[9] += 0.5 * reference.lse_tolerance as f32);
     let verdict = check(false, |_, lse, reference| lse[9] += 2.0 * reference.lse_tolerance as f32);
-    let worst = verdict.lse.expect("there is one");
+    let worst = verdict.rows.lse.expect("there is one");
     assert_eq!((worst.tensor, worst.row, worst.head), ("lse", 3, 1));
     assert_eq!(verdict.failures().collect::<Vec<_>>(), [worst.to_string()]);
 }

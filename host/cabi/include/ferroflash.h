@@ -235,6 +235,11 @@ typedef struct ferroflash_attention {
     const int32_t *rest_lengths;
     int64_t prefix_groups; /* number of groups of equal numbers of sequences; 0 means 1 */
     int64_t prefix_pages; /* number of pages that the sequences of a group share */
+    /* The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias,
+     * before sinks; -inf for a row that sees no key. Portable kernels for dense tensors write it. NULL:
+     * not written. */
+    float *max_logits;
+    int64_t max_logits_strides[2]; /* elements from one batch and from one head to the next */
 } ferroflash_attention_t;
 
 /* Describes the launches of a plan. */
@@ -254,7 +259,7 @@ typedef struct ferroflash_plan_info {
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, \
     NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, NULL, NULL, {0, 0}, \
-    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0 }
+    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0} }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_APPEND_INIT { \

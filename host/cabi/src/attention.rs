@@ -39,10 +39,12 @@ impl AttentionArgs {
             .scores(self.scores([batch, heads]))
             .scratch(self.scratch())
             .splits(chunk_or_splits(self.chunk, self.splits)?);
-        request.lse = present(self.lse).map(|address| {
-            let (shape, [by_batch, by_head]) = ([batches, heads, rows], self.lse_strides);
-            LseView::new(address, reach(&shape, &[by_batch, by_head, 1]), shape, self.lse_strides)
-        });
+        let shape = [batches, heads, rows];
+        let of_rows = |_, (address, strides): (*mut f32, [i64; 2])| {
+            let reach = reach(&shape, &[strides[0], strides[1], 1]);
+            present(address).map(|address| LseView::new(address, reach, shape, strides))
+        };
+        request = request.with_rows(self.rows().map(of_rows));
         request.shared_prefixes = self.shared_prefixes(batch)?;
         let sizes = request.problem();
         (request.mask, request.scores.bias) = (self.mask(&sizes)?, self.bias(&sizes)?);
@@ -234,6 +236,9 @@ mod tests {
         let r = valid(&AttentionArgs { lse, lse_strides: [20, 5], ..tensors() });
         let view = r.lse.expect("asked for");
         assert_eq!((view.shape, view.elements), ([3, 4, 5], 2 * 20 + 3 * 5 + 4 + 1));
+        let r = valid(&AttentionArgs { max_logits: lse, max_logits_strides: [40, 10], ..tensors() });
+        let view = r.max_logits.expect("asked for");
+        assert_eq!((r.lse, view.shape, view.elements), (None, [3, 4, 5], 2 * 40 + 3 * 10 + 4 + 1));
         let workspace = at::<c_void>(8).cast_mut();
         let r = valid(&AttentionArgs { workspace, workspace_bytes: 4096, ..tensors() });
         assert_eq!(r.scratch, Scratch::workspace(8 << 40, 4096));

@@ -2,6 +2,7 @@
 //! header with their INIT macros, and `python/ferroflash/_bindings.py` (`tests/bindings.rs`).
 use crate::args::Args;
 use crate::layout::{CType, Field, c_struct};
+use ferroflash::request::RowOutputs;
 use std::ffi::{c_char, c_void};
 
 impl CType for *const StateArgs {
@@ -110,6 +111,19 @@ c_struct! {
         rest_lengths: *const i32;
         prefix_groups: i64, "number of groups of equal numbers of sequences; 0 means 1";
         prefix_pages: i64, "number of pages that the sequences of a group share";
+        /// The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias,
+        /// before sinks; -inf for a row that sees no key. Portable kernels for dense tensors write it. NULL:
+        /// not written.
+        max_logits: *mut f32;
+        max_logits_strides: [i64; 2], "elements from one batch and from one head to the next";
+    }
+}
+
+impl AttentionArgs {
+    /// Returns the outputs of rows, with their strides.
+    pub(crate) const fn rows(&self) -> RowOutputs<(*mut f32, [i64; 2])> {
+        let max_logits = (self.max_logits, self.max_logits_strides);
+        RowOutputs { lse: (self.lse, self.lse_strides), max_logits }
     }
 }
 

@@ -269,9 +269,9 @@ impl Device {
             Device::Kernels { runner, .. } => {
                 let (outcome, took) =
                     runner.run_timed(memory, config).map_err(|e| self.explained(e, config))?;
-                let (o, lse) = (outcome.o().to_vec(), outcome.lse());
+                let (o, rows) = (outcome.o().to_vec(), outcome.values());
                 let (kernel, reason) = (Some(outcome.entry), Some(outcome.reason));
-                Ok(self.timed(Results { kernel, reason, o, lse, took }))
+                Ok(self.timed(Results { kernel, reason, o, rows, took }))
             }
             Device::Cpu => {
                 // Planning validates the problem. It needs no device.
@@ -284,8 +284,8 @@ impl Device {
                 let start = Instant::now();
                 let outputs = exact(&inputs);
                 let took = Took::on_cpu(start.elapsed());
-                let (o, lse) = (memory.place(&outputs), memory.place_lse(&outputs));
-                Ok(Results { kernel: None, reason: None, o, lse, took })
+                let (o, rows) = (memory.place(&outputs), memory.place_rows(&outputs));
+                Ok(Results { kernel: None, reason: None, o, rows, took })
             }
         }
     }

@@ -2,6 +2,7 @@
 use super::error::Error;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
+use ferroflash::request::RowOutputs;
 use reference::{Sequences, Slopes};
 use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensors};
@@ -87,7 +88,9 @@ impl<'a> File<'a> {
     /// names of results are permitted.
     pub(super) fn only(&self, kind: &str, names: &[&str]) -> Result<(), Error> {
         let tensors = self.tensors()?;
-        let is_known = |name: &&str| names.contains(name) || ["o", "lse"].contains(name);
+        let is_row_output =
+            |name: &str| RowOutputs::<()>::default().named().any(|(output, ())| output == name);
+        let is_known = |name: &&str| names.contains(name) || *name == "o" || is_row_output(name);
         let Some(name) = tensors.names().into_iter().filter(|name| !is_known(name)).min() else {
             return Ok(());
         };
@@ -287,16 +290,20 @@ pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
     Ok([read("q")?, read("k")?, read("v")?])
 }
 
-/// Writes `o` with the queries' shape, and `lse` as f32 with its own shape.
+/// Writes `o` with the queries' shape, and the outputs of rows as f32 with their own shape.
 pub(super) fn write_results(
     path: &Path,
     (dtype, shape): (DType, &[usize]),
     o: &[u16],
-    lse: &[f32],
-    lse_shape: &[usize],
+    rows: &RowOutputs<Option<Vec<f32>>>,
+    rows_shape: &[usize],
 ) -> Result<(), Error> {
-    let lse: Vec<u8> = lse.iter().flat_map(|x| x.to_le_bytes()).collect();
-    write(path, &[("o", bytes(dtype, shape, o)?), ("lse", (Dtype::F32, lse_shape.to_vec(), lse))])
+    let mut tensors = vec![("o", bytes(dtype, shape, o)?)];
+    for (name, values) in rows.as_ref().named().filter_map(|(name, values)| Some((name, values.as_ref()?))) {
+        let values = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        tensors.push((name, (Dtype::F32, rows_shape.to_vec(), values)));
+    }
+    write(path, &tensors)
 }
 
 /// Writes tensors, given by name, type, shape and contiguous little-endian elements.

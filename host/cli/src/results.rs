@@ -1,4 +1,5 @@
 //! The results of one attention, and the times of its steps.
+use ferroflash::request::RowOutputs;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ pub(super) struct Results {
     pub reason: Option<&'static str>,
     /// O, laid out as `Memory::o` describes.
     pub o: Vec<u16>,
-    /// LSE, `[batch, heads, seqlen]`.
-    pub lse: Vec<f32>,
+    /// The outputs of rows, `[batch, heads, seqlen]`.
+    pub rows: RowOutputs<Option<Vec<f32>>>,
     /// The times of the steps.
     pub took: Took,
 }

@@ -5,8 +5,10 @@ use super::error::Error;
 use super::files::{self, File};
 use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
 use super::results::{Results, Took};
+use ferroflash::request::RowOutputs;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -28,6 +30,7 @@ Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
   k, v          as q        [batch, seqlen_k, heads_k, head_dim]; v and o may have another head_dim
   alibi_slopes  f32         [heads_q] or [batch, heads_q]; optional
   lse (output)  f32         [batch, heads_q, seqlen_q]
+  max_logits (output)       as lse, with --max-logits: the largest score of each row, before sinks
 
 Tensors of varlen sequences:
   q             f16, bf16   [total_q, heads_q, head_dim]
@@ -128,6 +131,10 @@ pub(super) struct Args {
     /// its own pages [default: 1].
     #[arg(long, value_name = "N", requires = "shared_pages")]
     prefix_groups: Option<usize>,
+    /// Also write max_logits: the largest score of each row, before sinks. Only for tensors of equal sequence
+    /// lengths, which portable kernels then compute.
+    #[arg(long)]
+    max_logits: bool,
     /// Compare the result with the f64 reference. The exit code is 1 if it is outside the tolerance.
     #[arg(long)]
     check: bool,
@@ -160,18 +167,22 @@ pub(super) struct Check {
     /// The error of the element of O that is worst relative to its tolerance.
     pub max_error: f64,
     pub tolerance: f64,
-    pub lse_max_error: Option<f64>,
-    pub lse_tolerance: Option<f64>,
+    /// The largest error and the tolerance of each output of rows.
+    #[serde(flatten)]
+    pub rows: BTreeMap<String, Option<f64>>,
 }
 
 impl From<Verdict> for Check {
     fn from(verdict: Verdict) -> Self {
+        let of_rows = verdict.rows.named().flat_map(|(name, worst)| {
+            let error = (format!("{name}_max_error"), worst.map(|worst| worst.error));
+            [error, (format!("{name}_tolerance"), worst.map(|worst| worst.tolerance))]
+        });
         Check {
             passed: verdict.passed(),
             max_error: verdict.out.error,
             tolerance: verdict.out.tolerance,
-            lse_max_error: verdict.lse.map(|lse| lse.error),
-            lse_tolerance: verdict.lse.map(|lse| lse.tolerance),
+            rows: of_rows.collect(),
         }
     }
 }
@@ -193,6 +204,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         files::differ(&args.input, output)?;
     }
     let file = File::read(&args.input)?;
+    if file.has("k_cache") && args.max_logits {
+        let what = "--max-logits: kernels write the largest scores for dense tensors only";
+        return Err(Error::Invalid(format!("{what}; leave it out for a file with `k_cache`")));
+    }
     if file.has("k_cache") {
         args.grad.refuses_caches()?;
         return decode(&args, &file, console);
@@ -238,7 +253,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Some(sequences) => memory.with_sequences(sequences),
         None => memory,
     };
-    let memory = memory.with_extras(extras);
+    let mut memory = memory.with_extras(extras);
+    memory.rows.max_logits = args.max_logits;
     let device = Device::open(&args.device, console)?;
     if let Some(file) = args.grad.file() {
         let (config, output) = (args.config.as_deref(), args.output.as_deref());
@@ -246,11 +262,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         let shapes = [q.shape, k.shape, v.shape];
         return grad::run(file, memory, shapes, layout, &asked, &device, console);
     }
-    attention(&device, &memory, args.config.as_deref(), args.check, console, |o, lse| {
+    attention(&device, &memory, args.config.as_deref(), args.check, console, |o, rows| {
         let Some(path) = &args.output else { return Ok(None) };
         // Varlen tensors have no batch.
-        let (first, lse_shape) = (usize::from(is_packed), memory.lse_shape());
-        files::write_results(path, (problem.dtype, &stored[first..]), o, lse, &lse_shape[first..])?;
+        let (first, shape) = (usize::from(is_packed), memory.lse_shape());
+        files::write_results(path, (problem.dtype, &stored[first..]), o, rows, &shape[first..])?;
         Ok(args.output.clone())
     })
 }
@@ -272,17 +288,18 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
         (None, None) => input.compute()?,
     };
     waiting.finish_and_clear();
-    let verdict = args.check.then(|| input.judge(&result.o, &result.lse)).transpose();
+    let verdict =
+        args.check.then(|| input.judge(&result.o, result.rows.lse.as_deref().unwrap_or(&[]))).transpose();
     let verdict = verdict.map_err(|e| Error::Invalid(e.to_string()))?.flatten();
     if let Some(path) = &args.output {
         let shape = input.o_shape();
-        files::write_results(path, (input.problem.dtype, &shape), &result.o, &result.lse, &input.lse().0)?;
+        files::write_results(path, (input.problem.dtype, &shape), &result.o, &result.rows, &input.lse().0)?;
     }
     let problem = format!("{} on a cache", input.problem);
     conclude(&device, problem, &result, verdict, args.output.clone(), console)
 }
 
-/// Runs `memory` on `device`, passes O and LSE to `save`, and reports. With `check`, compares with the
+/// Runs `memory` on `device`, passes O and outputs of rows to `save`, and reports. `check` compares with the
 /// reference before the report.
 pub(super) fn attention(
     device: &Device,
@@ -290,21 +307,23 @@ pub(super) fn attention(
     config: Option<&str>,
     check: bool,
     console: &Console,
-    save: impl FnOnce(&[u16], &[f32]) -> Result<Option<PathBuf>, Error>,
+    save: impl FnOnce(&[u16], &RowOutputs<Option<Vec<f32>>>) -> Result<Option<PathBuf>, Error>,
 ) -> Result<(), Error> {
     let waiting = console.waiting(format_args!("computing on {device}"));
     let mut result = device.run(memory, config)?;
-    memory.clear_unwritten(&mut result.o, &mut result.lse);
+    memory.clear_unwritten(&mut result.o, &mut result.rows);
     waiting.finish_and_clear();
     let verdict = check.then(|| {
         let reference = Reference::new(&memory.inputs()?);
         let (all, [_, rows, ..]) = (memory.o, memory.written().shape);
         let o = HostTensor::new(&result.o, all.offset, memory.problem.dtype, all.shape, all.strides)?;
-        Ok(reference.judge(&o.rows(0..rows), Some(&memory.written_lse(&result.lse))))
+        let written = |_, values: &Option<Vec<f32>>| values.as_deref().map(|all| memory.written_values(all));
+        let values = result.rows.as_ref().map(written);
+        Ok(reference.judge_rows(&o.rows(0..rows), values.as_ref().map(|_, values| values.as_deref())))
     });
     let verdict =
         verdict.transpose().map_err(|e: reference::TensorError| Error::Invalid(e.to_string()))?.flatten();
-    let output = save(&result.o, &result.lse)?;
+    let output = save(&result.o, &result.rows)?;
     conclude(device, memory.problem.to_string(), &result, verdict, output, console)
 }
 

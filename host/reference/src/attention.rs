@@ -7,7 +7,7 @@ use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::Alignment;
+use ferroflash::request::{Alignment, RowOutputs};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -41,9 +41,27 @@ pub struct Outputs {
     /// The LSE: the natural logarithm of the sum of the exponentials of each row's scores, `[batch, heads,
     /// rows]`; -inf for a row that sees no key.
     pub lse: Vec<f64>,
+    /// Each row's largest score, before sinks, like `lse`.
+    pub max_logits: Vec<f64>,
 }
 
 impl Outputs {
+    /// Returns the outputs of rows that see no key: O = 0, and -inf for each row.
+    pub fn without_keys(shape: [usize; 4]) -> Self {
+        let [batches, rows, heads, columns] = shape;
+        let none = vec![f64::NEG_INFINITY; batches * rows * heads];
+        Outputs { shape, out: vec![0.0; none.len() * columns], lse: none.clone(), max_logits: none }
+    }
+
+    /// Returns the outputs of rows.
+    pub fn rows(&self) -> RowOutputs<&[f64]> {
+        RowOutputs { lse: &self.lse, max_logits: &self.max_logits }
+    }
+
+    fn rows_mut(&mut self) -> RowOutputs<&mut [f64]> {
+        RowOutputs { lse: &mut self.lse, max_logits: &mut self.max_logits }
+    }
+
     /// Returns O rounded to `dtype`, contiguous BSHD.
     pub fn out_bits(&self, dtype: DType) -> Vec<u16> {
         self.out.iter().map(|x| encode(dtype, *x)).collect()
@@ -225,30 +243,27 @@ pub(super) fn attention<A: Arithmetic>(inputs: &Inputs, arithmetic: A) -> Output
         })
         .collect();
 
-    let mut outputs = Outputs {
-        shape: [batches, rows, heads, columns],
-        out: vec![0.0; batches * rows * heads * columns],
-        lse: vec![0.0; batches * heads * rows],
-    };
-    for (batch, head, first, (out, lse)) in results {
-        for (i, (o, lse)) in out.chunks(columns).zip(lse).enumerate() {
+    let mut outputs = Outputs::without_keys([batches, rows, heads, columns]);
+    for (batch, head, first, (out, values)) in results {
+        for (i, (o, values)) in out.chunks(columns).zip(values).enumerate() {
             let row = first + i;
             let start = ((batch * rows + row) * heads + head) * columns;
             outputs.out[start..start + columns].copy_from_slice(o);
-            outputs.lse[(batch * heads + head) * rows + row] = lse;
+            let at = (batch * heads + head) * rows + row;
+            outputs.rows_mut().zip(values).map(|_, (all, value)| all[at] = value);
         }
     }
     outputs
 }
 
-/// Computes O and LSE of up to [`ROWS`] rows from `first` on.
+/// Computes O and the outputs of rows of up to [`ROWS`] rows from `first` on.
 fn row_block<A: Arithmetic>(
     inputs: &Inputs,
     arithmetic: A,
     [batch, head, first]: [usize; 3],
     k_transposed: &[A::Real],
     v: &[A::Real],
-) -> (Vec<f64>, Vec<f64>) {
+) -> (Vec<f64>, Vec<RowOutputs<f64>>) {
     let [_, rows, _, head_dim] = inputs.q.shape();
     let [_, keys, _, columns] = inputs.v.shape();
     let rows = first..rows.min(first + ROWS);
@@ -261,7 +276,7 @@ fn row_block<A: Arithmetic>(
     let mut scores = vec![A::Real::ZERO; rows.len() * count];
     matmul(&q, head_dim, &k_transposed[start.min(keys)..], keys, &mut scores, count);
 
-    let mut lse = Vec::with_capacity(rows.len());
+    let mut values = Vec::with_capacity(rows.len());
     let slope = A::Real::from_f32(inputs.slope(batch, head));
     for (i, visible) in visible.iter().enumerate() {
         let (row, position) = (&mut scores[i * count..][..count], inputs.position(first + i));
@@ -274,15 +289,16 @@ fn row_block<A: Arithmetic>(
             let distance = position.abs_diff(key as i64);
             score - slope * A::Real::from_f32(distance as f32) + A::Real::from_f32(inputs.bias(at, key))
         };
-        lse.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, changed));
+        values.push(softmax(inputs, arithmetic, row, visible.start - start..visible.end - start, changed));
     }
 
     let mut out = vec![A::Real::ZERO; rows.len() * columns];
     matmul(&scores, count, &v[start * columns..], columns, &mut out, columns);
-    (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), lse)
+    (out.into_iter().map(|x| arithmetic.round(x).to_f64()).collect(), values)
 }
 
-/// Turns raw scores into probabilities, which are zero outside of `visible`, and returns the LSE. `changed`
+/// Turns raw scores into probabilities, which are zero outside of `visible`, and returns the outputs
+/// of the row. `changed`
 /// applies slopes, bias and the mask's bits to a score. `changed` never rounds to the inputs' type, because
 /// FlashAttention's own reference does not round slopes either.
 fn softmax<A: Arithmetic>(
@@ -291,7 +307,7 @@ fn softmax<A: Arithmetic>(
     row: &mut [A::Real],
     visible: Range<usize>,
     changed: impl Fn(A::Real, usize) -> A::Real,
-) -> f64 {
+) -> RowOutputs<f64> {
     let mut max = A::Real::LOWEST;
     for (score, j) in row[visible.clone()].iter_mut().zip(visible.clone()) {
         *score = arithmetic.round(*score);
@@ -312,12 +328,12 @@ fn softmax<A: Arithmetic>(
         sum += *score;
     }
     if sum == A::Real::ZERO {
-        return f64::NEG_INFINITY;
+        return RowOutputs { lse: f64::NEG_INFINITY, max_logits: f64::NEG_INFINITY };
     }
     for p in &mut row[visible] {
         *p = arithmetic.round(*p / sum);
     }
-    max.to_f64() + sum.to_f64().ln()
+    RowOutputs { lse: max.to_f64() + sum.to_f64().ln(), max_logits: max.to_f64() }
 }
 
 /// Like [`multiply`], but with code for AVX2 if the CPU has AVX2.
@@ -367,19 +383,16 @@ fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T
 fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
     let (heads, columns) = (inputs.q().shape()[2], inputs.v().shape()[3]);
     let rows = sequences.rows();
-    let mut all = Outputs {
-        shape: [1, rows, heads, columns],
-        out: vec![0.0; rows * heads * columns],
-        lse: vec![0.0; heads * rows],
-    };
+    let mut all = Outputs::without_keys([1, rows, heads, columns]);
     for sequence in 0..sequences.count() {
         let (queries, keys) = (sequences.queries(sequence), sequences.keys(sequence));
         let one = attention(&inputs.sequence(sequence, queries.clone(), keys));
         let row = heads * columns;
         all.out[queries.start * row..queries.end * row].copy_from_slice(&one.out);
         for head in 0..heads {
-            let own = &one.lse[head * queries.len()..][..queries.len()];
-            all.lse[head * rows..][queries.clone()].copy_from_slice(own);
+            let own = head * queries.len()..(head + 1) * queries.len();
+            let pairs = all.rows_mut().zip(one.rows());
+            pairs.map(|_, (all, one)| all[head * rows..][queries.clone()].copy_from_slice(&one[own.clone()]));
         }
     }
     all

@@ -111,7 +111,7 @@ impl Bounds {
                 got.map(|(i, got)| ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got)));
             furthest("lse", elements, &self.exact.lse, &self.lse)
         });
-        Some(Verdict { out, lse, strays: 0 })
+        Some(Verdict { out, rows: lse.into(), strays: 0 })
     }
 }
 

@@ -9,7 +9,7 @@ use super::told::Told;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask, Splits};
+use ferroflash::request::{Alignment, Mask, RowOutputs, Splits};
 
 mod integers;
 mod words;
@@ -90,6 +90,8 @@ pub struct Case {
     pub bias: Option<DType>,
     /// Number of splits per sequence of a cache.
     pub splits: Splits,
+    /// The outputs of rows that launches write.
+    pub rows: RowOutputs<bool>,
     /// Whether the block that finishes a sequence last combines its splits. Otherwise a second kernel
     /// combines them.
     pub counters: bool,
@@ -134,6 +136,7 @@ impl Case {
             sinks: false,
             bias: None,
             splits: Splits::Auto,
+            rows: RowOutputs::LSE,
             counters: true,
             poisoned_scales: false,
             peaks: None,

@@ -5,7 +5,7 @@ use super::place::Layout;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask};
+use ferroflash::request::{Alignment, Mask, RowOutputs};
 use ferroflash::spec::{Isa, Keys, Queries, Schedule, TileScheduler};
 
 mod cache;
@@ -226,6 +226,7 @@ fn long(entry: &AttnInfo, seed: u64) -> Case {
 /// |---|---|
 /// | lengths | one row; one row or one key more than a tile; exact tiles; 8192 keys |
 /// | masks | rows and whole tiles without a key; window edges inside and at the end of a tile |
+/// | outputs of rows | all that the entry writes |
 /// | tensors | grouped heads; two batches; a padded head dim; every layout; rows that see a huge key |
 fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     use Alignment::{BottomRight, TopLeft};
@@ -312,6 +313,11 @@ fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             }
         }
         (Isa::Sm80, _, false) => {}
+    }
+    let rows = RowOutputs::of(entry);
+    if rows != RowOutputs::LSE {
+        let asking = [3, 6].into_iter().filter_map(|index| all.get(index).cloned());
+        all.extend(asking.map(|case| Case { rows, ..case }).collect::<Vec<_>>());
     }
     all.extend([peaks(entry, seed.wrapping_add(10)), long(entry, seed.wrapping_add(11))]);
     of(entry, all)

@@ -11,6 +11,7 @@ use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
 use ferroflash::plan::Problem;
+use ferroflash::request::RowOutputs;
 use ferroflash::variant::WithVariant;
 
 mod cache;
@@ -50,6 +51,8 @@ pub struct Memory {
     pub sequences: Option<Sequences>,
     /// The caller's mask and scores.
     pub variant: Option<WithVariant>,
+    /// The outputs of rows that launches write.
+    pub rows: RowOutputs<bool>,
     /// The cache of keys and values.
     pub(super) cache: Option<Cache>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
@@ -75,7 +78,7 @@ impl Case {
     }
 
     fn in_sequences(&self, memory: Memory) -> Memory {
-        Memory { told: self.told.clone(), sequences: self.sequences(), ..memory }
+        Memory { told: self.told.clone(), sequences: self.sequences(), rows: self.rows, ..memory }
     }
 }
 
@@ -168,7 +171,8 @@ impl Memory {
     pub(super) fn in_places(problem: Problem, buffers: Vec<Vec<u16>>, [q, k, v, o]: [Place; 4]) -> Self {
         let (extras, told) = (Extras::default(), vec![Told::Filled]);
         let (slopes, sequences, variant, cache) = (None, None, None, None);
-        Memory { problem, buffers, q, k, v, o, slopes, extras, sequences, variant, cache, told }
+        let rows = RowOutputs::LSE;
+        Memory { problem, buffers, q, k, v, o, slopes, extras, sequences, variant, rows, cache, told }
     }
 
     /// Fills the tensors' buffers. `fill` receives a number of elements and returns the elements.
@@ -207,13 +211,16 @@ impl Memory {
         Self::in_places(problem, vec![], [q, k, v, o])
     }
 
-    /// Returns the expected LSE of all rows; -inf for rows that belong to no sequence.
-    pub fn place_lse(&self, outputs: &Outputs) -> Vec<f32> {
+    /// Returns the expected outputs of rows that launches write; -inf for rows that belong to no sequence.
+    pub fn place_rows(&self, outputs: &Outputs) -> RowOutputs<Option<Vec<f32>>> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
-        let mut lse = vec![f32::NEG_INFINITY; self.lse_shape().iter().product()];
-        let heads = lse.chunks_mut(all).zip(outputs.lse.chunks(rows.max(1)));
-        heads.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = *from as f32));
-        lse
+        let placed = |values: &[f64]| {
+            let mut placed = vec![f32::NEG_INFINITY; self.lse_shape().iter().product()];
+            let heads = placed.chunks_mut(all).zip(values.chunks(rows.max(1)));
+            heads.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = *from as f32));
+            placed
+        };
+        self.rows.zip(outputs.rows()).map(|_, (wanted, values)| wanted.then(|| placed(values)))
     }
 
     /// Returns the rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the
@@ -223,19 +230,21 @@ impl Memory {
         Place { shape: [batches, self.rows_written(Told::Filled), heads, head_dim], ..self.o }
     }
 
-    /// Returns the LSE of the rows that [`Memory::written`] describes.
-    pub fn written_lse(&self, lse: &[f32]) -> Vec<f32> {
+    /// Returns the values, such as the LSE, of the rows that [`Memory::written`] describes.
+    pub fn written_values(&self, values: &[f32]) -> Vec<f32> {
         let ([_, all, ..], [_, rows, ..]) = (self.o.shape, self.written().shape);
-        lse.chunks(all).flat_map(|head| &head[..rows]).copied().collect()
+        values.chunks(all).flat_map(|head| &head[..rows]).copied().collect()
     }
 
-    /// Sets the rows that belong to no sequence to O = 0 and LSE = -inf, like rows that see no key.
-    pub fn clear_unwritten(&self, o: &mut [u16], lse: &mut [f32]) {
+    /// Sets the rows that belong to no sequence to O = 0 and to values of -inf, like rows that see no key.
+    pub fn clear_unwritten(&self, o: &mut [u16], values: &mut RowOutputs<Option<Vec<f32>>>) {
         let ([batches, all, heads, head_dim], [_, rows, ..]) = (self.o.shape, self.written().shape);
         for row in (0..batches * all).filter(|row| row % all >= rows) {
             (0..heads).for_each(|head| o[self.o.row(row * heads + head)..][..head_dim].fill(0));
         }
-        lse.chunks_mut(all).for_each(|head| head[rows..].fill(f32::NEG_INFINITY));
+        for values in values.as_mut().named().filter_map(|(_, values)| values.as_mut()) {
+            values.chunks_mut(all).for_each(|head| head[rows..].fill(f32::NEG_INFINITY));
+        }
     }
 
     /// Returns the shape of LSE: `[batch, heads, seqlen]`.

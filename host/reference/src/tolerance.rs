@@ -3,6 +3,7 @@ use super::arithmetic::{OnElementsOf, OnMagnitudes, unit_roundoff};
 use super::attention::{Inputs, Outputs, attention, naive, without_sinks};
 use super::tensor::HostTensor;
 use ferroflash::DType;
+use ferroflash::request::RowOutputs;
 
 /// The tolerance of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub struct Reference {
 /// The element with the largest error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
-    /// Name of the tensor: `o` or `lse`.
+    /// Name of the tensor: `o`, or an output of rows.
     pub tensor: &'static str,
     /// Batch.
     pub batch: usize,
@@ -42,7 +43,7 @@ pub struct Worst {
     pub row: usize,
     /// Head.
     pub head: usize,
-    /// Column; 0 for LSE.
+    /// Column; 0 in an output of rows.
     pub column: usize,
     /// The kernel's value.
     pub got: f64,
@@ -59,14 +60,14 @@ pub struct Worst {
 pub struct Verdict {
     /// The worst element of O.
     pub out: Worst,
-    /// The worst element of LSE, or `None` without an LSE.
-    pub lse: Option<Worst>,
-    /// Number of elements that were written outside O and LSE.
+    /// The worst element of each output of rows, or `None` without the output.
+    pub rows: RowOutputs<Option<Worst>>,
+    /// Number of elements that were written outside of the outputs.
     pub strays: usize,
 }
 
 impl Verdict {
-    /// Returns whether every element is within its tolerance and nothing was written outside O and LSE.
+    /// Returns whether every element is within its tolerance and nothing was written outside of the outputs.
     pub fn passed(&self) -> bool {
         self.failures().next().is_none()
     }
@@ -92,14 +93,17 @@ impl Verdict {
         let worse = |a: &Worst, b: &Worst| if b.parts() > a.parts() { *b } else { *a };
         Verdict {
             out: worse(&self.out, &other.out),
-            lse: self.lse.zip(other.lse).map(|(a, b)| worse(&a, &b)).or(self.lse).or(other.lse),
+            rows: self.rows.zip(other.rows).map(|_, (a, b)| match (a, b) {
+                (Some(a), Some(b)) => Some(worse(&a, &b)),
+                (a, b) => a.or(b),
+            }),
             strays: self.strays + other.strays,
         }
     }
 
-    /// Returns the worst elements of O and LSE.
+    /// Returns the worst elements of O and of the outputs of rows.
     pub fn worst(&self) -> Vec<Worst> {
-        [Some(self.out), self.lse].into_iter().flatten().collect()
+        std::iter::once(self.out).chain(self.rows.named().filter_map(|(_, worst)| worst)).collect()
     }
 }
 
@@ -174,9 +178,7 @@ impl Reference {
     /// Returns the reference of rows that see no key. Their O is exactly 0, and their LSE is the sink or
     /// -inf.
     pub fn without_keys(shape: [usize; 4], dtype: DType, sinks: Option<&[f32]>) -> Self {
-        let [batches, rows, heads, _] = shape;
-        let (out, lse) = (vec![0.0; shape.iter().product()], vec![f64::NEG_INFINITY; batches * rows * heads]);
-        let exact = Outputs { shape, out, lse };
+        let exact = Outputs::without_keys(shape);
         let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
         sinks.iter().for_each(|sinks| all.add_sinks(dtype, sinks));
         all
@@ -195,15 +197,14 @@ impl Reference {
     /// The tolerances of an exact result and of a naive result in `dtype`.
     pub(super) fn of_results(exact: Outputs, naive: &Outputs, dtype: DType) -> Self {
         let naive_error = max_difference(&naive.out, &exact.out);
-        let largest_lse = exact.lse.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
         Reference {
             tolerance: Self::allowed(naive_error, &exact, dtype),
-            exact,
             naive_error,
             // Kernels round the probabilities to the inputs' type before they sum them and multiply them with
             // V. In O, the error of the sum cancels. In the logarithm of the sum, an error of at most one
             // rounding remains.
-            lse_tolerance: LSE_ABSOLUTE + LSE_RELATIVE * largest_lse + unit_roundoff(dtype),
+            lse_tolerance: of_sums(&exact.lse) + unit_roundoff(dtype),
+            exact,
         }
     }
 
@@ -228,17 +229,25 @@ impl Reference {
         (2.0 * naive_error + 1e-5).max(roundings)
     }
 
-    /// Judges O and, if given, LSE (contiguous, `[batch, heads, rows]`). Returns `None` if a shape differs
-    /// from the reference's shape.
+    /// [`Reference::judge_rows`] with an LSE alone, if given.
+    pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
+        self.judge_rows(out, lse.into())
+    }
+
+    /// Judges O and the given outputs of rows (contiguous, `[batch, heads, rows]`). Returns `None` if a shape
+    /// differs from the reference's shape.
     ///
     /// O follows FlashAttention's rule: `max|out - exact| <= 2 * max|naive - exact| + 1e-5`, with the
     /// addition of [`Reference::tolerance`]. O of a row that
     /// sees no key must be exactly 0. LSE follows [`Reference::lse_tolerance`]; -inf equals only -inf.
-    pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
+    pub fn judge_rows(&self, out: &HostTensor, values: RowOutputs<Option<&[f32]>>) -> Option<Verdict> {
         let [batches, rows, heads, head_dim] = self.exact.shape;
-        if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.exact.lse.len()) {
+        let values = values.zip(self.exact.rows());
+        let differs = |(got, want): (Option<&[f32]>, &[f64])| got.is_some_and(|got| got.len() != want.len());
+        if out.shape() != self.exact.shape || values.named().any(|(_, pair)| differs(pair)) {
             return None;
         }
+        let tolerances = RowOutputs { lse: self.lse_tolerance, ..self.exact.rows().map(|_, x| of_sums(x)) };
         let position = move |i: usize| (i / (rows * heads), i / heads % rows, i % heads);
         let elements = |unseen: bool| {
             let sees_no_key = move |(batch, row, head)| {
@@ -257,15 +266,20 @@ impl Reference {
         let unseen = worst("o", 0.0, elements(true)).filter(|worst| !worst.passed());
         let out = unseen.or_else(|| worst("o", self.tolerance, elements(false)));
         let out = out.unwrap_or(Worst::nothing("o", self.tolerance));
-        let lse = lse.map(|lse| {
-            let elements = lse.iter().zip(&self.exact.lse).enumerate().map(|(i, (got, want))| {
+        let judged = |name, ((got, want), tolerance): ((Option<&[f32]>, &[f64]), f64)| {
+            let elements = got?.iter().zip(want).enumerate().map(|(i, (got, want))| {
                 ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got), *want)
             });
-            let worst = worst("lse", self.lse_tolerance, elements);
-            worst.unwrap_or(Worst::nothing("lse", self.lse_tolerance))
-        });
-        Some(Verdict { out, lse, strays: 0 })
+            Some(worst(name, tolerance, elements).unwrap_or(Worst::nothing(name, tolerance)))
+        };
+        Some(Verdict { out, rows: values.zip(tolerances).map(judged), strays: 0 })
     }
+}
+
+/// Returns the largest error of an output of rows from f32 sums.
+fn of_sums(values: &[f64]) -> f64 {
+    let largest = values.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
+    LSE_ABSOLUTE + LSE_RELATIVE * largest
 }
 
 /// Returns the largest error from rounding probabilities and results to `dtype`. NaN values are ignored.

@@ -1,19 +1,19 @@
 //! Attention on cudarc's slices: the request, and the functions that launch it.
 use super::front::{FlashAttention, refused};
-use super::memory::{Element, MemoryMut, Slice, SliceMut, StreamGuards};
+use super::memory::{Element, Slice, SliceMut, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::variant::OwnVariant;
 use super::views::{Cache, Tensor, TensorMut};
 use crate::request::{
-    AttentionRequest, LseView, Queries, Resolve, Scratch, TensorView, VarlenKeys, VarlenQueries,
+    AttentionRequest, LseView, Queries, Resolve, RowOutputs, Scratch, TensorView, VarlenKeys, VarlenQueries,
 };
 use crate::{Error, Plan};
 use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
 /// A request in cudarc's slices, without the memory of its output: the launch allocates O, or gets it beside
-/// the inputs. The setters are those of [`AttentionRequest`]; a launch ignores the request's scratch memory
-/// and LSE, which have their own arguments.
+/// the inputs. The setters are those of [`AttentionRequest`]. A launch ignores the request's scratch memory
+/// and outputs of rows: `attend_with` gets the wanted ones, and [`WithOutputs`] has memory for them.
 ///
 /// | keys and values | constructor |
 /// |---|---|
@@ -31,6 +31,30 @@ use std::sync::Arc;
 /// }
 /// ```
 pub type Inputs<'a> = AttentionRequest<'a, Slice<'a>, ()>;
+
+/// A request with the memory of its outputs: see [`AttentionRequest::writing`]. A launch ignores the
+/// request's scratch memory, which has its own argument.
+pub type WithOutputs<'a> = AttentionRequest<'a, Slice<'a>, SliceMut<'a>>;
+
+/// The outputs of rows of a launch: those that were wanted.
+pub type RowSlices = RowOutputs<Option<CudaSlice<f32>>>;
+
+impl<'a, W> AttentionRequest<'a, Slice<'a>, W> {
+    /// Returns the request of addresses. `guards` holds the request's memory for a stream.
+    fn held<'t>(self, guards: &mut StreamGuards<'t>) -> Result<AttentionRequest<'a>, Error>
+    where
+        'a: 't,
+        StreamGuards<'t>: Resolve<W, Error = Error>,
+    {
+        let variant = self.variant;
+        let mut request = self.on(guards)?;
+        request.scratch = Scratch::None;
+        let with_tables =
+            |(variant, tables): (&OwnVariant, &[Slice<'a>])| variant.on(tables, &request, guards);
+        request.variant = variant.map(with_tables).transpose()?;
+        Ok(request)
+    }
+}
 
 impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     /// See [`AttentionRequest::dense`].
@@ -61,29 +85,32 @@ impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     }
 
     /// Returns the request for a shorter time, so that its other parts may be in memory that lives shorter.
-    pub fn shorter<'b>(self) -> Inputs<'b>
+    pub fn shorter<'b>(mut self) -> Inputs<'b>
     where
         'a: 'b,
     {
-        let AttentionRequest { q, o, queries, kv, mask, alignment, scores, lse, .. } = self;
+        let (o, rows) = (self.o, self.take_rows());
+        self.with_output(o).with_rows(rows)
+    }
+
+    /// Gives O memory. [`WithOutputs`] has setters for the memory of the outputs of rows.
+    pub fn writing<'b>(self, o: TensorMut<'b>) -> WithOutputs<'b>
+    where
+        'a: 'b,
+    {
+        self.with_output(o)
+    }
+
+    /// Returns the request with this O, and without outputs of rows.
+    fn with_output<'b, W>(self, o: TensorView<W>) -> AttentionRequest<'b, Slice<'b>, W>
+    where
+        'a: 'b,
+    {
+        let AttentionRequest { q, queries, kv, mask, alignment, scores, .. } = self;
         let AttentionRequest { scratch, splits, shared_prefixes, variant, config, .. } = self;
         let options = AttentionRequest::new(q, queries, kv, o).mask(mask).scores(scores);
         let options = options.alignment(alignment).scratch(scratch).splits(splits);
-        AttentionRequest { lse, shared_prefixes, variant, config, ..options }
-    }
-
-    /// Returns the request of addresses. `guards` holds the request's inputs for a stream. The output has no
-    /// memory yet.
-    fn held<'t>(&self, guards: &mut StreamGuards<'t>) -> Result<AttentionRequest<'a>, Error>
-    where
-        'a: 't,
-    {
-        let mut request = self.on(guards)?;
-        (request.lse, request.scratch) = (None, Scratch::None);
-        let with_tables =
-            |(variant, tables): (&OwnVariant, &[Slice<'a>])| variant.on(tables, &request, guards);
-        request.variant = self.variant.map(with_tables).transpose()?;
-        Ok(request)
+        AttentionRequest { shared_prefixes, variant, config, ..options }
     }
 
     /// Whether rows of Q may belong to no sequence.
@@ -131,10 +158,7 @@ impl FlashAttention {
         inputs: &Inputs<'_>,
         scratch: &mut ScratchMemory,
     ) -> Result<CudaSlice<T>, Error> {
-        self.reserve(stream, inputs, scratch)?;
-        let mut o = memory::<T>(stream, inputs)?;
-        self.attend_into(stream, inputs, scratch, TensorMut::of(&mut o, inputs.o.shape), None)?;
-        Ok(o)
+        Ok(self.attend_with(stream, inputs, RowOutputs::NONE, scratch)?.0)
     }
 
     /// Returns the result of [`FlashAttention::attend`] and the log-sum-exp of each row, contiguous `[batch,
@@ -148,34 +172,50 @@ impl FlashAttention {
         inputs: &Inputs<'_>,
         scratch: &mut ScratchMemory,
     ) -> Result<(CudaSlice<T>, CudaSlice<f32>), Error> {
-        self.reserve(stream, inputs, scratch)?;
-        let [batch, seqlen, heads, _] = inputs.q.shape;
-        let mut o = memory::<T>(stream, inputs)?;
-        let mut lse = log_sum_exps(stream, batch * heads * seqlen, inputs.is_varlen())?;
-        self.attend_into(stream, inputs, scratch, TensorMut::of(&mut o, inputs.o.shape), Some(&mut lse))?;
-        Ok((o, lse))
+        let (o, rows) = self.attend_with(stream, inputs, RowOutputs::LSE, scratch)?;
+        Ok((o, rows.lse.ok_or_else(|| Error::invalid("lse", "none", "an output that the call wants"))?))
     }
 
-    /// Writes the result of [`FlashAttention::attend`] to `o`. If `lse` is given, also writes the log-sum-exp
-    /// of each row there, contiguous `[batch, heads, seqlen]`. Allocates nothing:
-    /// [reserve](FlashAttention::reserve) the scratch memory first. Padding rows of both outputs do not
-    /// change.
+    /// Returns the result of [`FlashAttention::attend`] and the wanted outputs of rows, each contiguous
+    /// `[batch, heads, seqlen]`. Padding rows have -inf.
+    ///
+    /// # Errors
+    /// Returns the errors of [`FlashAttention::attend`].
+    pub fn attend_with<T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs<'_>,
+        wanted: RowOutputs<bool>,
+        scratch: &mut ScratchMemory,
+    ) -> Result<(CudaSlice<T>, RowSlices), Error> {
+        let [batch, seqlen, heads, _] = inputs.q.shape;
+        let view = || LseView::contiguous((), u64::MAX, [batch, heads, seqlen]);
+        let views = wanted.map(|_, wanted| wanted.then(view));
+        self.reserve(stream, &inputs.with_rows(views), scratch)?;
+        let allocate = |_, wanted: bool| {
+            wanted.then(|| values(stream, batch * heads * seqlen, inputs.is_varlen())).transpose()
+        };
+        let (mut o, mut rows) = (memory::<T>(stream, inputs)?, wanted.try_map(allocate)?);
+        let views = rows.as_mut().map(|_, data| Some(LseView::of(data.as_mut()?, inputs.q.shape)));
+        let request = inputs.writing(TensorMut::of(&mut o, inputs.o.shape)).with_rows(views);
+        self.attend_into(stream, request, scratch)?;
+        Ok((o, rows))
+    }
+
+    /// Writes the result of [`FlashAttention::attend`], and the request's outputs of rows, to the request's
+    /// memory. Allocates nothing: [reserve](FlashAttention::reserve) the scratch memory first. Padding rows
+    /// of the outputs do not change.
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`], or [`Error::Invalid`] if `scratch` is too small.
     pub fn attend_into(
         &self,
         stream: &Arc<CudaStream>,
-        inputs: &Inputs<'_>,
+        request: WithOutputs<'_>,
         scratch: &mut ScratchMemory,
-        o: TensorMut<'_>,
-        lse: Option<&mut dyn MemoryMut<f32>>,
     ) -> Result<(), Error> {
         let mut guards = StreamGuards::on(self, stream)?;
-        let mut request = inputs.held(&mut guards)?;
-        request.o = o.on(&mut guards, "o")?;
-        let lse = lse.map(|lse| LseView::of_rows(SliceMut::of(lse), inputs.q.shape));
-        request.lse = lse.map(|lse| lse.on(&mut guards, "lse")).transpose()?;
+        let mut request = request.held(&mut guards)?;
         request.scratch = scratch.on(&mut guards)?;
         let plan = self.planned(&request)?;
         // SAFETY: `guards` holds every buffer of the request for this stream; the counters are zero, because
@@ -195,8 +235,7 @@ impl FlashAttention {
             self.planned(&inputs.held(&mut StreamGuards::on(self, stream)?)?)?.scratch_bytes().workspace;
         let mut o = memory::<T>(stream, inputs)?;
         let mut guards = StreamGuards::on(self, stream)?;
-        let mut request = inputs.held(&mut guards)?;
-        request.o = TensorMut::of(&mut o, inputs.o.shape).on(&mut guards, "o")?;
+        let mut request = inputs.writing(TensorMut::of(&mut o, inputs.o.shape)).held(&mut guards)?;
         if bytes > 0 {
             // SAFETY: the launch reads nothing that it has not written.
             workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
@@ -228,9 +267,9 @@ fn memory<T: Element>(stream: &Arc<CudaStream>, inputs: &Inputs<'_>) -> Result<C
     memory.map_err(refused("alloc"))
 }
 
-/// Allocates memory for log-sum-exps. Kernels do not write padding rows. This function sets them to -inf,
-/// because such a row has seen no key.
-fn log_sum_exps(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
+/// Allocates memory for an output of rows. Kernels do not write padding rows. This function sets them to
+/// -inf, because such a row has seen no key.
+fn values(stream: &Arc<CudaStream>, rows: usize, varlen: bool) -> Result<CudaSlice<f32>, Error> {
     // SAFETY: the kernel, or the fill below, writes every element before any later work of the stream reads
     // one.
     let mut memory = unsafe { stream.alloc::<f32>(rows) }.map_err(refused("alloc"))?;

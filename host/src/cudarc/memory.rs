@@ -197,8 +197,10 @@ impl<'a> SliceMut<'a> {
     }
 }
 
-/// An address far from all buffers: the place of outputs without memory.
+/// An address far from all buffers: the place of the first output without memory.
 const NOWHERE: u64 = 1 << 60;
+/// The distance of the places of outputs without memory: more than any output takes.
+const APART: u64 = 1 << 56;
 
 /// The slices of one launch, all of the launch's context. A guard holds a slice for a stream: when the guard
 /// is dropped, after the launch, cudarc records that the stream used the slice. There are at most `MOST`
@@ -210,6 +212,8 @@ pub(super) struct StreamGuards<'a, const MOST: usize = 26> {
     pub(super) capturing: bool,
     guards: [Option<Held<'a>>; MOST],
     count: usize,
+    /// The number of outputs without memory.
+    nowhere: u64,
 }
 
 /// A slice that is held for a stream.
@@ -224,7 +228,14 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
         let capturing = attention.is_capturing(stream)?;
-        Ok(StreamGuards { attention, stream, capturing, guards: [const { None }; MOST], count: 0 })
+        Ok(StreamGuards {
+            attention,
+            stream,
+            capturing,
+            guards: [const { None }; MOST],
+            count: 0,
+            nowhere: 0,
+        })
     }
 
     /// Enqueues a plan.
@@ -303,6 +314,8 @@ impl<const MOST: usize> Resolve<()> for StreamGuards<'_, MOST> {
     type Error = Error;
 
     fn resolve(&mut self, _: &'static str, (): (), _: u64) -> Result<(u64, u64), Error> {
-        Ok((NOWHERE, u64::MAX))
+        let place = NOWHERE + self.nowhere * APART;
+        self.nowhere += 1;
+        Ok((place, APART))
     }
 }

@@ -1,6 +1,6 @@
 //! Appends to KV caches and merges of partial states, in cudarc's slices.
 use super::front::FlashAttention;
-use super::memory::{MemoryMut, Slice, SliceMut, StreamGuards};
+use super::memory::{MemoryMut, Slice, StreamGuards};
 use super::views::{Append, State, Tensor, TensorMut};
 use crate::Error;
 use crate::request::{self, LseView, Merge, Sinks, TensorView};
@@ -73,7 +73,7 @@ impl FlashAttention {
             *view = state.on(&mut guards)?;
             *place = Some(guards);
         }
-        let lse = lse.map(|lse| LseView::of_rows(SliceMut::of(lse), o.shape));
+        let lse = lse.map(|lse| LseView::of(lse, o.shape));
         let mut merge = Merge::new(&views, o.on(&mut guards, "o")?);
         merge.lse = lse.map(|lse| lse.on(&mut guards, "lse")).transpose()?;
         merge.sinks = sinks.map(|sinks| sinks.on(&mut guards, "sinks")).transpose()?;

@@ -40,10 +40,10 @@ impl<'a> TensorView<SliceMut<'a>> {
 }
 
 impl<'a> LseView<SliceMut<'a>> {
-    /// Creates a contiguous LSE `[batch, heads, seqlen]` of an output of this shape, `[batch, seqlen, heads,
-    /// head_dim]`.
-    pub(super) fn of_rows(lse: SliceMut<'a>, [batch, seqlen, heads, _]: [usize; 4]) -> Self {
-        LseView::contiguous(lse, u64::MAX, [batch, heads, seqlen])
+    /// Creates a contiguous output of rows `[batch, heads, seqlen]`, for queries or an O of this shape,
+    /// `[batch, seqlen, heads, head_dim]`.
+    pub fn of(data: &'a mut dyn MemoryMut<f32>, [batch, seqlen, heads, _]: [usize; 4]) -> Self {
+        LseView::contiguous(SliceMut::of(data), u64::MAX, [batch, heads, seqlen])
     }
 }
 

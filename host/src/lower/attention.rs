@@ -8,7 +8,7 @@ use super::tensors::{
 use super::{Refusal, variant};
 use crate::launch::{Launch, Part};
 use crate::place::Place;
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, VarlenKeys};
+use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, RowOutputs, VarlenKeys};
 use crate::schedule::{Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use decode::single_queries;
@@ -30,6 +30,8 @@ pub(crate) fn attention(
     states: States,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
+    RowOutputs::wanted(r).are_of(s.kernel).map_err(Refusal::Tensors)?;
+    lie_alike(r)?;
     let tma_bias = tma::bias(r, s.kernel).map_err(Refusal::Tensors)?;
     let maps = || tma::maps(r, s.kernel).map_err(Refusal::Tensors);
     let takes_states = matches!(s.schedule, Schedule::Decode(_)) && !s.kernel.has_maps();
@@ -71,6 +73,18 @@ pub(crate) fn attention(
         },
     }
     Ok(variant::fits(launch, r)?)
+}
+
+/// Checks that the largest scores lie like the LSE, if the launch writes both: kernels find their places
+/// together.
+fn lie_alike(r: &AttentionRequest<'_>) -> Result<(), Error> {
+    let (Some(lse), Some(max_logits)) = (&r.lse, &r.max_logits) else { return Ok(()) };
+    let differs = |dim: usize| lse.shape[dim] > 1 && lse.strides[dim] != max_logits.strides[dim];
+    if !differs(0) && !differs(1) {
+        return Ok(());
+    }
+    let expected = format_args!("it must have the strides of the LSE, {:?}", lse.strides);
+    Err(Error::invalid("max_logits.strides", format!("{:?}", max_logits.strides), expected))
 }
 
 /// Returns the error for a kernel that was planned for another kind of keys. Plans bind only requests with
@@ -242,10 +256,13 @@ impl Lowering<'_> {
             k,
             v,
             o: tensor(&self.r.o),
-            lse: lse(self.r.lse.as_ref()),
+            lse: lse(self.r.lse.as_ref().or(self.r.max_logits.as_ref())),
+            max_logits: lse(self.r.max_logits.as_ref()),
             window,
             scale_log2,
             softcap,
+            slack: if self.r.max_logits.is_some() { 0.0 } else { FwdParams::SLACK },
+            reserved: 0,
             order: *tiles.order(),
             alibi: slopes(self.r.scores.alibi.as_ref()),
         }

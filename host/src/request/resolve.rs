@@ -156,27 +156,28 @@ impl<M> SharedPrefixes<M> {
 
 impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     /// Returns the request of addresses, without the variant.
-    pub(crate) fn on<T, E>(self, memory: &mut T) -> Result<AttentionRequest<'a>, E>
+    pub(crate) fn on<T, E>(mut self, memory: &mut T) -> Result<AttentionRequest<'a>, E>
     where
         T: Resolve<R, Error = E> + Resolve<W, Error = E>,
     {
+        let rows = self.take_rows();
         let q = self.q.on(memory, "q")?;
         let queries = match self.queries {
             Queries::Batched => Queries::Batched,
             Queries::Varlen(queries) => Queries::Varlen(queries.on(memory)?),
         };
         let (kv, o) = (self.kv.on(memory)?, self.o.on(memory, "o")?);
-        Ok(AttentionRequest {
+        let request = AttentionRequest {
             mask: self.mask.on(memory)?,
             alignment: self.alignment,
             scores: self.scores.on(memory)?,
-            lse: self.lse.map(|lse| lse.on(memory, "lse")).transpose()?,
             scratch: self.scratch,
             splits: self.splits,
             shared_prefixes: self.shared_prefixes.map(|prefixes| prefixes.on(memory)).transpose()?,
             config: self.config,
             ..AttentionRequest::new(q, queries, kv, o)
-        })
+        };
+        Ok(request.with_rows(rows.try_map(|name, view| view.map(|view| view.on(memory, name)).transpose())?))
     }
 }
 

@@ -31,7 +31,7 @@ const WHOLE_PANELS: [u32; 2] = [128; 2];
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     refusals::has_tile(q)?;
     let all: Vec<_> = solving(q).collect();
-    let fits = best(q, &all, |e| !e.has_maps() && q.runs(e));
+    let fits = portables(q, &all);
     let Some(first) = fits.first() else { return without_portable(q, &all) };
     let hopper = hopper(q, &all, first);
     let scratch = if let Some(Ok(_)) = hopper { Scratch::None } else { q.scratch };
@@ -47,9 +47,16 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
 /// Returns the portable kernel that needs no workspace.
 pub(super) fn portable(q: &Query<'_>) -> Option<&'static AttnInfo> {
     let all: Vec<_> = solving(q).collect();
-    let kernels = &best(q, &all, |e| !e.has_maps() && q.runs(e));
+    let kernels = &portables(q, &all);
     let case = Case { q: &Query { scratch: Scratch::None, ..*q }, kernels, all: &all };
     rules::choose(&case).map(|choice| choice.kernel)
+}
+
+/// Returns the best portable kernels: those that accept the tensors, if there are any.
+fn portables(q: &Query<'_>, all: &[&'static AttnInfo]) -> Vec<&'static AttnInfo> {
+    let runs = |e: &AttnInfo| !e.has_maps() && q.runs(e);
+    let suited = best(q, all, |e| runs(e) && q.layout.suits(e).is_ok());
+    if suited.is_empty() { best(q, all, runs) } else { suited }
 }
 
 /// Returns the kernels with work tiles that solve the problem. Among kernels with parameters, only kernels of

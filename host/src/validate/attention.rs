@@ -1,10 +1,12 @@
 //! Checks of attention requests.
 use super::shared_prefixes::shared_prefixes;
 use super::{
-    ALIBI, BIAS, K, LSE, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
+    ALIBI, BIAS, K, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
     input, lse, mask, memory, names, output, problem,
 };
-use crate::request::{AttentionRequest, Index, KeysValues, KvCache, Queries, Scratch, TensorView};
+use crate::request::{
+    AttentionRequest, Index, KeysValues, KvCache, Queries, RowOutputs, Scratch, TensorView,
+};
 use crate::{DType, Error, Problem};
 
 names!(
@@ -13,21 +15,24 @@ names!(
 
 /// The part that stands for a missing part of a request.
 const NONE: Part = (&Q, None);
+/// The number of parts that a launch reads.
+const READ: usize = 12;
+/// The number of parts that a launch reads or writes.
+pub(super) const PARTS: usize = READ + 3 + RowOutputs::COUNT;
 
 /// Checks the problem and every tensor, and returns the problem.
 pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     let (p, all) = parts(r)?;
-    disjoint(&all, 12)?;
+    disjoint(&all, READ)?;
     if let Some(prefixes) = &r.shared_prefixes {
-        let [.., o, lse, workspace, counters] = all;
-        shared_prefixes(prefixes, &r.kv, &p, [o, lse, workspace, counters])?;
+        shared_prefixes(prefixes, &r.kv, &p, &all[READ..])?;
     }
     Ok(p)
 }
 
-/// Checks the problem and every tensor by itself. Returns the problem and all parts: twelve that a launch
-/// reads, then O, LSE, workspace and counters.
-pub(super) fn parts(r: &AttentionRequest<'_>) -> Result<(Problem, [Part; 16]), Error> {
+/// Checks the problem and every tensor by itself. Returns the problem and all parts: those that a launch
+/// reads, then O, outputs of rows, workspace and counters.
+pub(super) fn parts(r: &AttentionRequest<'_>) -> Result<(Problem, [Part; PARTS]), Error> {
     let p = r.problem();
     if let KeysValues::Cache(kv) = &r.kv {
         cache::reach(kv)?;
@@ -48,16 +53,17 @@ pub(super) fn parts(r: &AttentionRequest<'_>) -> Result<(Problem, [Part; 16]), E
         (KeysValues::Cache(kv), _) => on_cache(r, kv, &p)?,
     };
     let [q, o] = [(&Q, Some(input(&Q, &r.q)?)), (&O, Some(output(&O, &r.o)?))];
-    let lse = (&LSE, r.lse.as_ref().map(|view| lse::log_sum_exp(view, &p)).transpose()?);
     let alibi = (&ALIBI, r.scores.alibi.as_ref().map(|view| lse::slopes(view, &p)).transpose()?);
     let sinks = (&SINKS, r.scores.sinks.as_ref().map(|view| lse::sinks(view, p.heads_q)).transpose()?);
     let bias = (&BIAS, r.scores.bias.as_ref().map(|view| bias::bias(view, &p)).transpose()?);
     let mask = mask::mask(&r.mask, &p)?;
     let [workspace, counters] = scratch(&r.scratch)?;
-    let mut all = [NONE; 16];
+    let mut all = [NONE; PARTS];
     all[..6].copy_from_slice(&keys);
-    all[6..12].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
-    all[12..].copy_from_slice(&[o, lse, workspace, counters]);
+    all[6..READ].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
+    all[READ] = o;
+    all[READ + 1..][..RowOutputs::COUNT].copy_from_slice(&lse::outputs(r, &p)?);
+    all[PARTS - 2..].copy_from_slice(&[workspace, counters]);
     Ok((p, all))
 }
 

@@ -1,5 +1,5 @@
 //! Checks of backward requests.
-use super::attention::{is_like, parts};
+use super::attention::{PARTS, is_like, parts};
 use super::lse::natural;
 use super::{O, Part, Use, disjoint, input, memory, names, output};
 use crate::request::{AttentionBackward, AttentionRequest, KeysValues, Scratch, Splits};
@@ -30,9 +30,9 @@ pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
         Scratch::Memory { workspace, .. } => Some(memory(workspace)?),
         Scratch::None | Scratch::Fastest => None,
     };
-    let mut all: [Part; 22] = [(&O, None); 22];
-    all[..16].copy_from_slice(&read);
-    all[16..].copy_from_slice(&[
+    let mut all: [Part; PARTS + 6] = [(&O, None); PARTS + 6];
+    all[..PARTS].copy_from_slice(&read);
+    all[PARTS..].copy_from_slice(&[
         (&D_O, Some(input(&D_O, &r.d_o)?)),
         (&D_LSE, d_lse),
         (&DQ, Some(output(&DQ, &r.dq)?)),
@@ -40,7 +40,7 @@ pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
         (&DV, Some(output(&DV, &r.dv)?)),
         (&super::WORKSPACE, workspace),
     ]);
-    disjoint(&all, 18)
+    disjoint(&all, PARTS + 2)
 }
 
 /// Returns the error of a backward pass on a KV cache.

@@ -1,13 +1,23 @@
 //! Checks of per-row and per-head values: LSE, sinks, slopes.
 use super::footprint::Footprint;
-use super::{ALIBI, LSE, Names, SINKS, Use, address, cache, fits};
-use crate::request::{AlibiSlopes, Index, LseUnit, LseView, Sinks};
+use super::{ALIBI, LSE, Names, Part, SINKS, Use, address, cache, fits, names};
+use crate::request::{AlibiSlopes, AttentionRequest, Index, LseUnit, LseView, RowOutputs, Sinks};
 use crate::{Error, Problem};
 
-/// Checks the LSE output of attention.
-pub(super) fn log_sum_exp(view: &LseView, p: &Problem) -> Result<Footprint, Error> {
+names!(MAX_LOGITS "max_logits");
+
+/// The names of outputs of rows.
+const ROWS: RowOutputs<&Names> = RowOutputs { lse: &LSE, max_logits: &MAX_LOGITS };
+
+/// Checks the outputs of rows of attention.
+pub(super) fn outputs(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; RowOutputs::COUNT], Error> {
     let [[batches, rows, heads, _], ..] = p.shapes();
-    natural(&LSE, view, [batches, heads, rows], Use::Written)
+    let mut parts = [(&LSE, None); RowOutputs::COUNT];
+    for (part, (_, (view, name))) in parts.iter_mut().zip(r.rows().zip(ROWS).named()) {
+        let output = |view| natural(name, view, [batches, heads, rows], Use::Written);
+        *part = (name, view.map(output).transpose()?);
+    }
+    Ok(parts)
 }
 
 /// Checks a view of row values of attention: natural logarithms in contiguous rows.

@@ -16,7 +16,7 @@ pub(super) fn shared_prefixes(
     prefixes: &SharedPrefixes,
     kv: &KeysValues,
     p: &Problem,
-    [o, lse, workspace, counters]: [Part; 4],
+    written: &[Part],
 ) -> Result<(), Error> {
     let (KeysValues::Cache(kv), Some(cache)) = (kv, p.cache) else { return Err(without_table()) };
     let Paged::Table { columns, .. } = kv.paged else { return Err(without_table()) };
@@ -74,7 +74,7 @@ pub(super) fn shared_prefixes(
         }
     };
     let [a, b, c, d, e] = read;
-    disjoint(&[a, b, c, d, e, o, lse, workspace, counters], 5)
+    written.iter().try_for_each(|own| disjoint(&[a, b, c, d, e, *own], 5))
 }
 
 fn without_table() -> Error {

@@ -10,7 +10,9 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Tensor, TensorMut};
 use ferroflash::driver::Harness;
-use ferroflash::request::{AlibiSlopes, Bias, Mask, MaskBits, Prefix, Queries, VarlenKeys, VarlenQueries};
+use ferroflash::request::{
+    AlibiSlopes, Bias, LseView, Mask, MaskBits, Prefix, Queries, VarlenKeys, VarlenQueries,
+};
 use half::f16;
 use std::sync::Arc;
 
@@ -41,8 +43,8 @@ fn outputs_log_sum_exps_and_refusals() {
         let (mut own, mut lse): (CudaSlice<f16>, CudaSlice<f32>) =
             (zeros(2 * 100 * 8 * 64), stream.alloc_zeros(800).expect("room"));
         let mut half = own.slice_mut(100 * 8 * 64..);
-        let into = TensorMut::of(&mut half, shape);
-        attention.attend_into(&stream, &request, &mut scratch, into, Some(&mut lse)).expect("valid");
+        let into = request.writing(TensorMut::of(&mut half, shape)).lse(LseView::of(&mut lse, shape));
+        attention.attend_into(&stream, into, &mut scratch).expect("valid");
         assert_eq!(of("launch fwd_", &cuda.calls()), 3);
 
         // The error names the fault, and nothing has been allocated.
@@ -113,8 +115,8 @@ fn outputs_log_sum_exps_and_refusals() {
             let error = outcome.map(|_| ()).expect_err(name).to_string();
             assert!(error.contains(&format!("{name}:")), "{name}: {error}");
         }
-        let long = TensorMut::of(&mut half, [1, 101, 8, 64]);
-        let short = attention.attend_into(&stream, &request, &mut scratch, long, None);
+        let long = request.writing(TensorMut::of(&mut half, [1, 101, 8, 64]));
+        let short = attention.attend_into(&stream, long, &mut scratch);
         assert!(short.expect_err("too long").to_string().contains("o.shape"));
         let calls = cuda.calls();
         assert_eq!((of("cuMemAlloc", &calls), of("launch", &calls)), (0, 0), "{calls:?}");

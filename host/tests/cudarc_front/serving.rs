@@ -123,7 +123,7 @@ fn caches_of_any_kind() {
         let mut o = zeros(&stream, 4 * 8 * 64);
         cuda.calls();
         let mut into = |request: &Inputs<'_>| {
-            front.attend_into(&stream, request, &mut scratch, TensorMut::of(&mut o, [4, 1, 8, 64]), None)
+            front.attend_into(&stream, request.writing(TensorMut::of(&mut o, [4, 1, 8, 64])), &mut scratch)
         };
         into(&Inputs::of_cache(q, paged).sinks(sinks).softcap(30.0)).expect("valid");
         into(&Inputs::of_cache(q, Cache::dense(pages.strides([2048, 128, 64, 1]), Integers::of(&lengths))))
@@ -255,7 +255,11 @@ fn what_was_captured_stays() {
             }
             front.reserve(&stream, &request, &mut scratch).expect("valid");
             let mut launch = || {
-                front.attend_into(&stream, &request, &mut scratch, TensorMut::of(&mut o, [4, 1, 8, 64]), None)
+                front.attend_into(
+                    &stream,
+                    request.writing(TensorMut::of(&mut o, [4, 1, 8, 64])),
+                    &mut scratch,
+                )
             };
             launch().expect("valid");
             if captures {

@@ -14,8 +14,8 @@ type Sinks = Scored<Causal, Sink>;
 type Kernel = With<Fwd<F16, Sinks, 8, 2, 1, 4, 4, 4, 2>>;
 
 /// PTX of the kernel, as far as it is read.
-const PTX: &str = ".visible .entry sinks_d64(\n\t.param .align 8 .b8 p[304]\n)";
-const _: () = assert!(size_of::<FwdParams>() + size_of::<SinkParams>() == 304);
+const PTX: &str = ".visible .entry sinks_d64(\n\t.param .align 8 .b8 p[336]\n)";
+const _: () = assert!(size_of::<FwdParams>() + size_of::<SinkParams>() == 336);
 
 static SINKS: Variant<Sinks> = Variant::new("sinks", &[VariantKernel::new::<Kernel>("sinks_d64", PTX)]);
 

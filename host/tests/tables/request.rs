@@ -23,8 +23,8 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 9] =
-    ["alibi", "sinks", "lse", "always", "append", "seqused", "rows", "backward", "d_lse"];
+const FLAGS: [&str; 10] =
+    ["alibi", "sinks", "lse", "max_logits", "always", "append", "seqused", "rows", "backward", "d_lse"];
 const VALUES: [&str; 22] = [
     "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
     "varlen", "keys", "scale", "softcap", "bias", "counters", "config", "slots", "rotary", "merge",
@@ -166,6 +166,7 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
         Bias::rows(13 * FAR, product(&shape[..3]) * row as u64, dtype, shape, row)
     });
     f.lse = words.has("lse").then(|| lse(10, [batch, heads, queries]));
+    f.max_logits = words.has("max_logits").then(|| lse(14, [batch, heads, queries]));
     f.scratch = match words.word("scratch") {
         "fastest" => Scratch::Fastest,
         "workspace" => Scratch::Memory {

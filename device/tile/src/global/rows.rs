@@ -93,6 +93,14 @@ impl GlobalVec {
         GlobalVec { base: if vector.base == 0 { 0 } else { vector.base.wrapping_add(offset) }, rows }
     }
 
+    /// The numbers at these places of another vector, which has the layout of `vector`, the vector of these
+    /// numbers.
+    #[inline(always)]
+    pub fn beside(self, vector: &Vector, other: &Vector) -> Self {
+        let distance = other.base.wrapping_sub(vector.base);
+        GlobalVec { base: if self.base == 0 { 0 } else { self.base.wrapping_add(distance) }, ..self }
+    }
+
     /// Rows `first..first + rows`, which must exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {

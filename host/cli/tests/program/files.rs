@@ -91,6 +91,29 @@ fn files_go_round() {
     check_round_trip("unseen", unseen, Layout::Bshd, &["--causal", "--softcap", "0"]);
 }
 
+/// Returns the f32 tensor of this name in a file.
+fn floats(path: &str, name: &str) -> Vec<f32> {
+    let bytes = std::fs::read(path).expect("written");
+    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let data = file.tensor(name).expect("there");
+    data.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[test]
+fn the_largest_scores_are_written_and_checked() {
+    let folder = Folder::new("max-logits");
+    let output = folder.path("o.safetensors");
+    let run = ["run", "--input", DEMO, "--causal", "--max-logits", "--output", &output, "--device"];
+    report(&[&run[..], &["cpu"]].concat());
+    let exact = floats(&output, "max_logits");
+    let done = report(&[&run[..], &["sim", "--profile", "h200", "--check"]].concat());
+    assert!(done["kernel"].as_str().is_some_and(|kernel| kernel.starts_with("fwd_")), "{done}");
+    assert!(done["check"]["max_logits_max_error"].as_f64().is_some_and(|error| error < 1e-4), "{done}");
+    let (got, lse) = (floats(&output, "max_logits"), floats(&output, "lse"));
+    assert!(got.iter().zip(&exact).all(|(got, exact)| (got - exact).abs() < 1e-4), "{got:?} for {exact:?}");
+    assert!(got.iter().zip(&lse).all(|(max, lse)| max <= lse), "a sum has every score");
+}
+
 #[test]
 fn an_output_is_written_whole_and_never_over_the_input() {
     let folder = Folder::new("output");

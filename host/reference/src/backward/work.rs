@@ -40,7 +40,7 @@ impl BackwardMemory {
         assert!(has_backward(&case.forward), "{case}: it must be on tensors of equal lengths");
         let forward = case.forward.memory();
         let outputs = exact(&forward.inputs().expect("a case has valid tensors"));
-        let (o, lse) = (forward.place(&outputs), forward.place_lse(&outputs));
+        let (o, lse) = (forward.place(&outputs), forward.place_rows(&outputs).lse.unwrap_or_default());
         let mut random = Random::new(!case.forward.seed);
         let d_o = random.normals(case.forward.dtype, o.len());
         let d_lse = case.d_lse.then(|| lse.iter().map(|_| random.normal() as f32).collect());

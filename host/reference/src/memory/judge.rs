@@ -29,9 +29,9 @@ enum Right {
 impl Expected {
     /// Judges these sequences.
     pub(super) fn judge(&self, outcome: &Outcome, dtype: DType) -> Judgement {
-        let verdict = outcome.judge_part(self.part.clone(), dtype, |o, lse| match &self.right {
-            Right::Tolerance(reference) => reference.judge(o, lse),
-            Right::Bounds(bounds) => bounds.judge(o, lse),
+        let verdict = outcome.judge_part(self.part.clone(), dtype, |o, rows| match &self.right {
+            Right::Tolerance(reference) => reference.judge_rows(o, rows),
+            Right::Bounds(bounds) => bounds.judge(o, rows.lse),
         });
         let not_judged = if let Right::Bounds(bounds) = &self.right { bounds.not_judged() } else { 0 };
         let judgement =

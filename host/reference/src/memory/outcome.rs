@@ -6,9 +6,10 @@ use crate::tensor::HostTensor;
 use crate::tolerance::{Reference, Verdict};
 use crate::work::{GUARD, Judgement, POISON, Written};
 use ferroflash::DType;
+use ferroflash::request::RowOutputs;
 use std::ops::Range;
 
-/// Number of elements of the guards before and behind O, and before and behind LSE.
+/// Number of elements of the guards before and behind O, and before and behind each output of rows.
 const GUARDS: [usize; 2] = [GUARD / 2, GUARD / 4];
 
 /// Batches, and rows of these batches.
@@ -28,10 +29,8 @@ pub struct Outcome {
     /// Number of rows of O that the kernel writes. The rows that the kernel writes come before all other
     /// rows.
     rows: usize,
-    /// LSE with its guard elements, as bits.
-    lse: Vec<u32>,
-    /// Whether the launch writes LSE.
-    wants_lse: bool,
+    /// Each output of rows: whether the launch writes it, and its bits with guard elements.
+    values: RowOutputs<(bool, Vec<u32>)>,
     counters: Vec<u32>,
     /// The rows of each sequence of a cache.
     sequences: Vec<Part>,
@@ -40,6 +39,10 @@ pub struct Outcome {
 impl Outcome {
     /// Splits the outputs of a launch of `memory` that writes this number of rows.
     pub(super) fn new(memory: &Memory, written: &Written, rows: usize, wants_lse: bool) -> Self {
+        let wanted = RowOutputs { lse: wants_lse, ..memory.rows };
+        let mut buffers = written.outputs[1..].iter();
+        let values =
+            wanted.map(|_, wanted| (wanted, buffers.next().map_or(vec![], |all| numbers!(u32, all))));
         let batch = memory.cache.as_ref().map_or(0, |cache| cache.case.batch());
         Outcome {
             entry: written.entry,
@@ -47,8 +50,7 @@ impl Outcome {
             o: numbers!(u16, written.outputs[0]),
             place: memory.o,
             rows,
-            lse: numbers!(u32, written.outputs[1]),
-            wants_lse,
+            values,
             counters: numbers!(u32, written.counters),
             sequences: (0..batch).map(|b| memory.part(b)).collect(),
         }
@@ -61,11 +63,12 @@ impl Outcome {
 
     /// Returns LSE, `[batch, heads, seqlen]`.
     pub fn lse(&self) -> Vec<f32> {
-        self.inner_lse().iter().map(|bits| f32::from_bits(*bits)).collect()
+        floats(inner(&self.values.lse.1))
     }
 
-    fn inner_lse(&self) -> &[u32] {
-        &self.lse[GUARDS[1]..self.lse.len() - GUARDS[1]]
+    /// Returns the outputs of rows that the launch writes, `[batch, heads, seqlen]`.
+    pub fn values(&self) -> RowOutputs<Option<Vec<f32>>> {
+        self.values.as_ref().map(|_, (wanted, bits)| wanted.then(|| floats(inner(bits))))
     }
 
     /// Returns the counters after the launch. All must be 0.
@@ -81,17 +84,17 @@ impl Outcome {
         let first = (batches.start * all + rows.start) * heads;
         let row = |index| &self.o()[self.place.row(index)..][..columns];
         let o = (first..first + rows.len() * heads).flat_map(row).copied().collect();
-        (o, self.lse_of([batches, rows]))
+        (o, self.part_of(inner(&self.values.lse.1), [batches, rows]))
     }
 
-    /// Returns the bits of the LSE of a part.
-    fn lse_of(&self, [batches, rows]: Part) -> Vec<u32> {
+    /// Returns the values of a part's rows.
+    fn part_of(&self, values: &[u32], [batches, rows]: Part) -> Vec<u32> {
         let [_, all, heads, _] = self.place.shape;
-        let of_heads = self.inner_lse().chunks(all).skip(batches.start * heads).take(batches.len() * heads);
+        let of_heads = values.chunks(all).skip(batches.start * heads).take(batches.len() * heads);
         of_heads.flat_map(|head| &head[rows.clone()]).copied().collect()
     }
 
-    /// Returns the number of elements that were written outside O and LSE: in guards, between rows, and in
+    /// Returns the number of elements that were written outside of outputs: in guards, between rows, and in
     /// rows of no sequence.
     pub fn strays(&self) -> usize {
         let mut own = vec![false; self.o.len()];
@@ -101,15 +104,16 @@ impl Outcome {
         }
         let poison = u16::from_ne_bytes([POISON; 2]);
         let o = self.o.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count();
-        let is_own = |at: usize| {
-            let inside = (GUARDS[1]..self.lse.len() - GUARDS[1]).contains(&at);
-            self.wants_lse && inside && (at - GUARDS[1]) % all < self.rows
+        let strays = |wanted: bool, bits: &[u32]| {
+            let inside = GUARDS[1]..bits.len() - GUARDS[1];
+            let is_own = |at: usize| wanted && inside.contains(&at) && (at - GUARDS[1]) % all < self.rows;
+            let poison = u32::from_ne_bytes([POISON; 4]);
+            bits.iter().enumerate().filter(|(at, x)| !is_own(*at) && **x != poison).count()
         };
-        let poison = u32::from_ne_bytes([POISON; 4]);
-        o + self.lse.iter().enumerate().filter(|(at, x)| !is_own(*at) && **x != poison).count()
+        o + self.values.as_ref().named().map(|(_, (wanted, bits))| strays(*wanted, bits)).sum::<usize>()
     }
 
-    /// Judges writes outside of O and LSE, and the counters.
+    /// Judges writes outside of the outputs, and the counters.
     pub(super) fn outside(&self) -> Judgement {
         let left = self.counters.iter().any(|count| *count != 0);
         let failures = left.then(|| format!("counters are left at {:?}", self.counters));
@@ -117,21 +121,21 @@ impl Outcome {
         Judgement::outside(self.strays()).and(counters)
     }
 
-    /// Judges the outputs by [`Reference::judge`], and counts writes outside of O and LSE. Returns `None` if
-    /// the shapes differ.
+    /// Judges the outputs by [`Reference::judge_rows`], and counts other writes. Returns `None` if the
+    /// shapes differ.
     pub fn judge(&self, reference: &Reference, dtype: DType) -> Option<Verdict> {
-        self.judged(dtype, |o, lse| reference.judge(o, lse))
+        self.judged(dtype, |o, rows| reference.judge_rows(o, rows))
     }
 
-    /// Judges the outputs by [`Bounds::judge`], and counts writes outside O and LSE.
+    /// Judges the outputs by [`Bounds::judge`], and counts writes outside of the outputs.
     pub fn judge_within(&self, bounds: &Bounds, dtype: DType) -> Option<Verdict> {
-        self.judged(dtype, |o, lse| bounds.judge(o, lse))
+        self.judged(dtype, |o, rows| bounds.judge(o, rows.lse))
     }
 
     fn judged(
         &self,
         dtype: DType,
-        judge: impl FnOnce(&HostTensor, Option<&[f32]>) -> Option<Verdict>,
+        judge: impl FnOnce(&HostTensor, RowOutputs<Option<&[f32]>>) -> Option<Verdict>,
     ) -> Option<Verdict> {
         let verdict = self.judge_part([0..self.place.shape[0], 0..self.rows], dtype, judge)?;
         Some(Verdict { strays: self.strays(), ..verdict })
@@ -142,12 +146,22 @@ impl Outcome {
         &self,
         part: Part,
         dtype: DType,
-        judge: impl FnOnce(&HostTensor, Option<&[f32]>) -> Option<Verdict>,
+        judge: impl FnOnce(&HostTensor, RowOutputs<Option<&[f32]>>) -> Option<Verdict>,
     ) -> Option<Verdict> {
         let Place { shape, strides, .. } = self.place;
         let o = HostTensor::new(self.o(), 0, dtype, shape, strides).ok()?;
+        let own = |bits| floats(&self.part_of(inner(bits), part.clone()));
+        let values = self.values.as_ref().map(|_, (wanted, bits)| wanted.then(|| own(bits)));
         let [batches, rows] = part.clone();
-        let lse: Vec<_> = self.lse_of(part).into_iter().map(f32::from_bits).collect();
-        judge(&o.batches(batches).rows(rows), self.wants_lse.then_some(&lse))
+        judge(&o.batches(batches).rows(rows), values.as_ref().map(|_, values| values.as_deref()))
     }
+}
+
+/// Returns an output of rows without its guards.
+fn inner(values: &[u32]) -> &[u32] {
+    &values[GUARDS[1]..values.len() - GUARDS[1]]
+}
+
+fn floats(bits: &[u32]) -> Vec<f32> {
+    bits.iter().map(|bits| f32::from_bits(*bits)).collect()
 }

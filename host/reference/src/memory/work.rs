@@ -11,8 +11,8 @@ use crate::work::{Buffer, GUARD, Input, Judge, LaunchOptions, Rows, Work, Writte
 use ferroflash::DType;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, Level, LseView, Queries, Scores, SharedPrefixes,
-    TokenScales, VarlenKeys, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, Level, LseView, Queries, RowOutputs, Scores,
+    SharedPrefixes, TokenScales, VarlenKeys, VarlenQueries,
 };
 
 /// Addresses of buffers, in order.
@@ -156,7 +156,8 @@ impl Work for Memory {
 
     fn outputs(&self) -> Vec<Buffer> {
         let rows = self.lse_shape().iter().product::<usize>();
-        vec![guarded("o", self.o.span() * 2), guarded("lse", rows * 4)]
+        let values = self.rows.named().map(|(name, _)| guarded(name, rows * 4));
+        std::iter::once(guarded("o", self.o.span() * 2)).chain(values).collect()
     }
 
     fn wants_counters(&self) -> bool {
@@ -164,10 +165,15 @@ impl Work for Memory {
     }
 
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a> {
-        let mut request = self.request(inputs, outputs[0] + GUARD as u64, outputs[1] + GUARD as u64);
+        let mut places = outputs.iter().map(|address| address + GUARD as u64);
+        let mut next = || places.next().unwrap_or(0);
+        let (o, shape) = (next(), self.lse_shape());
+        let view = |address| LseView::contiguous(address, shape.iter().product::<usize>() as u64, shape);
+        let places = RowOutputs { lse: options.wants_lse, ..self.rows }.map(|_, wanted| (wanted, next()));
+        let mut request = self.request(inputs, o, places.lse.1);
         (request.config, request.scratch) = (options.config, options.scratch);
-        request.lse = request.lse.filter(|_| options.wants_lse);
-        AnyRequest::Attention(request)
+        let rows = places.map(|_, (wanted, address)| wanted.then(|| view(address)));
+        AnyRequest::Attention(request.with_rows(rows))
     }
 
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
@@ -184,7 +190,7 @@ impl Work for Memory {
         let outcome = Outcome::new(self, written, rows, true);
         let row = |index| &outcome.o()[place.row(index)..][..columns];
         let o = (0..batches * rows * heads).flat_map(row).map(|bits| decode(dtype, *bits)).collect();
-        Some(Rows { dtype, columns, o, lse: self.written_lse(&outcome.lse()) })
+        Some(Rows { dtype, columns, o, lse: self.written_values(&outcome.lse()) })
     }
 
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {

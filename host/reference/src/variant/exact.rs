@@ -159,12 +159,7 @@ pub(super) fn expected<M: MaskFn>(
 ) -> Result<Reference, Failure> {
     let ([batch, rows], heads_q, head_dim) = (case.q_shape(), case.heads[0], case.head_dim());
     let shape = [batch, rows, heads_q, head_dim];
-    let empty = || Outputs {
-        shape,
-        out: vec![0.0; shape.iter().product()],
-        lse: vec![f64::NEG_INFINITY; batch * heads_q * rows],
-    };
-    let [mut right, mut rounded] = [empty(), empty()];
+    let [mut right, mut rounded] = [Outputs::without_keys(shape), Outputs::without_keys(shape)];
     heads(case, copies, |of| {
         let own = Rows::new(case, tensors, of);
         let values: Vec<Vec<f64>> = (0..of.keys as usize).map(|key| own.row(2, key).collect()).collect();

@@ -32,6 +32,10 @@ pub struct FwdParams {
     pub o: Tensor,
     /// LSE of each row, natural logarithm.
     pub lse: Lse,
+    /// The largest score of each row, as the softmax sees it, without sinks, with the strides of `lse`. Only
+    /// kernels for dense tensors store it. `slack` must then be 0, and `lse` must exist: it may be the same
+    /// memory, because kernels store the LSE first.
+    pub max_logits: Lse,
     /// The window of the mask. [`crate::Full`] kernels ignore it; [`crate::Causal`] kernels read `shift`.
     pub window: Window,
     /// `scale * log2(e)`, above 0; with softcap, `softcap * log2(e)`.
@@ -39,6 +43,11 @@ pub struct FwdParams {
     /// `scale / softcap`: scores become `softcap * tanh(score * scale / softcap)`. 0 means no softcap; only
     /// [`crate::Local`] kernels read this field.
     pub softcap: f32,
+    /// A row's running maximum may lag behind its largest score by this number (log2) before the kernel
+    /// rescales O: [`FwdParams::SLACK`], or 0 for exact maxima.
+    pub slack: f32,
+    /// Padding: 0.
+    pub reserved: u32,
     /// The order of work tiles.
     pub order: TileOrder,
     /// ALiBi slopes of query heads: kernels subtract `slope * |i + shift - j|` from a scaled score before
@@ -47,12 +56,26 @@ pub struct FwdParams {
 }
 contract::no_padding! {
     Window { shift, left, right }
-    FwdParams { q, k, v, o, lse, window, scale_log2, softcap, order, alibi }
+    FwdParams { q, k, v, o, lse, max_logits, window, scale_log2, softcap, slack, reserved, order, alibi }
 }
 
 impl FwdParams {
+    /// The slack of a lazy maximum. Probabilities then stay below 256, which is exact in f32 sums and safe in
+    /// f16. Kernels that rescale at every block are slower (H200): a lazy maximum is 10 to 15 % faster at D =
+    /// 128, and up to 10 % at D = 64 (docs/performance-log.md).
+    pub const SLACK: f32 = 8.0;
+
     /// Query heads per batch.
     pub const fn heads(&self) -> FastDiv {
         self.order.heads
+    }
+
+    /// These parameters, for warps that compute a part of the columns. Only some of them store the values of
+    /// rows.
+    #[inline(always)]
+    pub const fn part(&self, q: Tensor, o: Tensor, stores: bool) -> Self {
+        let lse = Lse { base: if stores { self.lse.base } else { 0 }, ..self.lse };
+        let base = if stores { self.max_logits.base } else { 0 };
+        FwdParams { q, o, lse, max_logits: Lse { base, ..self.max_logits }, ..*self }
     }
 }

@@ -103,7 +103,7 @@ impl Input {
         self.clear_unwritten(&mut o, &mut lse);
         let took = Took::on_device([upload, load, kernel]);
         let (kernel, reason) = (Some(written.entry), Some(written.reason));
-        Ok(Results { kernel, reason, o, lse, took })
+        Ok(Results { kernel, reason, o, rows: Some(lse).into(), took })
     }
 
     /// Sets the results of rows that belong to no sequence to 0 and -inf.

@@ -29,20 +29,18 @@ impl Input {
             self.lse_of(b).zip(&exact.lse).for_each(|(at, x)| lse[at] = *x as f32);
         }
         let took = Took::on_cpu(start.elapsed());
-        Ok(Results { kernel: None, reason: None, o, lse, took })
+        Ok(Results { kernel: None, reason: None, o, rows: Some(lse).into(), took })
     }
 
     /// Returns the expected result of sequence `b`.
     fn reference(&self, b: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, .. } = self.problem;
         let (queries, columns) = (self.rows_of(b).len(), self.columns());
-        let (rows, group) = (queries * heads_q, heads_q / heads_k * columns);
-        let exact =
-            Outputs { shape: [1, queries, heads_q, columns], out: vec![0.0; rows * columns], lse: vec![] };
+        let group = heads_q / heads_k * columns;
+        let exact = Outputs::without_keys([1, queries, heads_q, columns]);
         let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
-        if self.lengths[b] == 0 || queries == 0 {
-            all.exact.lse = vec![f64::NEG_INFINITY; rows];
-        } else {
+        if self.lengths[b] > 0 && queries > 0 {
+            all.exact.lse.clear();
             let heads: Result<Vec<_>, _> =
                 (0..heads_k).into_par_iter().map(|head| self.of_head(b, head)).collect();
             for (head, one) in heads?.into_iter().enumerate() {
@@ -158,7 +156,7 @@ impl Input {
             let o = all_rows.rows(self.rows_of(b));
             let Some(mut verdict) = self.reference(b)?.judge(&o, Some(&lse)) else { return Ok(None) };
             verdict.out.batch = b;
-            verdict.lse.iter_mut().for_each(|worst| worst.batch = b);
+            verdict.rows.lse.iter_mut().for_each(|worst| worst.batch = b);
             all = Some(all.map_or(verdict, |all| all.or_worse(&verdict)));
         }
         Ok(all)
