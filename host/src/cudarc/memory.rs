@@ -205,7 +205,7 @@ const APART: u64 = 1 << 56;
 /// The slices of one launch, all of the launch's context. A guard holds a slice for a stream: when the guard
 /// is dropped, after the launch, cudarc records that the stream used the slice. There are at most `MOST`
 /// slices, because a launch allocates nothing.
-pub(super) struct StreamGuards<'a, const MOST: usize = 26> {
+pub(super) struct StreamGuards<'a, const MOST: usize = 27> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.
