@@ -1,11 +1,11 @@
 //! Makes block masks on the device. For each tile of queries, a warp uses the mask's function to sort the key
 //! blocks into full, partial and empty ones. It writes a list of the full blocks and a list of the partial
 //! blocks.
-use crate::block_kind::{BlockKind, kind_of};
 use crate::entries::Run;
 use crate::lengths::{self, Span};
 use crate::rows::Sequence;
 use crate::variant::MaskFn;
+use crate::variant::block_kind::{BlockKind, kind_of};
 use attention_tile::head_of;
 use core::f32::consts::LOG2_E;
 use spec::{BlockMask, CreateBlockMask, CreateBlockMaskParams, Integers, Kernel};

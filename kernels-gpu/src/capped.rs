@@ -16,8 +16,8 @@ pub trait Capped {
 }
 
 /// Parameters without softcap: for schedules that do not support [`spec::Local`]. (If the loop of
-/// [`crate::overlap`] contains a reference to parameters, LLVM numbers registers differently and uses up to 3
-/// more.)
+/// [`crate::forward::overlap`] contains a reference to parameters, LLVM numbers registers differently and
+/// uses up to 3 more.)
 pub struct Uncapped;
 impl Capped for Uncapped {
     #[inline(always)]

@@ -7,16 +7,16 @@
 mod block_mask;
 mod rules;
 
-pub use crate::block_kind::BlockKind;
 pub use crate::rows::Sequence;
 pub use crate::variant::MaskFn;
+pub use crate::variant::block_kind::BlockKind;
 pub use block_mask::{BlockLists, TileLists, create_block_mask};
 pub use cuda_std::host::{Copied, with_memory};
 pub use rules::{Broken, broken};
 
 use crate::capped::Uncapped;
-use crate::mask::MaskMod;
 use crate::variant::Scores;
+use crate::variant::mask::MaskMod;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use spec::{Head, Window};

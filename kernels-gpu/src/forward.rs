@@ -1,10 +1,20 @@
-//! Forward attention in which every warp copies and computes.
+//! Portable forward kernels, one schedule a file. This file: every warp of a block copies and computes.
+pub mod dequant;
+pub mod mainloop;
+pub mod mixed;
+pub mod overlap;
+pub mod paged;
+pub mod specialised;
+pub mod split;
+pub mod varlen;
+pub mod wide;
+
 use crate::entries::{Portable, Run};
-use crate::mainloop::{KvStage, Share, Stages, attend};
+use crate::forward::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
 use crate::tensors::TensorTile;
-use crate::tile_mask::TileMask;
 use crate::variant::MaskFn;
+use crate::variant::tile_mask::TileMask;
 use crate::work::TileNumber;
 use attention_tile::LoadScales;
 use core::ops::ControlFlow;

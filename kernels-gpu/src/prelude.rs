@@ -1,8 +1,8 @@
 //! Names for crates that define masks and scores: `use kernels_gpu::prelude::*`.
 pub use crate::entry;
-pub use crate::mask::MaskMod;
 pub use crate::rows::Sequence;
-pub use crate::score::ScoreMod;
+pub use crate::variant::mask::MaskMod;
+pub use crate::variant::score::ScoreMod;
 pub use core::ops::Range;
 pub use cuda_std::math::{ex2, fma, lg2, rcp, rsqrt, sqrt};
 pub use spec::{

@@ -1,16 +1,26 @@
 //! Attention variants: a mask with a score modification, in the form that schedules use.
-use crate::alibi::Alibi;
-use crate::block_bias::BlockBias;
-use crate::blocks::At;
+pub mod alibi;
+pub mod block_bias;
+pub mod block_kind;
+pub mod blocks;
+pub mod mask;
+pub mod score;
+pub mod softcap;
+pub mod staged;
+pub mod tile_mask;
+
 use crate::capped::Capped;
-use crate::mask::{MaskMod, Windowed};
 use crate::rows::Sequence;
-use crate::score::ScoreMod;
 use crate::sealed::Sealed;
-use crate::softcap::softcap;
 use crate::softmax::finite_logit;
-use crate::staged::{BiasStages, Staged};
-use crate::tile_mask::{Listed, TileMask};
+use crate::variant::alibi::Alibi;
+use crate::variant::block_bias::BlockBias;
+use crate::variant::blocks::At;
+use crate::variant::mask::{MaskMod, Windowed};
+use crate::variant::score::ScoreMod;
+use crate::variant::softcap::softcap;
+use crate::variant::staged::{BiasStages, Staged};
+use crate::variant::tile_mask::{Listed, TileMask};
 use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;

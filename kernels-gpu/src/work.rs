@@ -1,11 +1,11 @@
 //! Work tiles: the queries of a thread block, their sequence and head, and the share of the visible keys that
 //! the block processes. [`crate::tensors`] and [`crate::hopper::scheduler`] describe how the tensors are
 //! copied.
-use crate::blocks::BlockRange;
 use crate::capped::Capped;
 use crate::lengths::Span;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
+use crate::variant::blocks::BlockRange;
 use spec::{
     BwdHopperParams, BwdParams, FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile,
 };

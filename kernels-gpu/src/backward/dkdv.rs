@@ -5,10 +5,10 @@
 //! Each multiplies all of them with its share of the columns.
 use crate::backward::gradient::{of_scores, probabilities};
 use crate::backward::transposed::Transposed;
-use crate::blocks::{At, BlockRange, Seen};
 use crate::entries::{Portable, Run};
 use crate::forward::ByBlock;
 use crate::rows::{Rows, Sequence};
+use crate::variant::blocks::{At, BlockRange, Seen};
 use crate::variant::{MaskFn, Scores};
 use spec::{BwdDkDv, BwdDkDvParams, BwdParams, Kernel, Tensor, WorkTile};
 use tile::beside::{HeadValues, SharedValues};

@@ -1,10 +1,10 @@
 //! dQ of a block of queries, over the keys that it sees: the forward's loop.
 use crate::backward::gradient::{of_scores, probabilities};
-use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::entries::{Portable, Run};
 use crate::forward::ByBlock;
-use crate::mainloop::KvStage;
+use crate::forward::mainloop::KvStage;
 use crate::rows::{Rows, Sequence};
+use crate::variant::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::variant::{MaskFn, Scores};
 use spec::{BwdDq, BwdDqParams, Kernel};
 use tile::beside::HeadValues;

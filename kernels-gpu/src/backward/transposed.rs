@@ -1,6 +1,6 @@
 //! A mask with the roles of queries and keys exchanged: the queries that see a key.
-use crate::mask::MaskMod;
 use crate::rows::{Rows, Sequence};
+use crate::variant::mask::MaskMod;
 use core::ops::Range;
 use spec::{MaskMarker, Window};
 
@@ -96,9 +96,9 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::BlockRange;
     use crate::exact::sequence;
-    use crate::mask::{Windowed, keys_of};
+    use crate::variant::blocks::BlockRange;
+    use crate::variant::mask::{Windowed, keys_of};
     use spec::{Causal, Chunked, FastDiv, Full, Prefix};
 
     /// Compares the queries of each key, and the blocks of a tile of keys, with the keys of each query.

@@ -2,9 +2,9 @@
 //! earlier kernel, and no state that survives a launch.
 use super::batch::Batch;
 use crate::lengths::{self, Unchecked};
-use crate::mask::keys_of;
 use crate::rows::Rows;
 use crate::variant::MaskFn;
+use crate::variant::mask::keys_of;
 use attention_tile::PackedRows;
 use core::ops::{ControlFlow, Range};
 use cuda_std::math::{opaque, rcp};

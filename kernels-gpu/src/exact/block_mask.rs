@@ -1,7 +1,7 @@
 //! Block masks on the host, made of a kernel's own mask function.
-use crate::block_kind::{Alone, BlockKind, kind_of};
 use crate::rows::Sequence;
 use crate::variant::MaskFn;
+use crate::variant::block_kind::{Alone, BlockKind, kind_of};
 use spec::{BlockMask, Integers};
 use std::vec::Vec;
 
@@ -121,7 +121,7 @@ pub fn create_block_mask<M: MaskFn>(
 mod tests {
     use super::*;
     use crate::exact::{sequence, with_memory};
-    use crate::mask::MaskMod;
+    use crate::variant::mask::MaskMod;
     use core::ops::Range;
     use cuda_std::host::Copied;
     use spec::{

@@ -1,7 +1,7 @@
 //! The rules of masks. Kernels rely on these rules and cannot check them. The host can check them.
 use super::MaskFn;
-use crate::mask::MaskMod;
 use crate::rows::Sequence;
+use crate::variant::mask::MaskMod;
 use core::fmt;
 use core::ops::Range;
 

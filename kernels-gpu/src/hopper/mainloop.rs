@@ -1,12 +1,12 @@
 //! The code that Hopper's schedules share: the producer's copies, the mask of a work tile, and the loop over
 //! its key blocks.
-use crate::blocks::{At, BlockRange, Seen};
 use crate::capped::Rescaled;
 use crate::hopper::scheduler::{ForwardOf, KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::rows::{Rows, Sequence};
-use crate::staged::Staged;
-use crate::tile_mask::TileMask;
+use crate::variant::blocks::{At, BlockRange, Seen};
+use crate::variant::staged::Staged;
+use crate::variant::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel, MaskMarker};
 use tile::group::{Capability, Warpgroup};

@@ -5,8 +5,8 @@ use crate::hopper::HopperKernel;
 use crate::hopper::mainloop::Tensors;
 use crate::hopper::scheduler::{MapTile, StaticScheduler};
 use crate::hopper::wide::one_by_one;
-use crate::staged::Staged;
 use crate::variant::MaskFn;
+use crate::variant::staged::Staged;
 use crate::work::KvSplit;
 use spec::{
     FwdHopperWide, HopperParams, Kernel, MaskMarker, Partials, Sm90a, Split, SplitParams, TensorMap,

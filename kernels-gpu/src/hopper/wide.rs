@@ -6,8 +6,8 @@ use crate::hopper::mainloop::{
 };
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
-use crate::staged::Staged;
 use crate::variant::MaskFn;
+use crate::variant::staged::Staged;
 use spec::{FwdHopperWide, Kernel, Told};
 use tile::group::Warpgroup;
 use tile::mma::{Acc, WarpgroupCore};

@@ -48,7 +48,7 @@ const NAMED: [Source; 7] = [SLACK[0], SLACK[1], EDGES[0], EDGES[1], MODEST, FIRS
 const SLACK: [Source; 2] = [["softmax.rs", "> SLACK"], ["softmax.rs", "> self.slack"]];
 const EDGES: [Source; 2] = [["overlap.rs", "if edge {"], ["mainloop.rs", "if edge {"]];
 const MODEST: Source = ["softcap.rs", "if scale_log2 <= MODEST"];
-const FIRST_STEP: Source = ["kernels-gpu/src/blocks.rs", "$step(n, true)"];
+const FIRST_STEP: Source = ["kernels-gpu/src/variant/blocks.rs", "$step(n, true)"];
 const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
 
 /// The reason for keys that no row sees.

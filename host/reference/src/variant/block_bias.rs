@@ -2,10 +2,10 @@
 //! tokens, and a block may have a bias only far away. The functions run at any distance.
 use super::exact::heads;
 use super::{Case, Failure};
-use kernels_gpu::block_bias::BlockBias;
 use kernels_gpu::capped::Uncapped;
 use kernels_gpu::exact::{Copied, MaskFn, Sequence};
 use kernels_gpu::variant::Scores;
+use kernels_gpu::variant::block_bias::BlockBias;
 
 /// Queries of a warp and keys of a block.
 const BLOCKS: [[i32; 2]; 3] = [[16, 32], [32, 32], [32, 64]];

@@ -1,9 +1,9 @@
 //! A block of keys, as the rows of transposed scores: the tiles of queries that it visits, and its turns
 //! there.
 use crate::backward::transposed::Transposed;
-use crate::blocks::{At, BlockRange, Seen};
-use crate::mask::MaskMod;
 use crate::rows::{Rows, Sequence};
+use crate::variant::blocks::{At, BlockRange, Seen};
+use crate::variant::mask::MaskMod;
 use core::ops::Range;
 use tile::Warp;
 use tile::mma::Acc;
@@ -119,7 +119,7 @@ mod tests {
     extern crate std;
     use super::*;
     use crate::exact::sequence;
-    use crate::mask::Windowed;
+    use crate::variant::mask::Windowed;
     use spec::{Causal, Full, Window};
     use std::vec::Vec;
 

@@ -17,7 +17,7 @@ impl ScoreMod for Curious {
         &self,
         _: &mut Acc<W, N>,
         _: Option<f32>,
-        at: kernels_gpu::blocks::At,
+        at: kernels_gpu::variant::blocks::At,
     ) {
         at.warp.lane();
     }

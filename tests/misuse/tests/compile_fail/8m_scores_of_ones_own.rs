@@ -1,5 +1,5 @@
 //! An own form of scores, and of a mask's key blocks, whose functions would receive the warp of the kernel.
-use kernels_gpu::blocks::At;
+use kernels_gpu::variant::blocks::At;
 use kernels_gpu::capped::Capped;
 use kernels_gpu::variant::Scores;
 use tile::mma::Acc;

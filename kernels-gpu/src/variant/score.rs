@@ -1,6 +1,6 @@
 //! Score modifications: FlexAttention's `score_mod` (Dong et al., 2024), compiled ahead of time.
-use crate::blocks::At;
 use crate::rows::Sequence;
+use crate::variant::blocks::At;
 use attention_tile::{load_bias, load_per_head};
 use core::ops::Range;
 use cuda_std::math::{fma, unpack_bf16, unpack_f16};
@@ -11,7 +11,7 @@ use tile::mma::{Acc, RowBounds};
 
 /// A modification of scores. A kernel loads a value of this type for a work tile.
 ///
-/// As with [`crate::mask::MaskMod`], selects are faster than branches.
+/// As with [`crate::variant::mask::MaskMod`], selects are faster than branches.
 pub trait ScoreMod: ScoreMarker {
     /// Whether [`ScoreMod::score`] changes a score. If this constant is false, no kernel calls that function.
     const CHANGES: bool = true;

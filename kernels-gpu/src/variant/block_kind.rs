@@ -1,8 +1,8 @@
 //! Finds how much of a key block the queries of a work tile see, by the mask's own functions. Host and device
 //! make block masks with this code. The host evaluates the mask for one pair at a time, and a warp for 32
 //! pairs at a time.
-use crate::mask::MaskMod;
 use crate::rows::Sequence;
+use crate::variant::mask::MaskMod;
 use core::ops::Range;
 use tile::Warp;
 

@@ -3,12 +3,12 @@
 //!
 //! The loop takes key blocks from the last to the first. The end of the keys can therefore cut only the first
 //! block that the loop takes.
-use crate::block_bias::BlockBias;
-use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::capped::Capped;
 use crate::rows::{Rows, Sequence};
 use crate::softmax::{Exponents, Softmax};
-use crate::tile_mask::TileMask;
+use crate::variant::block_bias::BlockBias;
+use crate::variant::blocks::{At, BlockRange, Seen, each_key_block};
+use crate::variant::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::FwdParams;
 use tile::group::{SplitGroup, WarpRows};

@@ -5,13 +5,13 @@
 //! Stages alternate between blocks of keys and blocks of values. Values arrive while the warps compute
 //! scores; the next keys arrive during P V. Each key block therefore has two barriers. The warps add their
 //! scores behind the second barrier.
-use crate::blocks::{At, BlockRange, Seen, each_key_block};
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
-use crate::mask::MaskMod;
 use crate::rows::Sequence;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
+use crate::variant::blocks::{At, BlockRange, Seen, each_key_block};
+use crate::variant::mask::MaskMod;
 use crate::variant::{MaskFn, Scores};
 use crate::work::Unsloped;
 use cuda_std::math::opaque;

@@ -2,11 +2,11 @@
 //! sm_80).
 use crate::entries::{Portable, Run};
 use crate::forward::QPlace;
-use crate::mainloop::{KvStage, Share, Stages, attend};
+use crate::forward::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
 use crate::tensors::TensorTile;
-use crate::tile_mask::TileMask;
 use crate::variant::MaskFn;
+use crate::variant::tile_mask::TileMask;
 use crate::work::TileNumber;
 use spec::{FwdParams, FwdSpecialised, Kernel};
 use tile::copy::{CpAsync, Walk};

@@ -1,14 +1,14 @@
-//! Forward attention on keys and values of another type than the operands ([`crate::mainloop`]): the block
-//! converts each stage in shared memory, once for all warps. Scales cost nothing per element: the keys' scale
-//! is a factor of the scores' scale, the values' scale a factor of O. Scales of rows are a part of the
+//! Forward attention on keys and values of another type than the operands ([`crate::forward::mainloop`]): the
+//! block converts each stage in shared memory, once for all warps. Scales cost nothing per element: the keys'
+//! scale is a factor of the scores' scale, the values' scale a factor of O. Scales of rows are a part of the
 //! conversion, which rounds each product.
 use crate::capped::times;
+use crate::forward::mainloop::{KvStage, Share, Stages, attend};
 use crate::forward::{ByBlock, QPlace, Tile};
-use crate::mainloop::{KvStage, Share, Stages, attend};
 use crate::rows::Sequence;
 use crate::tensors::TensorTile;
-use crate::tile_mask::TileMask;
 use crate::variant::MaskFn;
+use crate::variant::tile_mask::TileMask;
 use attention_tile::ScalesDown;
 use spec::{FwdDequant, FwdParams, Kernel};
 use tile::copy::{TileSource, TileWalk, Walk};

@@ -1,6 +1,6 @@
 //! Finds the key blocks that a work tile needs, and masks the scores of a block.
-use crate::mask::{MaskMod, keys_of};
 use crate::rows::Rows;
+use crate::variant::mask::{MaskMod, keys_of};
 use spec::FastDiv;
 use tile::Warp;
 use tile::mma::{Acc, RowBounds};
@@ -153,8 +153,8 @@ impl<M: MaskMod, const W: usize> Seen<M, W> {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::mask::Windowed;
     use crate::rows::Sequence;
+    use crate::variant::mask::Windowed;
     use core::ops::Range;
     use spec::{Causal, Chunked, FastDiv, Full, MaskMarker, Prefix, Window};
 

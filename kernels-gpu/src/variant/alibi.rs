@@ -1,7 +1,7 @@
 //! ALiBi (Press, Smith and Lewis, 2022): a head's scores fall with the distance between key and query.
-use crate::blocks::At;
 use crate::capped::Capped;
 use crate::rows::Sequence;
+use crate::variant::blocks::At;
 use attention_tile::load_per_head;
 use core::f32::consts::LOG2_E;
 use cuda_std::math::{fma, rcp};

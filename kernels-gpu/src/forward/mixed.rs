@@ -2,8 +2,8 @@
 //! other sequences ([`crate::decode::batch`]).
 use crate::entries::{Portable, RunAs};
 use crate::forward::Tile;
+use crate::forward::paged::CacheTile;
 use crate::lengths::{self, Span};
-use crate::paged::CacheTile;
 use spec::{Kernel, ManyParams, ManyQueries, MaskMarker, PagedParams, Sm80, VariantParams, WorkTile};
 use tile::{Block, Smem, Warp};
 

@@ -1,12 +1,12 @@
 //! Forward attention in which the tensor cores never wait for the softmax (FlashAttention-3, section 3.2,
 //! within one warp): S(n - 1) runs during the exponentials of P(n). A stage contains V(n) and K(n - 1).
-use crate::blocks::{At, BlockRange, Seen};
 use crate::capped::Uncapped;
 use crate::entries::{Portable, Run};
 use crate::forward::{ByBlock, Tile};
 use crate::rows::Sequence;
 use crate::softmax::Softmax;
 use crate::tensors::TensorTile;
+use crate::variant::blocks::{At, BlockRange, Seen};
 use crate::variant::{MaskFn, Scores};
 use spec::{FwdOverlap, FwdParams, Kernel};
 use tile::copy::TileSource;

@@ -1,9 +1,9 @@
 //! The mask of a work tile. It determines the key blocks that a loop takes. With an ordinary mask, the loop
 //! takes a range of blocks. With a block mask, it takes the blocks of a list.
-use crate::blocks::BlockRange;
-use crate::mask::MaskMod;
 use crate::rows::Rows;
 use crate::sealed::Sealed;
+use crate::variant::blocks::BlockRange;
+use crate::variant::mask::MaskMod;
 use attention_tile::{BlockList, ListWalk, Next};
 use spec::Element;
 use tile::Warp;

@@ -1,6 +1,6 @@
 //! Rotates new keys on their way into a cache, and queries beside them. A thread holds both columns of each
 //! of its rotated pairs: sixteen columns of a row, in two parts.
-use crate::append::Store;
+use crate::cache::append::Store;
 use crate::entries::Run;
 use attention_tile::{CacheRow, Position};
 use spec::{RotaryAppend, RotaryAppendParams};
