@@ -2,7 +2,7 @@
 use super::arithmetic::{decode, encode};
 use super::attention::Inputs;
 use super::tensor::HostTensor;
-use super::tolerance::{Worst, worst};
+use super::tolerance::{Worst, max_difference, worst};
 use super::work::Judgement;
 use rayon::prelude::*;
 
@@ -62,9 +62,9 @@ impl GradientReference {
         let exact = Gradients::exact(inputs, upstream);
         let naive = Gradients::naive(inputs, upstream);
         let tolerances = [0, 1, 2].map(|of| {
-            let pairs = exact.values[of].iter().zip(&naive.values[of]);
-            let most = pairs.map(|(exact, naive)| (exact - naive).abs()).fold(0.0, f64::max);
-            2.0 * most + 1e-5 + exact.sums[of] * 2f64.powi(-24)
+            2.0 * max_difference(&naive.values[of], &exact.values[of])
+                + 1e-5
+                + exact.sums[of] * 2f64.powi(-24)
         });
         GradientReference { exact, tolerances }
     }
@@ -87,11 +87,7 @@ impl GradientReference {
 
 impl From<Vec<Worst>> for Judgement {
     fn from(all: Vec<Worst>) -> Self {
-        all.iter().fold(Judgement::default(), |judgement, worst| {
-            let failures = (!worst.passed()).then(|| worst.to_string()).into_iter().collect();
-            let (max_error, worst_ratio) = (worst.error, worst.parts());
-            judgement.and(Judgement { max_error, worst_ratio, failures, not_judged: 0 })
-        })
+        all.into_iter().map(Judgement::from).fold(Judgement::default(), Judgement::and)
     }
 }
 
@@ -264,6 +260,28 @@ mod tests {
                     assert!(error < 1e-6, "{case}: {name}[{at}] is {}, should be {exact}", gradient[at]);
                 }
             }
+        }
+    }
+
+    /// Naive gradients beyond f16 are infinite, and NaN behind another infinity: no gradient has a bound.
+    #[test]
+    fn gradients_beyond_their_type_are_not_judged() {
+        let forward = Case { queries: 5, heads: [2, 1], head_dim: 8, ..Case::new([7]) };
+        let forward = Case { pages: Pages::Tensors(Layout::Bshd), ..forward };
+        let mut memory = BackwardMemory::new(&BackwardCase { forward, d_lse: false });
+        memory.d_o.fill(encode(DType::F16, 6e4));
+        let reference = GradientReference::new(&memory.forward.inputs().expect("valid"), &memory.upstream());
+        assert_eq!(reference.tolerances, [f64::INFINITY; 3]);
+        let bits: [Vec<u16>; 3] =
+            [0, 1, 2].map(|of| reference.exact.values[of].iter().map(|x| encode(DType::F16, *x)).collect());
+        let shapes = memory.gradients.map(|place| place.shape);
+        let tensor = |of: usize| HostTensor::bshd(&bits[of], DType::F16, shapes[of]).expect("fits");
+        let judgement = Judgement::from(reference.judge([&tensor(0), &tensor(1), &tensor(2)]));
+        assert_eq!((judgement.failures.len(), judgement.unbounded), (3, 3), "{judgement:?}");
+        // An error that is proven comes first.
+        for all in [judgement.clone().and(Judgement::outside(1)), Judgement::outside(1).and(judgement)] {
+            assert_eq!((all.failures.len(), all.unbounded), (4, 3), "{all:?}");
+            assert_eq!(all.failures[0], "1 elements outside of the output were written");
         }
     }
 }

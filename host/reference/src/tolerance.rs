@@ -75,7 +75,7 @@ impl Verdict {
     /// Returns whether the rule has a finite bound for these inputs. Without a bound, no result passes, and
     /// no result is proven wrong.
     pub fn is_bounded(&self) -> bool {
-        self.worst().iter().all(|worst| worst.tolerance.is_finite())
+        self.worst().iter().all(Worst::is_bounded)
     }
 
     /// Returns one message per error.
@@ -116,23 +116,28 @@ impl Worst {
 
     /// Returns the error relative to the tolerance, or infinite if there is no tolerance.
     pub(super) fn parts(&self) -> f64 {
-        match (self.error, self.tolerance.is_finite()) {
+        match (self.error, self.is_bounded()) {
             (_, false) => f64::INFINITY,
             (0.0, true) => 0.0,
             (error, true) => error / self.tolerance,
         }
     }
 
+    /// Returns whether the tolerance is finite.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.tolerance.is_finite()
+    }
+
     /// Returns whether the error is within a finite tolerance.
     pub fn passed(&self) -> bool {
-        self.tolerance.is_finite() && self.error <= self.tolerance
+        self.is_bounded() && self.error <= self.tolerance
     }
 }
 
 impl std::fmt::Display for Worst {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Worst { tensor, batch, row, head, column, got, want, error, tolerance } = self;
-        if !tolerance.is_finite() {
+        if !self.is_bounded() {
             return write!(f, "{tensor} cannot be judged: {UNBOUNDED}");
         }
         write!(
@@ -293,7 +298,8 @@ fn difference(a: f64, b: f64) -> f64 {
     if difference.is_nan() { f64::INFINITY } else { difference }
 }
 
-fn max_difference(a: &[f64], b: &[f64]) -> f64 {
+/// Returns the largest [`difference`].
+pub(super) fn max_difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| difference(*a, *b)).fold(0.0, f64::max)
 }
 

@@ -118,18 +118,30 @@ pub struct Judgement {
     pub max_error: f64,
     /// The largest quotient `error / allowed`.
     pub worst_ratio: f64,
-    /// One message per error.
+    /// One message per error. Those of tensors without a bound come last.
     pub failures: Vec<String>,
+    /// Number of failures that prove no error, because the rule has no bound for a tensor
+    /// ([`Verdict::is_bounded`]).
+    pub unbounded: usize,
     /// Number of rows that the rule does not judge ([`super::Bounds::not_judged`]).
     pub not_judged: usize,
 }
 
 impl From<Verdict> for Judgement {
     fn from(verdict: Verdict) -> Self {
+        let worst = verdict.worst().into_iter().map(Judgement::from);
+        let all = worst.fold(Judgement::outside(verdict.strays), Judgement::and);
+        Judgement { max_error: verdict.out.error, ..all }
+    }
+}
+
+impl From<Worst> for Judgement {
+    fn from(worst: Worst) -> Self {
         Judgement {
-            max_error: verdict.out.error,
-            worst_ratio: verdict.worst().iter().map(Worst::parts).fold(0.0, worse),
-            failures: verdict.failures().collect(),
+            max_error: worst.error,
+            worst_ratio: worst.parts(),
+            failures: (!worst.passed()).then(|| worst.to_string()).into_iter().collect(),
+            unbounded: usize::from(!worst.is_bounded()),
             not_judged: 0,
         }
     }
@@ -160,7 +172,9 @@ impl Judgement {
     pub fn and(mut self, other: Judgement) -> Self {
         self.max_error = worse(self.max_error, other.max_error);
         self.worst_ratio = worse(self.worst_ratio, other.worst_ratio);
-        self.failures.extend(other.failures);
+        let proven = self.failures.len() - self.unbounded;
+        self.failures.splice(proven..proven, other.failures);
+        self.unbounded += other.unbounded;
         self.not_judged += other.not_judged;
         self
     }

@@ -36,6 +36,9 @@ struct Report {
 #[derive(Serialize)]
 struct Check {
     passed: bool,
+    /// Whether the rule judges these inputs: it has a bound, or it proves an error.
+    #[serde(skip)]
+    is_judged: bool,
     /// The largest errors: of O and of the gradients.
     max_errors: [f64; 2],
     /// The largest quotients of an error and its tolerance.
@@ -106,10 +109,16 @@ pub(in crate::run) fn run(
         let lse = ("lse", DType::F32, &lse_shape[..], unguarded(&forward.outputs[1]));
         files::write_tensors(path, tensors.chain([lse]))?;
     }
-    let failure = judgements.iter().flatten().flat_map(|judgement| &judgement.failures).next();
-    let verified = failure.map_or(Ok(()), |failure| Err(Error::Wrong(failure.clone())));
+    let all = judgements.iter().flatten().cloned().fold(Judgement::default(), Judgement::and);
+    let is_judged = all.unbounded == 0 || all.failures.len() > all.unbounded;
+    let verified = match (all.failures.into_iter().next(), is_judged) {
+        (None, _) => Ok(()),
+        (Some(failure), true) => Err(Error::Wrong(failure)),
+        (Some(why), false) => Err(Error::Invalid(format!("--check: {why}"))),
+    };
     let check = judgements.as_ref().map(|both| Check {
-        passed: failure.is_none(),
+        passed: verified.is_ok(),
+        is_judged,
         max_errors: [0, 1].map(|of| both[of].max_error),
         parts_of_tolerance: [0, 1].map(|of| both[of].worst_ratio),
     });
@@ -161,12 +170,19 @@ impl fmt::Display for Report {
         let [forward, backward] = self.kernels;
         writeln!(f, "on {} with {forward}, and {backward} for the gradients", self.device)?;
         writeln!(f, "why these kernels: {}; {}", self.reasons[0], self.reasons[1])?;
-        if let Some(Check { passed, max_errors, parts_of_tolerance }) = &self.check {
-            let verdict = if *passed { "within tolerance of the reference" } else { "WRONG" };
+        if let Some(Check { passed, is_judged, max_errors, parts_of_tolerance }) = &self.check {
+            let verdict = match (is_judged, passed) {
+                (false, _) => "NOT JUDGED",
+                (true, true) => "within tolerance of the reference",
+                (true, false) => "WRONG",
+            };
             let [o, gradients] = max_errors;
-            let most = parts_of_tolerance[0].max(parts_of_tolerance[1]);
             write!(f, "{verdict}: largest error {o:.2e} of o, {gradients:.2e} of gradients; ")?;
-            writeln!(f, "at most {:.0} % of what is allowed", most * 100.0)?;
+            let most = parts_of_tolerance[0].max(parts_of_tolerance[1]);
+            match is_judged {
+                true => writeln!(f, "at most {:.0} % of what is allowed", most * 100.0)?,
+                false => writeln!(f, "these inputs have no bound")?,
+            }
         }
         match &self.output {
             Some(path) => writeln!(f, "wrote o, lse, dq, dk and dv to {}", path.display()),

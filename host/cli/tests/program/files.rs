@@ -325,6 +325,14 @@ fn gradients_of_a_file_are_those_of_the_reference() {
     }
     assert!(["lse", "dk", "dv"].iter().all(|name| file.tensor(name).is_ok()));
 
+    // With gradients of 60000, naive gradients are beyond f16, so that nothing proves an error.
+    let large: Vec<u8> = (0..count).flat_map(|_| 0x7b53u16.to_le_bytes()).collect();
+    let views = [("do", TensorView::new(Dtype::F16, q.clone(), &large).expect("fits"))];
+    let beyond = folder.path("large.safetensors");
+    safetensors::serialize_to_file(views, None, beyond.as_ref()).expect("written");
+    let run = ["run", "--input", DEMO, "--grad", &beyond, "--causal", "--device", "sim", "--check"];
+    check(&run, 2, "cannot be judged: the tolerance rule has no bound");
+
     let wrong = zeros(&folder, "wrong.safetensors", &[("do", Dtype::BF16, &q)]);
     let run = ["run", "--input", DEMO, "--device", "sim", "--grad"];
     check(&[&run[..], &[&wrong]].concat(), 2, "`do` is BF16; convert it to F16");

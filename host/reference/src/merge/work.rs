@@ -183,7 +183,7 @@ fn compared(got: f64, want: f64, tolerance: f64, place: std::fmt::Arguments<'_>)
     let worst_ratio = if error == 0.0 { 0.0 } else { error / tolerance };
     let wrong = || format!("{place} is {got}, should be {want}: off by {error:.3e}, allowed {tolerance:.3e}");
     let failures = if worst_ratio <= 1.0 { vec![] } else { vec![wrong()] };
-    Judgement { max_error: error, worst_ratio, failures, not_judged: 0 }
+    Judgement { max_error: error, worst_ratio, failures, ..Judgement::default() }
 }
 
 /// Writes a number to an element.
