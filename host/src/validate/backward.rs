@@ -25,7 +25,8 @@ pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
     let KeysValues::Tensors { k, .. } = &forward.kv else { return Err(no_tensors()) };
     let own = [(&D_O, &r.d_o, o), (&DQ, &r.dq, q), (&DK, &r.dk, k.shape), (&DV, &r.dv, v)];
     own.into_iter().try_for_each(|(name, view, shape)| is_like(name, view, p.dtype, shape))?;
-    let d_lse = r.d_lse.as_ref().map(|view| natural(&D_LSE, view, lse.shape, Use::Read)).transpose()?;
+    let unit = "backward kernels read gradients of natural logarithms only; divide them by ln 2";
+    let d_lse = r.d_lse.as_ref().map(|view| natural(&D_LSE, view, lse.shape, Use::Read, unit)).transpose()?;
     let workspace = match &r.scratch {
         Scratch::Memory { workspace, .. } => Some(memory(workspace)?),
         Scratch::None | Scratch::Fastest => None,
@@ -53,7 +54,8 @@ pub(crate) fn no_tensors() -> Error {
 fn has_kernels(p: &Problem) -> Result<(), Error> {
     let none =
         |feature: &str, reason: &str| Err(Error::unsupported(format_args!("backward of {feature}"), reason));
-    const MASKS: &str = "backward kernels compute full and causal masks and windows";
+    const MASKS: &str = "backward kernels compute full and causal masks and windows; train this attention \
+                         with your framework's operations";
     let [columns, values] = p.columns();
     match p.mask_kind() {
         _ if GRADIENTS.is_empty() => {
@@ -68,7 +70,9 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
              of its rows",
         ),
         _ if p.variant.is_some() || p.mask_kind() == MaskKind::Own => {
-            none("a variant", "backward kernels compute FerroFlash's own masks and scores")
+            let reason = "backward kernels compute FerroFlash's own masks and scores; train this attention \
+                          with your framework's operations";
+            none("a variant", reason)
         }
         MaskKind::Prefix => none("a mask with a prefix", MASKS),
         MaskKind::Bits => none("a mask of bits", MASKS),
@@ -76,12 +80,21 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
             none("a chunked mask", "run one causal backward per chunk, on views of the chunk's rows")
         }
         _ if p.bias.is_some() => {
-            none("a bias", "backward kernels add ALiBi slopes, and no other numbers, to scores")
+            let reason = "backward kernels add ALiBi slopes, and no other numbers, to scores; train this \
+                          attention with your framework's operations";
+            none("a bias", reason)
         }
         _ if p.sinks => none("sinks", "backward kernels have no gradient of sinks; leave the sinks out"),
         _ if p.alibi && p.softcap.is_some() => {
             none("a softcap with ALiBi slopes", "backward kernels take one of them; leave the other one out")
         }
+        _ if columns.max(values) > MAX_HEAD_DIM => Err(Error::unsupported(
+            format_args!("backward of head_dim {}", columns.max(values)),
+            format_args!(
+                "backward kernels take at most {MAX_HEAD_DIM} columns; train this attention with your \
+                 framework's operations"
+            ),
+        )),
         _ if columns != values => Err(Error::unsupported(
             format_args!("backward of head_dim {columns} with head_dim_v {values}"),
             format_args!(
@@ -89,10 +102,6 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
                  tensors with zeros, up to {}",
                 columns.max(values)
             ),
-        )),
-        _ if columns > MAX_HEAD_DIM => Err(Error::unsupported(
-            format_args!("backward of head_dim {columns}"),
-            format_args!("backward kernels take at most {MAX_HEAD_DIM} columns"),
         )),
         _ => Ok(()),
     }

@@ -6,42 +6,41 @@ use crate::{Error, Problem};
 
 names!(MAX_LOGITS "max_logits");
 
-/// The names of outputs of rows.
-const ROWS: RowOutputs<&Names> = RowOutputs { lse: &LSE, max_logits: &MAX_LOGITS };
+/// The names of outputs of rows, and why their unit is natural.
+const ROWS: RowOutputs<(&Names, &str)> = RowOutputs {
+    lse: (&LSE, "attention writes natural logarithms only; convert with a merge"),
+    max_logits: (&MAX_LOGITS, "attention writes scores of base e only; divide them by ln 2"),
+};
 
 /// Checks the outputs of rows of attention.
 pub(super) fn outputs(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; RowOutputs::COUNT], Error> {
     let [[batches, rows, heads, _], ..] = p.shapes();
     let mut parts = [(&LSE, None); RowOutputs::COUNT];
-    for (part, (_, (view, name))) in parts.iter_mut().zip(r.rows().zip(ROWS).named()) {
-        let output = |view| natural(name, view, [batches, heads, rows], Use::Written);
+    for (part, (_, (view, (name, unit)))) in parts.iter_mut().zip(r.rows().zip(ROWS).named()) {
+        let output = |view| natural(name, view, [batches, heads, rows], Use::Written, unit);
         *part = (name, view.map(output).transpose()?);
     }
     Ok(parts)
 }
 
-/// Checks a view of row values of attention: natural logarithms in contiguous rows.
+/// Checks a view of row values of attention: contiguous rows in the natural unit. `unit` says why another
+/// unit has no kernels.
 pub(super) fn natural(
     name: &Names,
     view: &LseView,
     shape: [usize; 3],
     used: Use,
+    unit: &str,
 ) -> Result<Footprint, Error> {
-    let [unit, rows] = match used {
-        Use::Written => [
-            "attention writes natural logarithms only; convert with a merge",
-            "attention writes contiguous rows; use a row_stride of 1",
-        ],
-        Use::Read => [
-            "backward kernels read gradients of natural logarithms only; divide them by ln 2",
-            "backward kernels read contiguous rows; use a row_stride of 1",
-        ],
-    };
     if view.unit != LseUnit::Natural {
         return Err(Error::unsupported(format_args!("{}.unit base 2", name.name), unit));
     }
     if view.row_stride != 1 && shape[2] > 1 {
         let feature = format_args!("{}.row_stride {}", name.name, view.row_stride);
+        let rows = match used {
+            Use::Written => "attention writes contiguous rows; use a row_stride of 1",
+            Use::Read => "backward kernels read contiguous rows; use a row_stride of 1",
+        };
         return Err(Error::unsupported(feature, rows));
     }
     row_values(name, view, shape, used)
