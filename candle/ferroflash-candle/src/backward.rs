@@ -8,9 +8,10 @@ use crate::inputs::{Read, Stored, input, no_such_type};
 use crate::run::{device, stored};
 use crate::starts::Starts;
 use candle::cuda_backend::CudaDType;
+use candle::cuda_backend::cudarc::driver::CudaView;
 use candle::op::BackpropOp;
 use candle::{DType, Result, Storage, Tensor};
-use ferroflash::cudarc::{Element, Inputs, Slice, Tensor as Input};
+use ferroflash::cudarc::{Element, Inputs, Tensor as Input};
 use half::{bf16, f16};
 
 /// Computes the gradients of Q, K and V from the results of the forward. Computes the LSE again if the
@@ -41,7 +42,7 @@ pub(crate) fn gradients(
     };
     let [o, lse, d_o] = [("o", o), ("lse", &lse), ("d_o", &d_o)].map(|(name, x)| Read::of(name, x));
     let packed = starts.is_some();
-    let results = (input("o", o.stored()?, packed)?, lse.slice()?);
+    let results = (input("o", o.stored()?, packed)?, lse.floats()?);
     let d_o = input("d_o", d_o.stored()?, packed)?;
     with_inputs(stored, starts, |inputs, max_k| {
         let extras = Reads::of(attend);
@@ -50,6 +51,7 @@ pub(crate) fn gradients(
         let inputs = inputs.shorter().mask(mask).scale(attend.softmax_scale).softcap(softcap);
         let inputs = extras.give(inputs, &tables)?;
         let inputs = extras.sinks(inputs.q.shape[2])?.into_iter().fold(inputs, Inputs::sinks);
+        let results = (results.0, &results.1);
         match q.dtype() {
             DType::F16 => typed::<f16>(stored, &inputs, results, d_o),
             DType::BF16 => typed::<bf16>(stored, &inputs, results, d_o),
@@ -61,7 +63,7 @@ pub(crate) fn gradients(
 fn typed<T: Element + CudaDType>(
     tensors: [Stored<'_>; 3],
     inputs: &Inputs<'_>,
-    results: (Input<'_>, Slice<'_>),
+    results: (Input<'_>, &CudaView<'_, f32>),
     d_o: Input<'_>,
 ) -> Result<[Option<Tensor>; 3]> {
     let device = device(tensors[0]);

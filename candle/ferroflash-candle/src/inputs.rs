@@ -2,6 +2,7 @@
 use crate::errors::{invalid, unsupported};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaStorageSlice as Data;
+use candle::cuda_backend::cudarc::driver::CudaView;
 use candle::{CudaStorage, DType, Layout, Result, Shape, Storage, StorageRef, Tensor};
 use ferroflash::cudarc::{Integers, Slice, SliceMut, Tensor as Input};
 use ferroflash::request::{Index, Memory, TensorView};
@@ -116,6 +117,15 @@ impl<'a> Read<'a> {
     /// Returns the tensor's memory from its first element on.
     pub fn slice(&self) -> Result<Slice<'_>> {
         slice(self.stored()?)
+    }
+
+    /// Returns the tensor's numbers, f32, from its first element on.
+    pub fn floats(&self) -> Result<CudaView<'_, f32>> {
+        let (storage, layout) = self.stored()?;
+        match &storage.slice {
+            Data::F32(data) => Ok(data.slice(layout.start_offset()..)),
+            _ => Err(invalid(self.name, format_args!("{:?}", self.dtype()), "its dtype must be F32")),
+        }
     }
 
     /// Returns the memory of the tensor's elements, which must follow one another.

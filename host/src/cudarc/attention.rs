@@ -142,7 +142,8 @@ impl FlashAttention {
         let (needed, capturing) =
             (self.planned(&inputs.held(&mut guards)?)?.scratch_bytes(), guards.capturing);
         drop(guards);
-        scratch.grow(self, stream, capturing, needed)
+        let remedy = "call FlashAttention::reserve before the capture";
+        scratch.grow(self, stream, capturing, needed, remedy)
     }
 
     /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`, with the values'

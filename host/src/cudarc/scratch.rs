@@ -33,7 +33,8 @@ impl ScratchMemory {
         ScratchBytes { workspace, counters }
     }
 
-    /// Grows the memory to the needed size, in the order of a stream.
+    /// Grows the memory to the needed size, in the order of a stream. `remedy` says how the memory grows
+    /// before a capture.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if the stream captures a graph, which would own the memory.
@@ -43,6 +44,7 @@ impl ScratchMemory {
         stream: &Arc<CudaStream>,
         capturing: bool,
         needed: ScratchBytes,
+        remedy: &str,
     ) -> Result<(), Error> {
         let workspace = self.workspace.as_ref();
         workspace.map_or(Ok(()), |workspace| attention.is_here("scratch", workspace.stream()))?;
@@ -53,10 +55,8 @@ impl ScratchMemory {
                 "scratch memory of {} and {} bytes that grows while the stream captures a graph",
                 has.workspace, has.counters
             );
-            let reason = format_args!(
-                "the launch needs {} and {} bytes; call FlashAttention::reserve before the capture",
-                needed.workspace, needed.counters
-            );
+            let reason =
+                format_args!("the launch needs {} and {} bytes; {remedy}", needed.workspace, needed.counters);
             return Err(Error::unsupported(feature, reason));
         }
         if grows {

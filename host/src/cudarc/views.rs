@@ -39,6 +39,14 @@ impl<'a> TensorView<SliceMut<'a>> {
     }
 }
 
+impl<'a> LseView<Slice<'a>> {
+    /// Creates contiguous rows `[batch, heads, seqlen]` that a launch reads, such as the LSE of a forward or
+    /// its gradient, for queries or an O of this shape, `[batch, seqlen, heads, head_dim]`.
+    pub fn read(data: &'a impl Memory<f32>, [batch, seqlen, heads, _]: [usize; 4]) -> Self {
+        LseView::contiguous(Slice::new(data), u64::MAX, [batch, heads, seqlen])
+    }
+}
+
 impl<'a> LseView<SliceMut<'a>> {
     /// Creates a contiguous output of rows `[batch, heads, seqlen]`, for queries or an O of this shape,
     /// `[batch, seqlen, heads, head_dim]`.

@@ -4,10 +4,10 @@ use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use ferroflash::cudarc::{
-    Backward, Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Slice, Tensor, TensorMut,
+    Backward, Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Tensor, TensorMut,
 };
 use ferroflash::request::{LseView, Mask, VarlenKeys, VarlenQueries};
-use half::f16;
+use half::{bf16, f16};
 
 #[test]
 fn gradients_of_a_forward() {
@@ -21,11 +21,11 @@ fn gradients_of_a_forward() {
         let inputs = Inputs::of(q, kv, kv).mask(Mask::Causal).scale(0.125);
         let mut scratch = ScratchMemory::new();
         let (o, lse) = front.attend_with_lse::<f16>(&stream, &inputs, &mut scratch).expect("valid");
-        let (o, rows) = (Tensor::of(&o, shape), Slice::new(&lse));
+        let o = Tensor::of(&o, shape);
 
         cuda.calls();
         let run = |inputs: &Inputs<'_>, scratch: &mut ScratchMemory| {
-            front.backward::<f16>(&stream, inputs, (o, rows), q, scratch)
+            front.backward::<f16>(&stream, inputs, (o, &lse), q, scratch)
         };
         let gradients = run(&inputs, &mut scratch).expect("valid");
         assert_eq!(gradients.map(|gradient| gradient.len()), [shape, kv_shape, kv_shape].map(elements));
@@ -38,14 +38,14 @@ fn gradients_of_a_forward() {
         // The caller's memory, and a gradient of the LSE: a graph may capture the launch.
         let [mut dq, mut dk, mut dv] =
             [shape, kv_shape, kv_shape].map(|shape| zeros(&stream, elements(shape)));
-        let d_lse = LseView::contiguous(Slice::new(&lse), u64::MAX, [2, 8, 100]);
+        let d_lse = LseView::read(&lse, shape);
         let mut into = |scratch: &mut ScratchMemory| {
             let [of_dq, of_dk, of_dv] = [
                 TensorMut::of(&mut dq, shape),
                 TensorMut::of(&mut dk, kv_shape),
                 TensorMut::of(&mut dv, kv_shape),
             ];
-            let forward = inputs.shorter().with_results(o, rows);
+            let forward = inputs.shorter().with_results(o, &lse);
             front.backward_into(&stream, Backward::new(forward, q, of_dq, of_dk, of_dv).d_lse(d_lse), scratch)
         };
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -55,16 +55,18 @@ fn gradients_of_a_forward() {
         let error =
             into(&mut ScratchMemory::new()).expect_err("the graph would own the workspace").to_string();
         assert!(error.contains("captures a graph"), "{error}");
+        assert!(error.ends_with("launch once before the capture"), "{error}");
         let calls = cuda.calls();
         assert_eq!((of("launch bwd_", &calls), of("cuMemAlloc", &calls)), (3, 0), "{calls:?}");
 
-        // What has no gradient is refused by name.
+        // What has no gradient is refused by name, before any memory is allocated.
         let starts = stream.clone_htod(&[0i32, 50]).expect("room");
         let queries = VarlenQueries::of(&starts, 50);
         let varlen = Inputs::of_varlen(q, kv, kv, queries, VarlenKeys::of(&starts, 50));
         let lengths = stream.clone_htod(&[70i32, 70]).expect("room");
         let pages = zeros(&stream, 2 * 70 * 2 * 64);
         let cache = Cache::dense(Pages::of(&pages, &pages, kv_shape), Integers::of(&lengths));
+        cuda.calls();
         for (inputs, words) in [
             (varlen, "backward of varlen sequences"),
             (Inputs::of_cache(q, cache), "backward on a KV cache"),
@@ -73,7 +75,15 @@ fn gradients_of_a_forward() {
             let error = run(&inputs, &mut scratch).map(drop).expect_err(words).to_string();
             assert!(error.contains(words), "{error}");
         }
-        assert_eq!(of("launch", &cuda.calls()), 0);
+        // A shape whose elements have no count, and gradients of another type.
+        let huge = Tensor::of(&pages, [1 << 33, 1 << 33, 1, 64]);
+        let error = run(&Inputs::of(huge, huge, huge), &mut scratch).map(drop).expect_err("no room");
+        assert!(error.to_string().contains("seqlen_q 8589934592"), "{error}");
+        let error = front.backward::<bf16>(&stream, &inputs, (o, &lse), q, &mut scratch).map(drop);
+        let error = error.expect_err("another type").to_string();
+        assert!(error.contains("invalid dq.dtype: bf16"), "{error}");
+        let calls = cuda.calls();
+        assert_eq!((of("launch", &calls), of("cuMemAlloc", &calls)), (0, 0), "{calls:?}");
         cuda.faults();
     });
 }
