@@ -1,4 +1,5 @@
 //! Parameters of the scores, for keys of every layout.
+use crate::errors::invalid;
 use candle::Tensor;
 #[cfg(feature = "cuda")]
 use ferroflash::cudarc::OwnVariant;
@@ -121,6 +122,22 @@ impl Attend {
     #[cfg(feature = "cuda")]
     pub fn variant(self, variant: &OwnVariant, tables: &[Tensor]) -> Self {
         Attend { variant: Some((variant.clone(), tables.to_vec())), ..self }
+    }
+
+    /// Checks that no extra wants a gradient, which no function computes.
+    pub(crate) fn is_untracked(&self) -> candle::Result<()> {
+        #[cfg(feature = "cuda")]
+        let tables = self.variant.iter().flat_map(|(_, tables)| tables);
+        #[cfg(not(feature = "cuda"))]
+        let tables = std::iter::empty();
+        let extras = [("alibi_slopes", &self.alibi_slopes), ("sinks", &self.sinks), ("bias", &self.bias)];
+        let extras = extras.into_iter().filter_map(|(name, extra)| Some((name, extra.as_ref()?)));
+        let mut all = extras.chain(tables.map(|table| ("variant.table", table)));
+        let expected = "it has no gradient here; pass a detached tensor: `tensor.detach()`";
+        match all.find(|(_, extra)| extra.track_op()) {
+            Some((name, _)) => Err(invalid(name, "a tensor with a gradient", expected)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the name of an extra that has one value per query or key of a sequence.

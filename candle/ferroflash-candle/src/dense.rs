@@ -159,5 +159,5 @@ pub fn flash_attn_alibi_windowed_softcap(
 /// Returns the errors of [`flash_attn`].
 #[cfg(feature = "cuda")]
 pub fn flash_attn_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
-    both(run([q, k, v], |inputs| forward(inputs, attend, None, true))?)
+    both(run([q, k, v], Some(attend), |inputs| forward(inputs, attend, None, true))?)
 }

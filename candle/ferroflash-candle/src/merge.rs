@@ -5,7 +5,7 @@ use crate::errors::{invalid, refused, unsupported};
 use crate::extras::Reads;
 use crate::here::{Here, lock};
 use crate::inputs::{Read, Stored, input, no_such_type};
-use crate::run::{Outputs, both, device, run, stored};
+use crate::run::{Outputs, are_untracked, both, device, run, stored};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};
@@ -125,7 +125,8 @@ pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Te
             return Err(invalid("lse", format_args!("{:?}", lse.dims()), expected));
         }
     }
-    both(run([some.0, others.0, some.1], |[a, b, _]| {
+    are_untracked(&[others.1])?;
+    both(run([some.0, others.0, some.1], None, |[a, b, _]| {
         let lse = [some.1, others.1];
         match a.0.dtype() {
             DType::F16 => two::<f16>([a, b], lse),

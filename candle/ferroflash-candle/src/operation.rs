@@ -1,6 +1,5 @@
 //! The operation of the functions that have a gradient.
 use crate::attend::Attend;
-use crate::errors::invalid;
 use crate::plain;
 use crate::starts::Starts;
 #[cfg(feature = "cuda")]
@@ -30,10 +29,6 @@ impl Attention {
     /// Computes O. If the program tracks an input, the forward also computes the LSE and keeps it.
     pub fn apply(mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let is_tracked = [q, k, v].into_iter().any(Tensor::track_op);
-        if self.attend.alibi_slopes.as_ref().is_some_and(Tensor::track_op) {
-            let expected = "slopes have no gradient; pass `alibi_slopes.detach()`";
-            return Err(invalid("alibi_slopes", "a tensor with a gradient", expected));
-        }
         self.lse = (is_tracked && cfg!(feature = "training")).then(OnceLock::new);
         q.apply_op3(k, v, self)
     }
@@ -58,6 +53,7 @@ impl CustomOp3 for Attention {
         v: &CpuStorage,
         v_l: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
+        self.attend.is_untracked()?;
         plain::forward(&self.attend, self.starts(), [(q, q_l), (k, k_l), (v, v_l)])
     }
 
@@ -71,6 +67,7 @@ impl CustomOp3 for Attention {
         v: &CudaStorage,
         v_l: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
+        self.attend.is_untracked()?;
         let inputs = [(q, q_l), (k, k_l), (v, v_l)];
         let outputs = forward::forward(inputs, &self.attend, self.starts(), self.lse.is_some())?;
         if let (Some(place), Some((lse, shape))) = (&self.lse, outputs.lse) {

@@ -139,7 +139,7 @@ impl<'a> PagedKv<'a> {
         attend: &Attend,
         lse: bool,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        run([q, self.keys, self.values], |inputs| self.on(inputs, queries, attend, lse))
+        run([q, self.keys, self.values], Some(attend), |inputs| self.on(inputs, queries, attend, lse))
     }
 
     fn on(

@@ -1,4 +1,5 @@
 //! Operations without a gradient, and the results of operations.
+use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::here::lock;
 use crate::inputs::Stored;
@@ -65,19 +66,28 @@ impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> CustomOp3 for Operation<F> {
     }
 }
 
-/// Runs an operation without gradient. Returns O, and the LSE if the operation computed it.
+/// Runs an operation without gradient. Returns O, and the LSE if the operation computed it. `attend` are the
+/// operation's parameters, if it has any.
 pub(crate) fn run(
     [q, k, v]: [&Tensor; 3],
+    attend: Option<&Attend>,
     operation: impl Fn([Stored<'_>; 3]) -> Result<Outputs>,
 ) -> Result<(Tensor, Option<Tensor>)> {
-    if [q, k, v].into_iter().any(Tensor::track_op) {
-        return Err(candle::Error::BackwardNotSupported { op: "flash-attn-with-lse" });
-    }
+    are_untracked(&[q, k, v])?;
+    attend.map_or(Ok(()), Attend::is_untracked)?;
     let operation = Operation::new("flash-attn-with-lse", operation);
     let o = q.apply_op3_no_bwd(k, v, &operation)?;
     let lse = lock(&operation.lse).take();
     let none = candle::op::BackpropOp::none;
     Ok((o, lse.map(|(lse, shape)| Tensor::from_storage(Storage::Cuda(lse), shape, none(), false))))
+}
+
+/// Checks that no tensor of an operation without gradient wants one.
+pub(crate) fn are_untracked(tensors: &[&Tensor]) -> Result<()> {
+    match tensors.iter().any(|tensor| tensor.track_op()) {
+        true => Err(candle::Error::BackwardNotSupported { op: "flash-attn-with-lse" }),
+        false => Ok(()),
+    }
 }
 
 /// Returns O and the LSE of a run that computed both.

@@ -10,7 +10,7 @@ use candle::{Result, Tensor};
 /// # Errors
 /// Returns the errors of [`flash_attn`](crate::flash_attn).
 pub fn flash_attn_with(q: &Tensor, k: &Tensor, v: &Tensor, attend: &Attend) -> Result<Tensor> {
-    Ok(run([q, k, v], |inputs| forward(inputs, attend, None, false))?.0)
+    Ok(run([q, k, v], Some(attend), |inputs| forward(inputs, attend, None, false))?.0)
 }
 
 /// Computes [`flash_attn_varlen`](crate::flash_attn_varlen) with all options of [`Attend`]. This function has
@@ -30,7 +30,7 @@ pub fn flash_attn_varlen_with(
     attend: &Attend,
 ) -> Result<Tensor> {
     let starts = Starts { q: seqlens_q, k: seqlens_k, max_q: max_seqlen_q, max_k: max_seqlen_k };
-    Ok(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), false))?.0)
+    Ok(run([q, k, v], Some(attend), |inputs| forward(inputs, attend, Some(starts), false))?.0)
 }
 
 /// Computes [`flash_attn`](crate::flash_attn) with a bias that the kernel adds to the scaled scores. The bias

@@ -209,7 +209,7 @@ pub fn flash_attn_varlen_with_lse(
     attend: &Attend,
 ) -> Result<(Tensor, Tensor)> {
     let starts = Starts { q: seqlens_q, k: seqlens_k, max_q: max_seqlen_q, max_k: max_seqlen_k };
-    both(run([q, k, v], |inputs| forward(inputs, attend, Some(starts), true))?)
+    both(run([q, k, v], Some(attend), |inputs| forward(inputs, attend, Some(starts), true))?)
 }
 
 fn varlen(

@@ -1,9 +1,10 @@
 //! Refusals that come before any lock and before any use of a GPU. Tensors on the CPU suffice to test them.
 #![cfg(feature = "cuda")]
-use candle::{DType, Device, Error, Result, Tensor};
+use candle::{DType, Device, Error, Result, Tensor, Var};
 use ferroflash_candle::{
-    LatentCache, PagePool, RotaryStyle, RotaryTable, Sequence, Step, append, append_latent,
-    append_latent_rotary, append_rotary,
+    Attend, LatentCache, PagePool, PagedKv, RotaryStyle, RotaryTable, Sequence, Step, append, append_latent,
+    append_latent_rotary, append_rotary, flash_attn_varlen_with_lse, flash_attn_with, flash_attn_with_lse,
+    merge,
 };
 
 /// Returns the text of `ferroflash::Error` in a candle error.
@@ -120,5 +121,36 @@ fn numbers_without_end() -> Result<()> {
     sequence.advance(usize::MAX);
     check(step.set(&[(&sequence, 1)]), "invalid tokens");
     check(pool.grow(&mut sequence, 1), "invalid tokens");
+    Ok(())
+}
+
+/// A gradient that no function computes is not lost in silence.
+#[test]
+fn tensors_that_want_gradients() -> Result<()> {
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F16, &Device::Cpu);
+    let (q, lse) = (zeros(&[1, 8, 2, 64])?, Tensor::zeros((1, 2, 8), DType::F32, &Device::Cpu)?);
+    let var = |shape: &[usize]| Var::zeros(shape, DType::F32, &Device::Cpu);
+    let (of_heads, bias) = (var(&[2])?, var(&[1, 1, 8, 8])?);
+    let full = Attend::full(0.125);
+    for (attend, name) in [
+        (full.clone().alibi_slopes(&of_heads), "alibi_slopes"),
+        (full.clone().sinks(&of_heads), "sinks"),
+        (full.clone().bias(&bias), "bias"),
+    ] {
+        let words = format!("invalid {name}: a tensor with a gradient");
+        check(flash_attn_with(&q, &q, &q, &attend), &words);
+        check(flash_attn_with_lse(&q, &q, &q, &attend), &words);
+        let starts = Tensor::new(&[0u32, 8], &Device::Cpu)?;
+        let rows = q.get(0)?;
+        check(flash_attn_varlen_with_lse(&rows, &rows, &rows, &starts, &starts, 8, 8, &attend), &words);
+        let (pages, table) = (zeros(&[1, 16, 2, 64])?, Tensor::zeros((1, 1), DType::U32, &Device::Cpu)?);
+        let lengths = Tensor::new(&[8u32], &Device::Cpu)?;
+        check(PagedKv::new(&pages, &pages, &table, &lengths).attend(&q, &attend), &words);
+    }
+    let tracked = var(&[1, 2, 8])?;
+    let words = "flash-attn-with-lse";
+    check(merge((&q, &lse), (&q, &tracked)), words);
+    check(merge((&q, &tracked), (&q, &lse)), words);
+    check(flash_attn_with(&q, &q, Var::from_tensor(&q)?.as_tensor(), &full), words);
     Ok(())
 }

@@ -238,7 +238,15 @@ fn refusals() -> Result<()> {
     let few = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
     refused(ff::flash_attn_alibi(&q, &k, &v, &few, SCALE, true), "invalid alibi_slopes");
     let slopes = Var::from_tensor(&Tensor::zeros(4, DType::F32, &Device::Cpu)?)?;
-    refused(ff::flash_attn_alibi(&q, &k, &v, &slopes, SCALE, true), "slopes have no gradient");
+    refused(ff::flash_attn_alibi(&q, &k, &v, &slopes, SCALE, true), "invalid alibi_slopes: a tensor with a");
+    let operation = ff::FlashAttn {
+        softmax_scale: SCALE,
+        alibi_slopes: Some(slopes.as_tensor().clone()),
+        window_size_left: None,
+        window_size_right: None,
+        softcap: None,
+    };
+    refused(q.apply_op3(&k, &v, operation), "invalid alibi_slopes: a tensor with a gradient");
     let starts = |starts: [i32; 2]| Tensor::new(&starts, &Device::Cpu);
     let [q, k, v] = [q.get(0)?, k.get(0)?, v.get(0)?];
     for of_q in [[0, 6], [3, 2], [-1, 5]] {
