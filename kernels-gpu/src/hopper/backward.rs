@@ -186,6 +186,7 @@ impl<
                     let at = (group.first_row(), group.warp());
                     // The compiler does not know that there is a head.
                     let never = opaque(p.heads_per_kv) == 0;
+                    let rows = view.block.existing();
                     let [v, k] = keys.take();
                     let (mut acc_dk, mut acc_dv) = (Acc::cleared(), Acc::cleared());
                     let mut add = |visit: Visit, acc_dq: &mut Acc<1, SHARE>, group: &mut Warpgroup<W>| {
@@ -204,7 +205,7 @@ impl<
                     let mut ds = group.five_products(
                         None,
                         |_: &mut Acc<1, SHARE>, _| (),
-                        Step { k: &k, v: &v, q: &q_last, d_o: &d_o, dv: &mut acc_dv, order, never },
+                        Step { k: &k, v: &v, q: &q_last, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
                         |s| view.probabilities(p, s, visit, &q_last, at),
                         |s, dp, p| ds_of(s, dp, p, &d_o),
                         &mut joint,
@@ -216,7 +217,7 @@ impl<
                         ds = group.five_products(
                             Some(Late { dk: &mut acc_dk, ds: &ds, q: q_last }),
                             |acc_dq, group| add(visit, acc_dq, group),
-                            Step { k: &k, v: &v, q: &q_now, d_o: &d_o, dv: &mut acc_dv, order, never },
+                            Step { k: &k, v: &v, q: &q_now, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
                             |s| view.probabilities(p, s, next, &q_now, at),
                             |s, dp, p| ds_of(s, dp, p, &d_o),
                             &mut joint,

@@ -35,6 +35,8 @@ pub struct Case {
     pub softcap: f64,
     /// ALiBi slopes of the heads; empty for none.
     pub slopes: Vec<f64>,
+    /// The score of all queries and keys, below 0; 0 for random scores.
+    pub score: f64,
     pub seed: u64,
 }
 
@@ -70,7 +72,12 @@ impl Inputs {
             let count = case.batch * rows * heads * case.head_dim;
             (0..count).map(|_| round(case.dtype, normal())).collect()
         };
-        let (q, k) = (draw(case.queries, case.heads), draw(case.keys, case.kv_heads));
+        let (mut q, mut k) = (draw(case.queries, case.heads), draw(case.keys, case.kv_heads));
+        if case.score < 0.0 {
+            let x = round(case.dtype, (-case.score / (case.scale * case.head_dim as f64)).sqrt());
+            q.fill(x);
+            k.fill(-x);
+        }
         let (v, d_o) = (draw(case.keys, case.kv_heads), draw(case.queries, case.heads));
         let d_lse = (0..case.batch * case.heads * case.queries).map(|_| normal() as f32 as f64).collect();
         Inputs { tensors: [q, k, v, d_o], d_lse }

@@ -71,6 +71,20 @@ impl<E, const M: usize, const K: usize> AFrag<E, M, K> {
     pub fn zero() -> Self {
         AFrag { registers: [[[0; 4]; M]; K], element: PhantomData }
     }
+
+    /// Keeps the warp's rows before row `end`. All other rows become 0, whatever they were.
+    #[inline(always)]
+    pub(crate) fn keep_rows_before(&mut self, end: i32, warp: Warp) {
+        let [row, _] = layout::acc_element(warp.lane, 0).map(|x| x as i32);
+        for m in 0..M {
+            let kept = [0, 8].map(|half| ((row + half + m as i32 * 16 - end) >> 31) as u32);
+            for k in 0..K {
+                for (i, x) in self.registers[k][m].iter_mut().enumerate() {
+                    *x &= kept[i % 2];
+                }
+            }
+        }
+    }
 }
 
 impl<'t, E: Mma, const R: usize, const M: usize, const K: usize, const HELD: usize>

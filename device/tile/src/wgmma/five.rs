@@ -18,6 +18,7 @@ use crate::wgmma::guarded::{GuardedAb, GuardedAbt};
 use crate::wgmma::joint_a::JointAb;
 use crate::wgmma::sealed::Issue;
 use core::hint::cold_path;
+use cuda_std::math::opaque;
 use cuda_std::warp;
 
 /// A tile of 64 rows for each of `W` warpgroups, which the block keeps.
@@ -58,6 +59,9 @@ pub struct Step<'p, E, const N: usize, const D: usize, const W: usize> {
     pub d_o: &'p ValuedStage<'p, E, N, D>,
     /// The sum of the products of P and the second stage.
     pub dv: &'p mut Acc<1, D>,
+    /// The number of rows of the kept tiles that exist, or a larger number. dS of all other rows becomes 0:
+    /// dQ is a sum over all rows, where infinity times 0 is not 0.
+    pub rows: u32,
     /// The order of the products, which must be a constant.
     pub order: StepOrder,
     /// False, but the compiler must not know it. It ends basic blocks, over which ptxas hoists no wait.
@@ -91,7 +95,7 @@ impl<const W: usize> Warpgroup<W> {
         ds_of: impl FnOnce(&Acc<1, N>, &Acc<1, N>, &AFrag<E, 1, N>) -> AFrag<E, 1, N>,
         joint: &mut JointA<E, N, M>,
     ) -> AFrag<E, 1, N> {
-        let Step { k, v, q, d_o, dv, order, never } = step;
+        let Step { k, v, q, d_o, dv, rows, order, never } = step;
         let (mut acc_s, mut acc_t) = (Acc::unset(), Acc::unset());
         let (mut s, mut t) = (GuardedAbt(&mut acc_s, k, q), GuardedAbt(&mut acc_t, v, d_o));
         // SAFETY: `Warpgroup` stands for 128 converged threads, and `never` is the same in all of them. The
@@ -138,8 +142,13 @@ impl<const W: usize> Warpgroup<W> {
             if order != StepOrder::Together {
                 Issue::<W>::settle::<0>(&mut dv);
             }
-            let ds = ds_of(s.acc(), t.acc(), &p);
+            let mut ds = ds_of(s.acc(), t.acc(), &p);
             end_block(never);
+            if rows < W as u32 * 64 {
+                // This computes the warp's number again in each step: it would take a register.
+                let before = opaque(self.warp.index) * 16;
+                ds.keep_rows_before(rows as i32 - before as i32, self.warp.forget_lane());
+            }
             joint.write(&ds, self);
             if order == StepOrder::Together {
                 Issue::<W>::settle::<0>(&mut dv);

@@ -86,6 +86,12 @@ impl<M: MaskMod> KeyBlock<M> {
         visit.n * self.tile_n
     }
 
+    /// The number of keys from the block's first key on.
+    #[inline(always)]
+    pub fn existing(&self) -> u32 {
+        self.rows.q_len - self.rows.first
+    }
+
     /// The number of the block's turn at tile `n`: the number of blocks that visit the tile before.
     #[inline(always)]
     pub fn turn(&self, n: u32) -> u32 {
