@@ -17,7 +17,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("{:016x} {}\n", hasher.finish(), bytes.len())
 }
 
-/// Whether `packed` is as [`write`] has written it.
+/// Whether `packed` is as [`write()`] has written it.
 pub fn is_whole(packed: &Path) -> bool {
     let sums = fs::read(packed).and_then(|bytes| Ok((digest(&bytes), fs::read_to_string(sum(packed))?)));
     sums.is_ok_and(|(now, then)| now == then)
