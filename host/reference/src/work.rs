@@ -118,7 +118,7 @@ pub struct Judgement {
     pub max_error: f64,
     /// The largest quotient `error / allowed`.
     pub worst_ratio: f64,
-    /// One message per error. Those of tensors without a bound come last.
+    /// The list holds one message per error. Messages of tensors without a bound come last.
     pub failures: Vec<String>,
     /// Number of failures that prove no error, because the rule has no bound for a tensor
     /// ([`Verdict::is_bounded`]).

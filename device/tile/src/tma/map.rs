@@ -254,7 +254,7 @@ impl<K: Kernel> Block<K> {
 }
 
 impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {
-    /// The same tensor.
+    /// Returns the same tensor.
     #[inline(always)]
     pub(crate) fn copied(&self) -> Self {
         TmaTensor { map: self.map, element: PhantomData }

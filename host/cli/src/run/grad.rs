@@ -59,7 +59,7 @@ impl Options {
     }
 }
 
-/// What the user asks for: a kernel of the forward, a comparison with the reference, an output file.
+/// This struct holds what the user asks for: a forward kernel, a check against the reference, a file.
 pub(in crate::run) struct Asked<'a> {
     pub config: Option<&'a str>,
     pub check: bool,
