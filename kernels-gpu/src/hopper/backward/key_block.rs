@@ -62,7 +62,7 @@ impl Visits {
 }
 
 impl<M: MaskMod> KeyBlock<M> {
-    /// Block `number` of `blocks`, with the keys of `rows` ([`Rows::transposed`]), under mask `mask` of `of`.
+    /// Block `number` of `blocks`, with the keys of `rows` (`Rows::transposed`), under mask `mask` of `of`.
     #[inline(always)]
     pub fn new([number, blocks]: [u32; 2], rows: Rows, mask: M, of: &Sequence, tile_n: u32) -> Self {
         let turned = Transposed::new(mask, of);
