@@ -9,52 +9,59 @@ use ferroflash::request::Mask;
 /// functions on KV caches take them.
 #[derive(Clone, Debug)]
 #[must_use]
-#[non_exhaustive]
 pub struct Attend {
-    /// Factor of the scores, above 0.
-    pub softmax_scale: f32,
-    /// Number of visible keys before a query's position; `None` is all.
-    pub window_size_left: Option<usize>,
-    /// Number of visible keys after a query's position; `None` is all.
-    pub window_size_right: Option<usize>,
-    /// The softcap: scores become `softcap * tanh(score / softcap)`. 0, negative values and `None` turn it
-    /// off.
-    pub softcap: Option<f32>,
-    /// ALiBi slopes, f32 `[heads]`.
-    pub alibi_slopes: Option<Tensor>,
-    /// Attention sinks, f32 `[heads]`: one logit per head.
-    pub sinks: Option<Tensor>,
-    /// A bias that the kernel adds to the scaled scores, f16, bf16 or f32:
-    /// `(batch or 1, heads or 1, queries or 1, keys)`.
-    pub bias: Option<Tensor>,
-    /// A mask of bits, in place of a window: the bits, and the number of a sequence's last keys that have
-    /// bits.
-    pub mask_bits: Option<(Tensor, usize)>,
-    /// The number of keys of each sequence's prefix, which every query sees (prefix-LM), in place of a
-    /// window: i32 or u32 `[batch]`.
-    pub prefix_lengths: Option<Tensor>,
-    /// The number of keys per chunk (chunked-local attention, Llama 4), in place of a window.
-    pub chunk: Option<usize>,
-    /// A variant of your own, and its tables: f32, u32 or i32, contiguous.
+    pub(crate) softmax_scale: f32,
+    /// The numbers of visible keys before and after a query's position; `None` is all.
+    window: [Option<usize>; 2],
+    /// 0 is off.
+    pub(crate) softcap: f32,
+    chunk: Option<usize>,
+    /// The number of a sequence's last keys that have bits in `mask_bits`.
+    pub(crate) mask_keys: usize,
+    pub(crate) extras: Extras<Tensor>,
     #[cfg(feature = "cuda")]
-    pub variant: Option<(OwnVariant, Vec<Tensor>)>,
+    pub(crate) variant: Option<(OwnVariant, Vec<Tensor>)>,
 }
 
+/// Declares the optional tensors of [`Attend`].
+macro_rules! extras {
+    ($($name:ident),*) => {
+        /// A value for each optional tensor of [`Attend`].
+        #[derive(Clone, Debug)]
+        pub(crate) struct Extras<T> {
+            $(pub $name: Option<T>,)*
+        }
+
+        impl<T> Extras<T> {
+            const NONE: Self = Extras { $($name: None,)* };
+
+            /// Returns the values that are there, with their names.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, &T)> {
+                let all = [$((stringify!($name), &self.$name),)*];
+                all.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)))
+            }
+
+            /// Returns the results of a function of the values and their names.
+            #[cfg(feature = "cuda")]
+            pub fn map<'a, U>(&'a self, of: impl Fn(&'static str, &'a T) -> U) -> Extras<U> {
+                Extras { $($name: self.$name.as_ref().map(|value| of(stringify!($name), value)),)* }
+            }
+        }
+    };
+}
+extras!(alibi_slopes, sinks, bias, mask_bits, prefix_lengths);
+
 impl Attend {
-    /// Creates the parameters of attention to every key.
-    pub fn full(softmax_scale: f32) -> Self {
-        let (window_size_left, window_size_right) = (None, None);
+    /// Creates the parameters of attention to every key. `softmax_scale` is the factor of the scores, above
+    /// 0.
+    pub const fn full(softmax_scale: f32) -> Self {
         Attend {
             softmax_scale,
-            window_size_left,
-            window_size_right,
-            softcap: None,
-            alibi_slopes: None,
-            sinks: None,
-            bias: None,
-            mask_bits: None,
-            prefix_lengths: None,
+            window: [None; 2],
+            softcap: 0.0,
             chunk: None,
+            mask_keys: 0,
+            extras: Extras::NONE,
             #[cfg(feature = "cuda")]
             variant: None,
         }
@@ -67,52 +74,60 @@ impl Attend {
     }
 
     pub(crate) fn causal_or_full(softmax_scale: f32, causal: bool) -> Self {
-        if causal { Attend::causal(softmax_scale) } else { Attend::full(softmax_scale) }
+        Attend::full(softmax_scale).window(None, causal.then_some(0))
     }
 
-    /// Sets a window: keys from `left` before to `right` after the query's own position.
+    /// Sets a window: keys from `left` before to `right` after the query's own position. `None` is all keys.
     pub fn window(self, left: Option<usize>, right: Option<usize>) -> Self {
-        Attend { window_size_left: left, window_size_right: right, ..self }
+        Attend { window: [left, right], ..self }
     }
 
-    /// Sets the softcap.
+    /// Sets the softcap: scores become `softcap * tanh(score / softcap)`. By candle-flash-attn's rule, 0 and
+    /// negative values turn it off.
     pub fn softcap(self, softcap: f32) -> Self {
-        Attend { softcap: Some(softcap), ..self }
+        Attend { softcap: if softcap <= 0.0 { 0.0 } else { softcap }, ..self }
     }
 
-    /// Sets ALiBi slopes.
-    pub fn alibi_slopes(self, slopes: &Tensor) -> Self {
-        Attend { alibi_slopes: Some(slopes.clone()), ..self }
+    /// Sets ALiBi slopes, f32 `[heads]`.
+    pub fn alibi_slopes(mut self, slopes: &Tensor) -> Self {
+        self.extras.alibi_slopes = Some(slopes.clone());
+        self
     }
 
-    /// Sets attention sinks.
-    pub fn sinks(self, sinks: &Tensor) -> Self {
-        Attend { sinks: Some(sinks.clone()), ..self }
+    /// Sets attention sinks, f32 `[heads]`: one logit per head.
+    pub fn sinks(mut self, sinks: &Tensor) -> Self {
+        self.extras.sinks = Some(sinks.clone());
+        self
     }
 
-    /// Sets a bias: `(batch or 1, heads or 1, queries or 1, keys)`, contiguous in its last dimension. Rows of
-    /// 16-bit elements must begin at multiples of 4 bytes. For an odd number of keys, pad the rows:
-    /// `bias.pad_with_zeros(3, 0, 1)?.narrow(3, 0, keys)?`. For varlen sequences and KV caches, `batch`
-    /// counts sequences, and `queries` and `keys` are the longest sequence's.
-    pub fn bias(self, bias: &Tensor) -> Self {
-        Attend { bias: Some(bias.clone()), ..self }
+    /// Sets a bias that the kernel adds to the scaled scores, f16, bf16 or f32: `(batch or 1, heads or 1,
+    /// queries or 1, keys)`, contiguous in its last dimension. Rows of 16-bit elements must begin at
+    /// multiples of 4 bytes. For an odd number of keys, pad the rows: `bias.pad_with_zeros(3, 0,
+    /// 1)?.narrow(3, 0, keys)?`. For varlen sequences and KV caches, `batch` counts sequences, and `queries`
+    /// and `keys` are the longest sequence's.
+    pub fn bias(mut self, bias: &Tensor) -> Self {
+        self.extras.bias = Some(bias.clone());
+        self
     }
 
-    /// Shows each query the keys whose bits are 1. `bits` is u8 `(batch or 1, heads or 1, queries, keys / 8
-    /// rounded up)`; the batch may be left out. The least significant bit comes first. The bits belong to the
-    /// last `keys` keys of each sequence; every query sees the keys before these. A tree of drafts has one
-    /// key per node.
-    pub fn mask_bits(self, bits: &Tensor, keys: usize) -> Self {
-        Attend { mask_bits: Some((bits.clone(), keys)), ..self }
+    /// Shows each query the keys whose bits are 1, in place of a window. `bits` is u8 `(batch or 1, heads or
+    /// 1, queries, keys / 8 rounded up)`; the batch may be left out. The least significant bit comes first.
+    /// The bits belong to the last `keys` keys of each sequence; every query sees the keys before these. A
+    /// tree of drafts has one key per node.
+    pub fn mask_bits(mut self, bits: &Tensor, keys: usize) -> Self {
+        (self.extras.mask_bits, self.mask_keys) = (Some(bits.clone()), keys);
+        self
     }
 
-    /// Shows each query the first keys of its sequence, and the keys up to its own position (prefix-LM):
-    /// i32 or u32 `[batch]`.
-    pub fn prefix_lengths(self, lengths: &Tensor) -> Self {
-        Attend { prefix_lengths: Some(lengths.clone()), ..self }
+    /// Shows each query the first keys of its sequence, and the keys up to its own position (prefix-LM), in
+    /// place of a window: the number of keys of each sequence's prefix, i32 or u32 `[batch]`.
+    pub fn prefix_lengths(mut self, lengths: &Tensor) -> Self {
+        self.extras.prefix_lengths = Some(lengths.clone());
+        self
     }
 
-    /// Shows each query the keys of its chunk, up to its own position (chunked-local attention, Llama 4).
+    /// Shows each query the keys of its chunk, up to its own position (chunked-local attention, Llama 4), in
+    /// place of a window. `chunk` is the number of keys per chunk.
     pub fn chunked(self, chunk: usize) -> Self {
         Attend { chunk: Some(chunk), ..self }
     }
@@ -130,11 +145,9 @@ impl Attend {
         let tables = self.variant.iter().flat_map(|(_, tables)| tables);
         #[cfg(not(feature = "cuda"))]
         let tables = std::iter::empty();
-        let extras = [("alibi_slopes", &self.alibi_slopes), ("sinks", &self.sinks), ("bias", &self.bias)];
-        let extras = extras.into_iter().filter_map(|(name, extra)| Some((name, extra.as_ref()?)));
-        let mut all = extras.chain(tables.map(|table| ("variant.table", table)));
+        let mut all = self.extras.named().chain(tables.map(|table| ("variant.table", table)));
         let expected = "it has no gradient here; pass a detached tensor: `tensor.detach()`";
-        match all.find(|(_, extra)| extra.track_op()) {
+        match all.find(|(_, extra)| extra.dtype().is_float() && extra.track_op()) {
             Some((name, _)) => Err(invalid(name, "a tensor with a gradient", expected)),
             None => Ok(()),
         }
@@ -142,15 +155,14 @@ impl Attend {
 
     /// Returns the name of an extra that has one value per query or key of a sequence.
     pub(crate) fn counts(&self) -> Option<&'static str> {
-        let extras = [
-            ("bias", self.bias.is_some()),
-            ("mask_bits", self.mask_bits.is_some()),
-            ("prefix_lengths", self.prefix_lengths.is_some()),
-            ("chunk", self.chunk.is_some()),
-            #[cfg(feature = "cuda")]
-            ("variant", self.variant.is_some()),
-        ];
-        extras.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
+        #[cfg(feature = "cuda")]
+        let variant = self.variant.is_some();
+        #[cfg(not(feature = "cuda"))]
+        let variant = false;
+        let mut names = self.extras.named().map(|(name, _)| name);
+        let own = [("chunk", self.chunk.is_some()), ("variant", variant)];
+        let own = own.into_iter().find_map(|(name, is_there)| is_there.then_some(name));
+        names.find(|name| !["alibi_slopes", "sinks"].contains(name)).or(own)
     }
 
     /// Returns the extras of `count` sequences from `first` on, whose longest has `queries` queries.
@@ -164,13 +176,12 @@ impl Attend {
             tensor if tensor.rank() == 4 && tensor.dims()[2] > queries => tensor.narrow(2, 0, queries),
             tensor => Ok(tensor),
         };
-        let bits = self.mask_bits.as_ref().map(|(bits, keys)| Ok::<_, candle::Error>((rows(bits)?, *keys)));
-        Ok(Attend {
-            bias: self.bias.as_ref().map(rows).transpose()?,
-            mask_bits: bits.transpose()?,
-            prefix_lengths: self.prefix_lengths.as_ref().map(|lengths| of(lengths, 1)).transpose()?,
-            ..self.clone()
-        })
+        let mut own = self.clone();
+        let Extras { bias, mask_bits, prefix_lengths, .. } = &self.extras;
+        own.extras.bias = bias.as_ref().map(rows).transpose()?;
+        own.extras.mask_bits = mask_bits.as_ref().map(rows).transpose()?;
+        own.extras.prefix_lengths = prefix_lengths.as_ref().map(|lengths| of(lengths, 1)).transpose()?;
+        Ok(own)
     }
 
     /// Returns the mask for at most this number of keys. By candle-flash-attn's rule, a window that covers
@@ -182,15 +193,10 @@ impl Attend {
         if let Some(chunk) = self.chunk {
             return Mask::Chunked { chunk: u32::try_from(chunk).unwrap_or(u32::MAX) };
         }
-        match (side(self.window_size_left), side(self.window_size_right)) {
-            (None, None) => Mask::Full,
-            (None, Some(0)) => Mask::Causal,
-            (left, right) => Mask::Window { left, right },
+        match self.window.map(side) {
+            [None, None] => Mask::Full,
+            [None, Some(0)] => Mask::Causal,
+            [left, right] => Mask::Window { left, right },
         }
-    }
-
-    /// Returns the softcap; 0 is off. By candle-flash-attn's rule, a negative softcap is off too.
-    pub(crate) fn cap(&self) -> f32 {
-        self.softcap.map_or(0.0, |cap| if cap <= 0.0 { 0.0 } else { cap })
     }
 }

@@ -4,21 +4,20 @@ use crate::errors::{refused, unsupported};
 use crate::extras::Reads;
 use crate::forward::{forward, with_inputs};
 use crate::here::{Here, lock};
-use crate::inputs::{Read, Stored, input, no_such_type};
-use crate::run::{device, stored};
+use crate::inputs::{Read, Stored, input, typed};
+use crate::run::{device, stored, tensor};
 use crate::starts::Starts;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaView;
-use candle::op::BackpropOp;
-use candle::{DType, Result, Storage, Tensor};
+use candle::{Result, Tensor};
 use ferroflash::cudarc::{Element, Inputs, Tensor as Input};
-use half::{bf16, f16};
+use ferroflash::request::RowOutputs;
 
 /// Computes the gradients of Q, K and V from the results of the forward. Computes the LSE again if the
 /// forward has kept none.
 pub(crate) fn gradients(
     attend: &Attend,
-    starts: Option<Starts<&Tensor>>,
+    starts: Option<&Starts>,
     inputs: [&Tensor; 3],
     (o, lse): (&Tensor, Option<&Tensor>),
     d_o: &Tensor,
@@ -34,10 +33,8 @@ pub(crate) fn gradients(
     let lse = match lse {
         Some(lse) => lse.clone(),
         None => {
-            let outputs = forward(stored, attend, starts, true)?;
-            let (lse, shape) =
-                outputs.lse.ok_or_else(|| unsupported("backward", "the forward wrote no LSE"))?;
-            Tensor::from_storage(Storage::Cuda(lse), shape, BackpropOp::none(), false)
+            let lse = forward(stored, attend, starts, RowOutputs::LSE)?.rows.lse;
+            lse.ok_or_else(|| unsupported("backward", "the forward wrote no LSE"))?
         }
     };
     let [o, lse, d_o] = [("o", o), ("lse", &lse), ("d_o", &d_o)].map(|(name, x)| Read::of(name, x));
@@ -47,20 +44,14 @@ pub(crate) fn gradients(
     with_inputs(stored, starts, |inputs, max_k| {
         let extras = Reads::of(attend);
         let tables = extras.tables()?;
-        let (mask, softcap) = (attend.mask(max_k), attend.cap());
-        let inputs = inputs.shorter().mask(mask).scale(attend.softmax_scale).softcap(softcap);
-        let inputs = extras.give(inputs, &tables)?;
+        let inputs = extras.give(inputs.shorter(), max_k, &tables)?;
         let inputs = extras.sinks(inputs.q.shape[2])?.into_iter().fold(inputs, Inputs::sinks);
         let results = (results.0, &results.1);
-        match q.dtype() {
-            DType::F16 => typed::<f16>(stored, &inputs, results, d_o),
-            DType::BF16 => typed::<bf16>(stored, &inputs, results, d_o),
-            other => Err(no_such_type("queries", other)),
-        }
+        typed!(inputs.q.dtype, on_tensors(stored, &inputs, results, d_o))
     })
 }
 
-fn typed<T: Element + CudaDType>(
+fn on_tensors<T: Element + CudaDType>(
     tensors: [Stored<'_>; 3],
     inputs: &Inputs<'_>,
     results: (Input<'_>, &CudaView<'_, f32>),
@@ -72,10 +63,7 @@ fn typed<T: Element + CudaDType>(
     let scratch = here.scratch(&stream);
     let gradients = here.attention.backward::<T>(&stream, inputs, results, d_o, &mut lock(&scratch));
     let [dq, dk, dv] = gradients.map_err(refused)?;
-    let tensor = |data, (_, layout): Stored<'_>| {
-        let storage = Storage::Cuda(stored(data, device));
-        Some(Tensor::from_storage(storage, layout.shape().clone(), BackpropOp::none(), false))
-    };
     let [q, k, v] = tensors;
-    Ok([tensor(dq, q), tensor(dk, k), tensor(dv, v)])
+    let of = |data, (_, layout): Stored<'_>| Some(tensor(stored(data, device), layout.shape()));
+    Ok([of(dq, q), of(dk, k), of(dv, v)])
 }

@@ -2,11 +2,12 @@
 use crate::append::{AppendScales, CacheScales, Turn, rotated, write};
 use crate::attend::Attend;
 use crate::inputs::no_such_type;
-use crate::parts::{LayerPages, on_its_pages};
+use crate::parts::LayerPages;
 use crate::rotary::RotaryTable;
 use crate::run::both;
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
+use ferroflash::request::RowOutputs;
 
 /// The paged KV cache of one layer, for any sequences. Each layer of a model holds one. The layers share one
 /// [`Step`], which holds each sequence's pages.
@@ -40,15 +41,14 @@ use candle::{DType, Device, Result, Tensor};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct KvCache {
-    keys: Tensor,
-    values: Tensor,
-    scales: Option<CacheScales>,
-    /// The scales of the rows of an int8 cache, of keys and of values.
-    token_scales: Option<[Tensor; 2]>,
-}
+pub struct KvCache(LayerPages);
 
 impl KvCache {
+    fn zeros(shape: (usize, usize, usize, usize), dtype: DType, device: &Device) -> Result<LayerPages> {
+        let [keys, values] = [Tensor::zeros(shape, dtype, device)?, Tensor::zeros(shape, dtype, device)?];
+        Ok(LayerPages::new(keys, values))
+    }
+
     /// Returns a KV cache `(pages, page, key heads, head_dim)` of f16 or bf16.
     ///
     /// # Errors
@@ -57,8 +57,7 @@ impl KvCache {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(no_such_type("a cache", dtype));
         }
-        let [keys, values] = [Tensor::zeros(shape, dtype, device)?, Tensor::zeros(shape, dtype, device)?];
-        Ok(KvCache { keys, values, scales: None, token_scales: None })
+        Ok(KvCache(KvCache::zeros(shape, dtype, device)?))
     }
 
     /// Returns an e4m3 KV cache, half as large as one of 16 bits. A key or value is the stored number times
@@ -67,9 +66,8 @@ impl KvCache {
     /// # Errors
     /// Returns an error if the driver fails.
     pub fn e4m3(shape: (usize, usize, usize, usize), scales: CacheScales, device: &Device) -> Result<Self> {
-        let [keys, values] =
-            [Tensor::zeros(shape, DType::U8, device)?, Tensor::zeros(shape, DType::U8, device)?];
-        Ok(KvCache { keys, values, scales: Some(scales), token_scales: None })
+        let pages = KvCache::zeros(shape, DType::U8, device)?;
+        Ok(KvCache(LayerPages { scales: Some(scales), ..pages }))
     }
 
     /// Returns an int8 KV cache. Each row of a head has a scale in f32, which [`KvCache::append`] computes:
@@ -80,25 +78,24 @@ impl KvCache {
     /// Returns an error if the driver fails.
     pub fn int8(shape: (usize, usize, usize, usize), device: &Device) -> Result<Self> {
         let (pages, page, heads, _) = shape;
-        let [keys, values] =
-            [Tensor::zeros(shape, DType::U8, device)?, Tensor::zeros(shape, DType::U8, device)?];
         let scales = || Tensor::zeros((pages, page, heads), DType::F32, device);
-        Ok(KvCache { keys, values, scales: None, token_scales: Some([scales()?, scales()?]) })
+        let token_scales = Some([scales()?, scales()?]);
+        Ok(KvCache(LayerPages { token_scales, ..KvCache::zeros(shape, DType::U8, device)? }))
     }
 
     /// Returns the scales of an int8 cache's keys and values, `[pages, page, heads]`.
     pub fn token_scales(&self) -> Option<[&Tensor; 2]> {
-        self.token_scales.as_ref().map(|[keys, values]| [keys, values])
+        self.0.token_scales.as_ref().map(|[keys, values]| [keys, values])
     }
 
     fn append_scales(&self) -> Option<AppendScales<'_>> {
         let of_rows = self.token_scales().map(AppendScales::Tokens);
-        of_rows.or(self.scales.map(AppendScales::Numbers))
+        of_rows.or(self.0.scales.map(AppendScales::Numbers))
     }
 
     /// Returns the keys and values, `[pages, page, heads, head_dim]`.
     pub fn tensors(&self) -> [&Tensor; 2] {
-        [&self.keys, &self.values]
+        [&self.0.keys, &self.0.values]
     }
 
     /// Writes this step's keys and values, `(tokens, heads, head_dim)`, into their slots.
@@ -106,9 +103,8 @@ impl KvCache {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
-        on_its_pages(&self.keys, step)?;
-        let caches = [&self.keys, &self.values];
-        write(k, v, caches, &step.slots()?, self.append_scales(), None).map(drop)
+        self.0.are_of(step)?;
+        write(k, v, self.tensors(), &step.slots()?, self.append_scales(), None).map(drop)
     }
 
     /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values
@@ -125,10 +121,10 @@ impl KvCache {
         step: &Step,
         table: &RotaryTable,
     ) -> Result<Tensor> {
-        on_its_pages(&self.keys, step)?;
-        let (slots, positions, caches) = (step.slots()?, step.positions()?, [&self.keys, &self.values]);
+        self.0.are_of(step)?;
+        let (slots, positions) = (step.slots()?, step.positions()?);
         let turn = Turn { q, table, positions: &positions };
-        rotated(write(k, v, caches, &slots, self.append_scales(), Some(&turn))?)
+        rotated(write(k, v, self.tensors(), &slots, self.append_scales(), Some(&turn))?)
     }
 
     /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their
@@ -138,7 +134,7 @@ impl KvCache {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<Tensor> {
-        Ok(self.pages().attend(q, step, attend, false)?.0)
+        Ok(self.0.attend(q, step, attend, RowOutputs::NONE)?.0)
     }
 
     /// Returns the result of [`KvCache::attend`] and the LSE of each row, f32 `(heads, tokens)`.
@@ -146,11 +142,6 @@ impl KvCache {
     /// # Errors
     /// Returns the errors of [`KvCache::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
-        both(self.pages().attend(q, step, attend, true)?)
-    }
-
-    fn pages(&self) -> LayerPages<'_> {
-        let (scales, token_scales) = (self.scales, self.token_scales());
-        LayerPages { keys: &self.keys, values: &self.values, scales, token_scales }
+        both(self.0.attend(q, step, attend, RowOutputs::LSE)?)
     }
 }

@@ -1,34 +1,26 @@
 //! Tensors beside queries, keys and values: slopes, sinks, a bias, bits of a mask, prefixes, and tables of a
 //! variant.
-use crate::attend::Attend;
+use crate::attend::{Attend, Extras};
 use crate::errors::{invalid, unsupported};
 use crate::inputs::{Read, long, number};
 use candle::{DType, Result};
 use ferroflash::cudarc::{Inputs, OwnVariant, Slice};
 use ferroflash::request::{AlibiSlopes, Bias, Mask, MaskBits, Prefix, Sinks};
 
-/// The extras of an operation, locked against writes.
+/// The parameters of an operation, whose tensors are locked against writes.
 pub(crate) struct Reads<'a> {
-    alibi_slopes: Option<Read<'a>>,
-    sinks: Option<Read<'a>>,
-    bias: Option<Read<'a>>,
-    bits: Option<(Read<'a>, usize)>,
-    prefixes: Option<Read<'a>>,
+    attend: &'a Attend,
+    extras: Extras<Read<'a>>,
     variant: Option<(&'a OwnVariant, Vec<Read<'a>>)>,
 }
 
 impl<'a> Reads<'a> {
     pub fn of(attend: &'a Attend) -> Self {
-        Reads {
-            alibi_slopes: attend.alibi_slopes.as_ref().map(|slopes| Read::of("alibi_slopes", slopes)),
-            sinks: attend.sinks.as_ref().map(|sinks| Read::of("sinks", sinks)),
-            bias: attend.bias.as_ref().map(|bias| Read::of("bias", bias)),
-            bits: attend.mask_bits.as_ref().map(|(bits, keys)| (Read::of("mask_bits", bits), *keys)),
-            prefixes: attend.prefix_lengths.as_ref().map(|lengths| Read::of("prefix_lengths", lengths)),
-            variant: attend.variant.as_ref().map(|(variant, tables)| {
-                (variant, tables.iter().map(|table| Read::of("variant.table", table)).collect())
-            }),
-        }
+        let extras = attend.extras.map(Read::of);
+        let variant = attend.variant.as_ref().map(|(variant, tables)| {
+            (variant, tables.iter().map(|table| Read::of("variant.table", table)).collect())
+        });
+        Reads { attend, extras, variant }
     }
 
     /// Returns the variant's tables, for [`Reads::give`]. A table is contiguous.
@@ -47,17 +39,26 @@ impl<'a> Reads<'a> {
 
     /// Returns the sinks of `heads` heads.
     pub fn sinks(&self, heads: usize) -> Result<Option<Sinks<Slice<'_>>>> {
-        let sinks = self.sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
+        let sinks = self.extras.sinks.as_ref().map(|read| read.per_head(heads)).transpose()?;
         Ok(sinks.map(|address| Sinks { address, elements: heads as u64 }))
     }
 
-    /// Adds these extras to inputs, except for sinks. Bits and prefixes replace the mask.
-    pub fn give<'v>(&'v self, mut inputs: Inputs<'v>, tables: &'v [Slice<'v>]) -> Result<Inputs<'v>> {
-        if let Some(slopes) = &self.alibi_slopes {
+    /// Adds these parameters to inputs of at most `max_k` keys per sequence, except for sinks. Bits and
+    /// prefixes replace the mask.
+    pub fn give<'v>(
+        &'v self,
+        inputs: Inputs<'v>,
+        max_k: usize,
+        tables: &'v [Slice<'v>],
+    ) -> Result<Inputs<'v>> {
+        let Attend { softmax_scale, softcap, mask_keys, .. } = *self.attend;
+        let mut inputs = inputs.mask(self.attend.mask(max_k)).scale(softmax_scale).softcap(softcap);
+        let Extras { alibi_slopes, bias, mask_bits, prefix_lengths, .. } = &self.extras;
+        if let Some(slopes) = alibi_slopes {
             let heads = inputs.q.shape[2];
             inputs = inputs.alibi(AlibiSlopes::new(slopes.per_head(heads)?, heads as u64));
         }
-        if let Some(bias) = &self.bias {
+        if let Some(bias) = bias {
             if !matches!(bias.dtype(), DType::F16 | DType::BF16 | DType::F32) {
                 let reason = "a bias is f16, bf16 or f32; convert it";
                 return Err(unsupported(format_args!("a bias of {:?}", bias.dtype()), reason));
@@ -65,21 +66,20 @@ impl<'a> Reads<'a> {
             let ([shape, strides], dtype) = (four(bias)?, number("a bias", bias.dtype())?);
             inputs = inputs.bias(Bias::new(bias.slice()?, u64::MAX, dtype, shape, long(strides)));
         }
-        if let Some((bits, keys)) = &self.bits {
-            let [[batch, heads, rows, bytes], strides] = four(bits)?;
-            if bytes != keys.div_ceil(8) || bytes > 1 && strides[3] != 1 {
-                let expected =
-                    format_args!("{} contiguous bytes, a bit for each of {keys} keys", keys.div_ceil(8));
+        if let Some(bits) = mask_bits {
+            let ([[batch, heads, rows, bytes], strides], row) = (four(bits)?, mask_keys.div_ceil(8));
+            if bytes != row || bytes > 1 && strides[3] != 1 {
+                let expected = format_args!("{row} contiguous bytes, a bit for each of {mask_keys} keys");
                 return Err(invalid("mask_bits", format_args!("rows of {bytes} bytes"), expected));
             }
             let strides = long([strides[0], strides[1], strides[2]]);
-            let bits = MaskBits::new(bits.slice()?, u64::MAX, [batch, heads, rows, *keys], strides);
+            let bits = MaskBits::new(bits.slice()?, u64::MAX, [batch, heads, rows, mask_keys], strides);
             inputs = inputs.mask(Mask::Bits(bits));
         }
         if let Some((variant, _)) = &self.variant {
             inputs = inputs.own(variant, tables);
         }
-        match &self.prefixes {
+        match prefix_lengths {
             Some(lengths) => Ok(inputs.mask(Mask::Prefix(Prefix::Each(lengths.numbers(1)?)))),
             None => Ok(inputs),
         }

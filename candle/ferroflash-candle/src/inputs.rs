@@ -39,6 +39,21 @@ pub(crate) fn written<'a>(storage: &'a mut CudaStorage, layout: &Layout) -> Resu
     Ok(memory!(SliceMut of elements).behind(bytes(layout.start_offset(), of)))
 }
 
+/// Calls a generic function with the element type of queries of a dtype.
+macro_rules! typed {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            ferroflash::DType::F16 => $function::<half::f16>($($argument),*),
+            ferroflash::DType::Bf16 => $function::<half::bf16>($($argument),*),
+            other => Err($crate::errors::unsupported(
+                format_args!("queries of {}", other.name()),
+                "flash-attn takes f16 and bf16",
+            )),
+        }
+    };
+}
+pub(crate) use typed;
+
 fn bytes(elements: usize, dtype: DType) -> u64 {
     (elements * dtype.size_in_bytes()) as u64
 }

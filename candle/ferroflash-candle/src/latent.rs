@@ -3,11 +3,12 @@ use crate::append::{append_latent, append_latent_rotary};
 use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::inputs::no_such_type;
-use crate::parts::{LayerPages, on_its_pages};
+use crate::parts::LayerPages;
 use crate::rotary::RotaryTable;
 use crate::run::both;
 use crate::step::Step;
 use candle::{DType, Device, Result, Tensor};
+use ferroflash::request::RowOutputs;
 
 /// The latent cache of one layer of a model with MLA (DeepSeek-V2 and later): one row per key for all query
 /// heads. The whole row is the key, and its first columns are the value. A kernel reads a row from memory
@@ -46,10 +47,7 @@ use candle::{DType, Device, Result, Tensor};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct LatentCache {
-    rows: Tensor,
-    values: Tensor,
-}
+pub struct LatentCache(LayerPages);
 
 impl LatentCache {
     /// Returns a latent cache `(pages, page, columns)` of f16 or bf16. The first `value_columns` columns are
@@ -73,12 +71,12 @@ impl LatentCache {
         }
         let rows = Tensor::zeros((pages, page, 1, columns), dtype, device)?;
         let values = rows.narrow(3, 0, value_columns)?;
-        Ok(LatentCache { rows, values })
+        Ok(LatentCache(LayerPages::new(rows, values)))
     }
 
     /// Returns the rows, `[pages, page, 1, columns]`, and the values in them.
     pub fn tensors(&self) -> [&Tensor; 2] {
-        [&self.rows, &self.values]
+        [&self.0.keys, &self.0.values]
     }
 
     /// Writes this step's rows, `(tokens, columns)`, into their slots.
@@ -86,8 +84,8 @@ impl LatentCache {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, rows: &Tensor, step: &Step) -> Result<()> {
-        on_its_pages(&self.rows, step)?;
-        append_latent(rows, &self.rows, self.value_columns(), &step.slots()?)
+        self.0.are_of(step)?;
+        append_latent(rows, &self.0.keys, self.value_columns(), &step.slots()?)
     }
 
     /// Rotates the columns behind the value of this step's queries and rows by their
@@ -103,8 +101,8 @@ impl LatentCache {
         step: &Step,
         table: &RotaryTable,
     ) -> Result<Tensor> {
-        on_its_pages(&self.rows, step)?;
-        let cache = (&self.rows, self.value_columns());
+        self.0.are_of(step)?;
+        let cache = (&self.0.keys, self.value_columns());
         append_latent_rotary(q, rows, cache, &step.slots()?, table, &step.positions()?)
     }
 
@@ -117,7 +115,7 @@ impl LatentCache {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<Tensor> {
-        Ok(self.pages().attend(q, step, attend, false)?.0)
+        Ok(self.0.attend(q, step, attend, RowOutputs::NONE)?.0)
     }
 
     /// Returns the result of [`LatentCache::attend`] and the LSE of each row, f32 `(heads, tokens)`.
@@ -125,14 +123,10 @@ impl LatentCache {
     /// # Errors
     /// Returns the errors of [`LatentCache::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
-        both(self.pages().attend(q, step, attend, true)?)
+        both(self.0.attend(q, step, attend, RowOutputs::LSE)?)
     }
 
     fn value_columns(&self) -> usize {
-        self.values.dims()[3]
-    }
-
-    fn pages(&self) -> LayerPages<'_> {
-        LayerPages { keys: &self.rows, values: &self.values, scales: None, token_scales: None }
+        self.0.values.dims()[3]
     }
 }

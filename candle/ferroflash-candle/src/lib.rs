@@ -37,12 +37,12 @@ mod attend;
 mod backward;
 #[cfg(feature = "cuda")]
 mod cache;
-mod dense;
 mod errors;
 #[cfg(feature = "cuda")]
 mod extras;
 #[cfg(feature = "cuda")]
 mod forward;
+mod functions;
 #[cfg(feature = "cuda")]
 mod here;
 #[cfg(feature = "cuda")]
@@ -70,21 +70,19 @@ mod shared;
 mod starts;
 #[cfg(feature = "cuda")]
 mod step;
-#[cfg(feature = "cuda")]
-mod variants;
-mod varlen;
 
 #[cfg(feature = "cuda")]
 pub use append::{CacheScales, append, append_latent, append_latent_rotary, append_rotary};
 pub use attend::Attend;
 #[cfg(feature = "cuda")]
 pub use cache::KvCache;
-pub use dense::*;
-pub use ferroflash::request::RotaryStyle;
+pub use ferroflash::request::{RotaryStyle, RowOutputs};
+pub use functions::*;
 #[cfg(feature = "cuda")]
 pub use latent::LatentCache;
 #[cfg(feature = "cuda")]
 pub use merge::merge;
+pub use operation::FlashAttn;
 #[cfg(feature = "cuda")]
 pub use paged::{PagedKv, SharedPages};
 #[cfg(feature = "cuda")]
@@ -93,6 +91,3 @@ pub use pages::{PagePool, Sequence};
 pub use rotary::RotaryTable;
 #[cfg(feature = "cuda")]
 pub use step::Step;
-#[cfg(feature = "cuda")]
-pub use variants::*;
-pub use varlen::*;

@@ -2,13 +2,13 @@
 use crate::append::CacheScales;
 use crate::attend::Attend;
 use crate::errors::invalid;
+use crate::forward::compute;
 use crate::inputs::{Read, Stored, input};
-use crate::merge::compute;
-use crate::run::{Outputs, both, device, run};
+use crate::run::{Outputs, Results, both, device, run};
 use candle::{Result, Tensor};
 use ferroflash::DType;
 use ferroflash::cudarc::{Cache, Inputs, Pages};
-use ferroflash::request::{self, KvScale, SharedPrefixes, TokenScales, VarlenQueries};
+use ferroflash::request::{self, KvScale, RowOutputs, SharedPrefixes, TokenScales, VarlenQueries};
 
 /// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid
 /// lengths and indices give wrong results, but no invalid memory access.
@@ -88,7 +88,7 @@ impl<'a> PagedKv<'a> {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, attend: &Attend) -> Result<Tensor> {
-        Ok(self.run(q, Queries::Even, attend, false)?.0)
+        Ok(self.run(q, Queries::Even, attend, RowOutputs::NONE)?.0)
     }
 
     /// Returns the result of [`PagedKv::attend`] and the natural LSE of each row, f32 `(sequences, heads,
@@ -97,7 +97,7 @@ impl<'a> PagedKv<'a> {
     /// # Errors
     /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
-        both(self.run(q, Queries::Even, attend, true)?)
+        both(self.run(q, Queries::Even, attend, RowOutputs::LSE)?)
     }
 
     /// Computes attention of varlen queries. `q` is `(rows of all sequences, heads, head_dim)`. Sequence `b`
@@ -113,7 +113,7 @@ impl<'a> PagedKv<'a> {
         attend: &Attend,
     ) -> Result<Tensor> {
         let queries = Queries::Packed { seqlens: seqlens_q, max: max_seqlen_q };
-        Ok(self.run(q, queries, attend, false)?.0)
+        Ok(self.run(q, queries, attend, RowOutputs::NONE)?.0)
     }
 
     /// Returns the result of [`PagedKv::attend_varlen`] and the natural LSE of each row, f32 `(heads, rows)`.
@@ -129,7 +129,7 @@ impl<'a> PagedKv<'a> {
         attend: &Attend,
     ) -> Result<(Tensor, Tensor)> {
         let queries = Queries::Packed { seqlens: seqlens_q, max: max_seqlen_q };
-        both(self.run(q, queries, attend, true)?)
+        both(self.run(q, queries, attend, RowOutputs::LSE)?)
     }
 
     pub(crate) fn run(
@@ -137,9 +137,9 @@ impl<'a> PagedKv<'a> {
         q: &Tensor,
         queries: Queries<'_>,
         attend: &Attend,
-        lse: bool,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        run([q, self.keys, self.values], Some(attend), |inputs| self.on(inputs, queries, attend, lse))
+        wanted: RowOutputs<bool>,
+    ) -> Result<Results> {
+        run([q, self.keys, self.values], attend, |inputs| self.on(inputs, queries, attend, wanted))
     }
 
     fn on(
@@ -147,7 +147,7 @@ impl<'a> PagedKv<'a> {
         [q, k, v]: [Stored<'_>; 3],
         queries: Queries<'_>,
         attend: &Attend,
-        lse: bool,
+        wanted: RowOutputs<bool>,
     ) -> Result<Outputs> {
         let packed = matches!(queries, Queries::Packed { .. });
         let (device, q) = (device(q), input("q", q, packed)?);
@@ -182,7 +182,7 @@ impl<'a> PagedKv<'a> {
         if let Some((SharedPages { groups, pages, .. }, rest)) = &rest {
             inputs = inputs.shared_prefixes(SharedPrefixes::equal(*groups, *pages, rest.numbers(1)?));
         }
-        compute(device, inputs, attend, max_k, lse, packed)
+        compute(device, inputs, attend, max_k, wanted)
     }
 }
 

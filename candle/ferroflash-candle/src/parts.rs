@@ -3,38 +3,47 @@ use crate::append::CacheScales;
 use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::paged::{PagedKv, Queries, SharedPages};
+use crate::run::Results;
 use crate::step::Step;
 use candle::{Result, Tensor};
+use ferroflash::request::RowOutputs;
 
-/// The pages of one layer, for reading.
-pub(crate) struct LayerPages<'a> {
-    pub keys: &'a Tensor,
+/// The pages of one layer.
+#[derive(Debug)]
+pub(crate) struct LayerPages {
+    pub keys: Tensor,
     /// In a latent cache, the first columns of the keys.
-    pub values: &'a Tensor,
+    pub values: Tensor,
     pub scales: Option<CacheScales>,
-    /// The scales of the rows of an int8 cache.
-    pub token_scales: Option<[&'a Tensor; 2]>,
+    /// The scales of the rows of an int8 cache, of keys and of values.
+    pub token_scales: Option<[Tensor; 2]>,
 }
 
-/// Refuses a step on pages of another size.
-pub(crate) fn on_its_pages(keys: &Tensor, step: &Step) -> Result<()> {
-    let page = keys.dims()[1];
-    if step.page() != page {
-        return Err(invalid("step.page", step.page(), format_args!("the cache's, {page}")));
+impl LayerPages {
+    /// Returns pages of 16-bit numbers.
+    pub fn new(keys: Tensor, values: Tensor) -> Self {
+        LayerPages { keys, values, scales: None, token_scales: None }
     }
-    Ok(())
-}
 
-impl LayerPages<'_> {
-    /// Computes attention of the step's queries, and the LSE if asked. Each part of the step is one launch.
+    /// Refuses a step on pages of another size.
+    pub fn are_of(&self, step: &Step) -> Result<()> {
+        let page = self.keys.dims()[1];
+        if step.page() != page {
+            return Err(invalid("step.page", step.page(), format_args!("the cache's, {page}")));
+        }
+        Ok(())
+    }
+
+    /// Computes attention of the step's queries, and the wanted outputs of rows, f32 `(heads, tokens)`. Each
+    /// part of the step is one launch.
     pub fn attend(
         &self,
         q: &Tensor,
         step: &Step,
         attend: &Attend,
-        lse: bool,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        on_its_pages(self.keys, step)?;
+        wanted: RowOutputs<bool>,
+    ) -> Result<Results> {
+        self.are_of(step)?;
         let (rows, heads, head_dim) = q.dims3()?;
         if rows != step.tokens() {
             return Err(invalid("q", rows, format_args!("a row for each of the step's {}", step.tokens())));
@@ -47,11 +56,12 @@ impl LayerPages<'_> {
             ));
         }
         let columns = self.values.dims()[3];
-        let (mut outputs, mut sums) = (Vec::new(), Vec::new());
+        let (mut outputs, mut values) = (Vec::new(), RowOutputs::<Vec<Tensor>>::default());
         for part in step.parts() {
             let q = q.narrow(0, part.first_row, part.rows)?;
-            let mut kv = PagedKv::new(self.keys, self.values, &part.table, &part.lengths);
-            (kv.scales, kv.token_scales) = (self.scales, self.token_scales);
+            let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
+            kv.scales = self.scales;
+            kv.token_scales = self.token_scales.as_ref().map(|[keys, values]| [keys, values]);
             let shared = part.shared.as_ref();
             kv.shared_prefixes =
                 shared.map(|(groups, rest)| SharedPages { groups: groups.count, pages: groups.pages, rest });
@@ -64,17 +74,23 @@ impl LayerPages<'_> {
             };
             // Each sequence before this part has one row.
             let attend = attend.sequences(part.first_row, part.sequences, part.widest)?;
-            let (o, lse) = kv.run(&q, queries, &attend, lse)?;
+            let (o, rows) = kv.run(&q, queries, &attend, wanted)?;
             outputs.push(o.reshape((part.rows, heads, columns))?);
-            // The LSE of a launch without varlen is `[sequences, heads, queries]`.
-            let flat = |lse: Tensor| lse.transpose(0, 1)?.reshape((heads, part.rows));
-            sums.extend(lse.map(|lse| if part.even { flat(lse) } else { Ok(lse) }).transpose()?);
+            // An output of rows of a launch without varlen is `[sequences, heads, queries]`.
+            let flat = |rows: Tensor| match part.even {
+                true => rows.transpose(0, 1)?.reshape((heads, part.rows)),
+                false => Ok(rows),
+            };
+            values = values.zip(rows).try_map(|_, (mut all, rows)| {
+                all.extend(rows.map(flat).transpose()?);
+                Ok::<_, candle::Error>(all)
+            })?;
         }
         let joined = |tensors: &[Tensor], dim| match tensors {
             [one] => Ok(one.clone()),
             several => Tensor::cat(several, dim),
         };
-        let lse = (!sums.is_empty()).then(|| joined(&sums, 1)).transpose()?;
-        Ok((joined(&outputs, 0)?, lse))
+        let rows = values.try_map(|_, all| (!all.is_empty()).then(|| joined(&all, 1)).transpose())?;
+        Ok((joined(&outputs, 0)?, rows))
     }
 }

@@ -123,7 +123,7 @@ impl Problem {
 /// Computes O.
 pub(crate) fn forward(
     attend: &Attend,
-    starts: Option<Starts<&Tensor>>,
+    starts: Option<&Starts>,
     inputs: [(&CpuStorage, &Layout); 3],
 ) -> Result<(CpuStorage, Shape)> {
     let p = problem(attend, starts, inputs)?;
@@ -146,7 +146,7 @@ pub(crate) fn forward(
 /// Computes the gradients of Q, K and V from the gradient of O.
 pub(crate) fn backward(
     attend: &Attend,
-    starts: Option<Starts<&Tensor>>,
+    starts: Option<&Starts>,
     inputs: [&Tensor; 3],
     d_o: &Tensor,
 ) -> Result<[Option<Tensor>; 3]> {
@@ -185,11 +185,7 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
 }
 
 /// Checks the inputs, and copies them.
-fn problem(
-    attend: &Attend,
-    starts: Option<Starts<&Tensor>>,
-    inputs: [(&CpuStorage, &Layout); 3],
-) -> Result<Problem> {
+fn problem(attend: &Attend, starts: Option<&Starts>, inputs: [(&CpuStorage, &Layout); 3]) -> Result<Problem> {
     let mut shapes = [[0; 4]; 3];
     let dtype = inputs[0].0.dtype();
     for ((shape, name), (storage, layout)) in shapes.iter_mut().zip(["q", "k", "v"]).zip(inputs) {
@@ -222,12 +218,12 @@ fn problem(
             format_args!("the shape of k but for head_dim, {k:?}"),
         ));
     }
-    if let Some(name) = attend.counts().or(attend.sinks.is_some().then_some("sinks")) {
+    if let Some(name) = attend.counts().or(attend.extras.sinks.as_ref().map(|_| "sinks")) {
         let reason = "the CPU computes full and causal masks and windows, softcap and ALiBi; use a GPU";
         return Err(unsupported(format_args!("{name} on the CPU"), reason));
     }
-    let alibi = attend.alibi_slopes.as_ref().map(numbers).transpose()?.unwrap_or_default();
-    if attend.alibi_slopes.is_some() && alibi.len() != heads {
+    let alibi = attend.extras.alibi_slopes.as_ref().map(numbers).transpose()?.unwrap_or_default();
+    if attend.extras.alibi_slopes.is_some() && alibi.len() != heads {
         return Err(invalid(
             "alibi_slopes",
             alibi.len(),
@@ -240,7 +236,7 @@ fn problem(
     let (sequences, max_k) = match starts {
         None => ((0..batch).map(|b| [b * rows..(b + 1) * rows, b * keys..(b + 1) * keys]).collect(), keys),
         Some(Starts { q, k, max_q, max_k }) => {
-            let (q, k) = (ranges("seqlens_q", q, max_q, rows)?, ranges("seqlens_k", k, max_k, keys)?);
+            let (q, k) = (ranges("seqlens_q", q, *max_q, rows)?, ranges("seqlens_k", k, *max_k, keys)?);
             if q.len() != k.len() {
                 return Err(invalid(
                     "seqlens_k",
@@ -248,7 +244,7 @@ fn problem(
                     format_args!("{} sequences, as seqlens_q", q.len()),
                 ));
             }
-            (q.into_iter().zip(k).map(|(q, k)| [q, k]).collect(), max_k)
+            (q.into_iter().zip(k).map(|(q, k)| [q, k]).collect(), *max_k)
         }
     };
     let of = |(storage, layout): (&CpuStorage, &Layout), [.., heads, columns]: [usize; 4]| match storage
@@ -263,7 +259,7 @@ fn problem(
         v: of(inputs[2], v)?,
         sequences,
         scale: attend.softmax_scale,
-        softcap: attend.cap(),
+        softcap: attend.softcap,
         alibi,
         mask: attend.mask(max_k),
     })

@@ -2,10 +2,11 @@
 //! (`mm_prefix_ranges`).
 use crate::attend::Attend;
 use crate::errors::{invalid, unsupported};
+use crate::inputs::Read;
 use crate::merge::merge;
-use crate::paged::{PagedKv, Queries};
-use crate::run::both;
-use candle::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
+use crate::paged::PagedKv;
+use crate::run::{stored, tensor};
+use candle::{DType, Result, Tensor};
 use ferroflash::request::Mask;
 
 /// Computes causal attention of varlen queries on a KV cache. A row inside a range of its sequence also sees
@@ -76,12 +77,9 @@ pub(crate) fn with_ranges(
     let table = kv.block_table.unsqueeze(1)?.broadcast_as((sequences, parts, columns))?;
     let table = table.reshape((sequences * parts, columns))?;
 
-    let queries = Queries::Packed { seqlens: &cut, max: max_seqlen_q };
     let launch = |lengths: &Tensor, attend: &Attend| {
-        both(
-            PagedKv { block_table: &table, lengths, shared_prefixes: None, ..*kv }
-                .run(q, queries, attend, true)?,
-        )
+        let kv = PagedKv { block_table: &table, lengths, shared_prefixes: None, ..*kv };
+        kv.attend_varlen_with_lse(q, &cut, max_seqlen_q, attend)
     };
     let causal = launch(&between, attend)?;
     let full = launch(&within, &attend.clone().window(None, None))?;
@@ -90,30 +88,15 @@ pub(crate) fn with_ranges(
 
 /// Reinterprets u32 or i32 integers as u32.
 pub(crate) fn unsigned(integers: &Tensor) -> Result<Tensor> {
-    match integers.dtype() {
-        DType::I32 => integers.contiguous()?.apply_op1_no_bwd(&Unsigned),
-        _ => Ok(integers.clone()),
+    if integers.dtype() != DType::I32 {
+        return Ok(integers.clone());
     }
-}
-
-struct Unsigned;
-
-impl CustomOp1 for Unsigned {
-    fn name(&self) -> &'static str {
-        "unsigned"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let all = storage.as_cuda_slice::<i32>()?;
-        let first = layout.start_offset();
-        let some = all.slice(first..first + layout.shape().elem_count());
-        let some = ferroflash::cudarc::unsigned(&some);
-        let copy = storage.device.cuda_stream().clone_dtod(&some);
-        let copy = copy.map_err(|e| candle::Error::Cuda(Box::new(e)).bt())?;
-        Ok((CudaStorage::wrap_cuda_slice(copy, storage.device.clone()), layout.shape().clone()))
-    }
+    let integers = integers.contiguous()?;
+    let read = Read::of("integers", &integers);
+    let (storage, layout) = read.stored()?;
+    let (all, first) = (storage.as_cuda_slice::<i32>()?, layout.start_offset());
+    let some = all.slice(first..first + layout.shape().elem_count());
+    let copy = storage.device.cuda_stream().clone_dtod(&ferroflash::cudarc::unsigned(&some));
+    let copy = copy.map_err(|e| candle::Error::Cuda(Box::new(e)).bt())?;
+    Ok(tensor(stored(copy, &storage.device), layout.shape()))
 }

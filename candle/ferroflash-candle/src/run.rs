@@ -1,19 +1,22 @@
 //! Operations without a gradient, and the results of operations.
 use crate::attend::Attend;
 use crate::errors::invalid;
-use crate::here::lock;
-use crate::inputs::Stored;
+use crate::inputs::{Read, Stored};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaSlice;
-use candle::{CpuStorage, CudaDevice, CudaStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor};
-use std::sync::Mutex;
+use candle::op::BackpropOp;
+use candle::{CudaDevice, CudaStorage, Result, Shape, Storage, Tensor};
+use ferroflash::request::RowOutputs;
+
+/// O, and the wanted outputs of rows.
+pub(crate) type Results = (Tensor, RowOutputs<Option<Tensor>>);
 
 /// The results of an operation.
 pub(crate) struct Outputs {
     pub o: CudaStorage,
     pub shape: Shape,
-    pub lse: Option<(CudaStorage, Shape)>,
+    pub rows: RowOutputs<Option<Tensor>>,
 }
 
 /// Converts filled memory to candle's storage.
@@ -21,65 +24,23 @@ pub(crate) fn stored<T: CudaDType>(slice: CudaSlice<T>, device: &CudaDevice) -> 
     CudaStorage::wrap_cuda_slice(slice, device.clone())
 }
 
-/// An operation on three tensors. Computes O, and stores a second result, the LSE.
-pub(crate) struct Operation<F> {
-    name: &'static str,
-    run: F,
-    lse: Mutex<Option<(CudaStorage, Shape)>>,
+/// Returns a tensor without a history.
+pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }
 
-impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> Operation<F> {
-    pub fn new(name: &'static str, run: F) -> Self {
-        Operation { name, run, lse: Mutex::default() }
-    }
-}
-
-impl<F: Fn([Stored<'_>; 3]) -> Result<Outputs>> CustomOp3 for Operation<F> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        candle::bail!("no cpu support for flash-attn")
-    }
-
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_l: &Layout,
-        k: &CudaStorage,
-        k_l: &Layout,
-        v: &CudaStorage,
-        v_l: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let outputs = (self.run)([(q, q_l), (k, k_l), (v, v_l)])?;
-        *lock(&self.lse) = outputs.lse;
-        Ok((outputs.o, outputs.shape))
-    }
-}
-
-/// Runs an operation without gradient. Returns O, and the LSE if the operation computed it. `attend` are the
-/// operation's parameters, if it has any.
+/// Runs an operation without gradient on queries, keys and values.
 pub(crate) fn run(
-    [q, k, v]: [&Tensor; 3],
-    attend: Option<&Attend>,
-    operation: impl Fn([Stored<'_>; 3]) -> Result<Outputs>,
-) -> Result<(Tensor, Option<Tensor>)> {
-    are_untracked(&[q, k, v])?;
-    attend.map_or(Ok(()), Attend::is_untracked)?;
-    let operation = Operation::new("flash-attn-with-lse", operation);
-    let o = q.apply_op3_no_bwd(k, v, &operation)?;
-    let lse = lock(&operation.lse).take();
-    let none = candle::op::BackpropOp::none;
-    Ok((o, lse.map(|(lse, shape)| Tensor::from_storage(Storage::Cuda(lse), shape, none(), false))))
+    tensors: [&Tensor; 3],
+    attend: &Attend,
+    operation: impl FnOnce([Stored<'_>; 3]) -> Result<Outputs>,
+) -> Result<Results> {
+    are_untracked(&tensors)?;
+    attend.is_untracked()?;
+    let [q, k, v] = tensors;
+    let [q, k, v] = [Read::of("q", q), Read::of("k", k), Read::of("v", v)];
+    let Outputs { o, shape, rows } = operation([q.stored()?, k.stored()?, v.stored()?])?;
+    Ok((tensor(o, shape), rows))
 }
 
 /// Checks that no tensor of an operation without gradient wants one.
@@ -91,8 +52,9 @@ pub(crate) fn are_untracked(tensors: &[&Tensor]) -> Result<()> {
 }
 
 /// Returns O and the LSE of a run that computed both.
-pub(crate) fn both((o, lse): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
-    lse.map(|lse| (o, lse)).ok_or_else(|| invalid("lse", "none", "the LSE, because the caller asked for it"))
+pub(crate) fn both((o, rows): Results) -> Result<(Tensor, Tensor)> {
+    let lse = rows.lse.map(|lse| (o, lse));
+    lse.ok_or_else(|| invalid("lse", "none", "the LSE, because the caller asked for it"))
 }
 
 /// Returns the device of an operation's tensor.

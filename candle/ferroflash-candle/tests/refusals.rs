@@ -2,9 +2,9 @@
 #![cfg(feature = "cuda")]
 use candle::{DType, Device, Error, Result, Tensor, Var};
 use ferroflash_candle::{
-    Attend, LatentCache, PagePool, PagedKv, RotaryStyle, RotaryTable, Sequence, Step, append, append_latent,
-    append_latent_rotary, append_rotary, flash_attn_varlen_with_lse, flash_attn_with, flash_attn_with_lse,
-    merge,
+    Attend, LatentCache, PagePool, PagedKv, RotaryStyle, RotaryTable, RowOutputs, Sequence, Step, append,
+    append_latent, append_latent_rotary, append_rotary, flash_attn_varlen_with_lse, flash_attn_with,
+    flash_attn_with_lse, flash_attn_with_rows, merge,
 };
 
 /// Returns the text of `ferroflash::Error` in a candle error.
@@ -140,6 +140,7 @@ fn tensors_that_want_gradients() -> Result<()> {
         let words = format!("invalid {name}: a tensor with a gradient");
         check(flash_attn_with(&q, &q, &q, &attend), &words);
         check(flash_attn_with_lse(&q, &q, &q, &attend), &words);
+        check(flash_attn_with_rows(&q, &q, &q, &attend, RowOutputs::LSE), &words);
         let starts = Tensor::new(&[0u32, 8], &Device::Cpu)?;
         let rows = q.get(0)?;
         check(flash_attn_varlen_with_lse(&rows, &rows, &rows, &starts, &starts, 8, 8, &attend), &words);
@@ -152,5 +153,6 @@ fn tensors_that_want_gradients() -> Result<()> {
     check(merge((&q, &lse), (&q, &tracked)), words);
     check(merge((&q, &tracked), (&q, &lse)), words);
     check(flash_attn_with(&q, &q, Var::from_tensor(&q)?.as_tensor(), &full), words);
+    check(flash_attn_with(&q, &q, &q, &full), "invalid q: Cpu; it must be on the GPU");
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! changes to each model.
 #![cfg(feature = "cuda")]
 use candle::{D, DType, Device, Result, Tensor};
-use ferroflash_candle::{Attend, PagedKv, append};
+use ferroflash_candle::{Attend, PagedKv, RowOutputs, append, flash_attn_with_rows};
 
 /// Models' calls, on `(batch, heads, positions, head_dim)` as candle-transformers has them.
 mod models {
@@ -154,6 +154,24 @@ fn sinks_of_prompts() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The largest score of each row, beside the LSE. A model watches it to find unstable training.
+#[test]
+fn largest_scores() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let random = |heads| Tensor::randn(0f32, 1.0, (2, 77, heads, 64), &device)?.to_dtype(DType::F16);
+    let [q, k] = [random(4)?, random(4)?];
+    let all = RowOutputs { lse: true, max_logits: true };
+    let (o, rows) = flash_attn_with_rows(&q, &k, &k, &Attend::causal(0.125), all)?;
+    let [q, k] = [&q, &k].map(|x| x.transpose(1, 2)?.to_dtype(DType::F32)?.contiguous());
+    let scores = (q?.matmul(&k?.t()?)? * 0.125)?.broadcast_add(&hidden(77, 77, |i, j| j <= i)?)?;
+    let expected = scores.max(D::Minus1)?;
+    assert_eq!(
+        (o.dims(), rows.lse.map(|lse| lse.dims().to_vec())),
+        (&[2, 77, 4, 64][..], Some(vec![2, 4, 77]))
+    );
+    check("max_logits", &rows.max_logits.expect("asked for"), &expected)
 }
 
 /// A tree of seven drafts follows a prefix. Each node sees the prefix, its ancestors and itself.
