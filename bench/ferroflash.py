@@ -61,7 +61,7 @@ def _open():
     for name, (result, arguments) in c.FUNCTIONS.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
-    structs = {"attention": c.Attention, "plan_info": c.PlanInfo, "append": c.Append, "merge": c.Merge}
+    structs = {"attention": c.Attention, "plan_info": c.PlanInfo, "backward": c.Backward, "append": c.Append, "merge": c.Merge}
     known = (c.ABI_VERSION, *(ctypes.sizeof(struct) for struct in structs.values()))
     found = (lib.ferroflash_abi_version(), *(getattr(lib, f"ferroflash_{name}_size")() for name in structs))
     if known != found:

@@ -116,6 +116,27 @@ class PlanInfo(Structure):
     ]
 
 
+class Backward(Structure):
+    """ferroflash_backward_t"""
+
+    _fields_ = [
+        ("size", c_uint64),
+        ("forward", c_void_p),
+        ("d_o", c_void_p),
+        ("dq", c_void_p),
+        ("dk", c_void_p),
+        ("dv", c_void_p),
+        ("d_o_strides", c_int64 * 4),
+        ("dq_strides", c_int64 * 4),
+        ("dk_strides", c_int64 * 4),
+        ("dv_strides", c_int64 * 4),
+        ("d_lse", c_void_p),
+        ("d_lse_strides", c_int64 * 2),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_uint64),
+    ]
+
+
 class Append(Structure):
     """ferroflash_append_t"""
 
@@ -202,6 +223,7 @@ FUNCTIONS = {
     "ferroflash_version": (c_char_p, []),
     "ferroflash_attention_size": (c_size_t, []),
     "ferroflash_plan_info_size": (c_size_t, []),
+    "ferroflash_backward_size": (c_size_t, []),
     "ferroflash_append_size": (c_size_t, []),
     "ferroflash_merge_size": (c_size_t, []),
     "ferroflash_last_error": (c_char_p, []),
@@ -217,6 +239,9 @@ FUNCTIONS = {
     "ferroflash_load": (c_int, [c_void_p, c_void_p]),
     "ferroflash_launch": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "ferroflash_attention": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "ferroflash_backward_plan_create": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "ferroflash_backward_launch": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
+    "ferroflash_backward": (c_int, [c_void_p, c_void_p, c_void_p]),
     "ferroflash_append": (c_int, [c_void_p, c_void_p, c_void_p]),
     "ferroflash_merge": (c_int, [c_void_p, c_void_p, c_void_p]),
 }

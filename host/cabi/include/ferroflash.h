@@ -9,6 +9,7 @@
  * | to compute | function | struct |
  * |---|---|---|
  * | attention: on tensors, on varlen batches, on a KV cache | ferroflash_attention | ferroflash_attention_t |
+ * | the gradients of an attention | ferroflash_backward | ferroflash_backward_t |
  * | an append of new keys and values to a KV cache | ferroflash_append | ferroflash_append_t |
  * | a merge of partial states | ferroflash_merge | ferroflash_merge_t |
  *
@@ -254,6 +255,37 @@ typedef struct ferroflash_plan_info {
     uint64_t counters_bytes; /* bytes of counters that a launch uses if it gets counters; 0: none */
 } ferroflash_plan_info_t;
 
+/* The backward pass of an attention: the gradients of q, k and v. It adds nothing in memory, so a repeated
+ * launch gives identical bits. The kernels write all rows of all three gradients. No gradient may overlap
+ * another tensor. Only a library that was built with the feature `training` has the kernels; docs/limits.md,
+ * "Backward", lists the attentions.
+ *
+ *   forward.lse = lse; ferroflash_attention(context, &forward, stream);
+ *   ferroflash_backward_t b = FERROFLASH_BACKWARD_INIT;
+ *   b.forward = &forward; b.d_o = d_o; ...           // device pointers and strides
+ *   ferroflash_backward_plan_create(context, &b, &plan);
+ *   ferroflash_plan_describe(plan, &info);           // info.workspace_bytes: allocate them once
+ *   b.workspace = ...; b.workspace_bytes = info.workspace_bytes;
+ *   ferroflash_backward_launch(context, plan, &b, stream); */
+typedef struct ferroflash_backward {
+    uint64_t size; /* sizeof(ferroflash_backward_t); FERROFLASH_BACKWARD_INIT sets it */
+    /* The attention, in host memory. Its launch has written o and lse; both are inputs here, and lse
+     * must not be NULL. Its workspace, counters, splits, chunk and config are ignored. */
+    const ferroflash_attention_t *forward;
+    const void *d_o; /* the gradient of o, of o's shape */
+    void *dq; /* output: the gradient of q, of q's shape */
+    void *dk; /* output: the gradient of k, of k's shape */
+    void *dv; /* output: the gradient of v, of v's shape */
+    int64_t d_o_strides[4];
+    int64_t dq_strides[4];
+    int64_t dk_strides[4];
+    int64_t dv_strides[4];
+    const float *d_lse; /* the gradient of lse, contiguous for each head; NULL: zeros */
+    int64_t d_lse_strides[2]; /* elements from one batch and from one head to the next */
+    void *workspace; /* device address, a multiple of 16; plans may lack it, launches need it */
+    uint64_t workspace_bytes; /* at least workspace_bytes of the plan's ferroflash_plan_info_t */
+} ferroflash_backward_t;
+
 /* These macros name every field, so no C or C++ compiler warns of a missing field. */
 #define FERROFLASH_ATTENTION_INIT { \
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, \
@@ -262,6 +294,9 @@ typedef struct ferroflash_plan_info {
     NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0} }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
+#define FERROFLASH_BACKWARD_INIT { \
+    sizeof(ferroflash_backward_t), NULL, NULL, NULL, NULL, NULL, {0, 0, 0, 0}, {0, 0, 0, 0}, \
+    {0, 0, 0, 0}, {0, 0, 0, 0}, NULL, {0, 0}, NULL, 0 }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0, 0}, \
     0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, 0, 0, 0, \
@@ -369,6 +404,7 @@ uint32_t ferroflash_abi_version(void);
 const char *ferroflash_version(void);
 size_t ferroflash_attention_size(void);
 size_t ferroflash_plan_info_size(void);
+size_t ferroflash_backward_size(void);
 size_t ferroflash_append_size(void);
 size_t ferroflash_merge_size(void);
 
@@ -427,6 +463,17 @@ ferroflash_status_t ferroflash_launch(const ferroflash_context_t *context, const
  * synchronise. */
 ferroflash_status_t ferroflash_attention(const ferroflash_context_t *context,
                                          const ferroflash_attention_t *attention, void *stream);
+
+/* Like ferroflash_plan_create, ferroflash_launch and ferroflash_attention, for the backward pass.
+ * ferroflash_plan_describe, ferroflash_load and ferroflash_plan_destroy take these plans, too. */
+ferroflash_status_t ferroflash_backward_plan_create(const ferroflash_context_t *context,
+                                                    const ferroflash_backward_t *backward,
+                                                    ferroflash_plan_t **plan);
+ferroflash_status_t ferroflash_backward_launch(const ferroflash_context_t *context,
+                                               const ferroflash_plan_t *plan,
+                                               const ferroflash_backward_t *backward, void *stream);
+ferroflash_status_t ferroflash_backward(const ferroflash_context_t *context,
+                                        const ferroflash_backward_t *backward, void *stream);
 
 /* Plan and launch an append or a merge. The first call of each function loads a kernel, so call the function
  * once before you capture a graph. */

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 #[cfg(test)]
 mod eight;
 #[cfg(test)]
-mod examples;
+pub(crate) mod examples;
 mod extras;
 
 impl AttentionArgs {

@@ -9,6 +9,7 @@
 mod append;
 mod args;
 mod attention;
+mod backward;
 mod call;
 mod context;
 mod entries;
@@ -21,6 +22,7 @@ mod version;
 
 pub use append::ferroflash_append;
 pub use args::Args;
+pub use backward::{ferroflash_backward, ferroflash_backward_launch, ferroflash_backward_plan_create};
 pub use call::{Status, ferroflash_last_error};
 pub use context::*;
 pub use entries::{ferroflash_entry_count, ferroflash_entry_name};

@@ -5,15 +5,15 @@ use crate::context::{Context, destroy, enqueue};
 use crate::entries::entry_name;
 use crate::layout::is_plain;
 use crate::structs::{AttentionArgs, PlanInfo};
-use ferroflash::Plan;
+use ferroflash::Error;
 use ferroflash::driver::RawStream;
-use ferroflash::plan::ScratchBytes;
+use ferroflash::plan::{AnyPlan, AnyRequest, ScratchBytes};
 use ferroflash::request::Scratch;
 use std::ffi::{CString, c_void};
 
 /// `ferroflash_plan_t`.
 pub struct PlanHandle {
-    plan: Plan,
+    plan: AnyPlan,
     reason: CString,
 }
 
@@ -34,9 +34,7 @@ pub unsafe extern "C" fn ferroflash_plan_create(
         // SAFETY: the caller promises that both are null or valid.
         let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
         // SAFETY: the caller promises that `config` is null or a string. Only this call uses the name.
-        let made = context.plan(&unsafe { args.request()? })?;
-        let reason = CString::new(made.reason()).unwrap_or_default();
-        Ok(PlanHandle { plan: made, reason })
+        PlanHandle::new(context, &AnyRequest::Attention(unsafe { args.request()? }))
     };
     // SAFETY: the caller promises that `plan` may be written.
     unsafe { create("plan", plan, made) }
@@ -45,7 +43,7 @@ pub unsafe extern "C" fn ferroflash_plan_create(
 /// Frees a plan. Does nothing for null.
 ///
 /// # Safety
-/// `plan` is null, or came from [`ferroflash_plan_create`], is destroyed once, and is not in use.
+/// `plan` is null, or came from a function that creates plans, is destroyed once, and is not in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_plan_destroy(plan: *mut PlanHandle) {
     // SAFETY: the caller makes the promises of `destroy`.
@@ -77,6 +75,27 @@ pub unsafe extern "C" fn ferroflash_plan_describe(plan: *const PlanHandle, info:
 }
 
 impl PlanHandle {
+    /// Validates a request and chooses its kernels.
+    pub(crate) fn new(context: &Context, request: &AnyRequest<'_>) -> Result<Self, Error> {
+        let plan = context.plan(request)?;
+        let reason = CString::new(plan.reason()).unwrap_or_default();
+        Ok(PlanHandle { plan, reason })
+    }
+
+    /// Enqueues the plan for a request.
+    ///
+    /// # Safety
+    /// The requirements of [`enqueue`]. The plan was made with `context`.
+    pub(crate) unsafe fn launch(
+        &self,
+        context: &Context,
+        request: &AnyRequest<'_>,
+        stream: *mut c_void,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller promises valid memory and a valid stream.
+        unsafe { context.on_device()?.launch(&self.plan, request, &RawStream::from_raw(stream)) }
+    }
+
     fn info(&self, size: u64) -> PlanInfo {
         let contract = self.plan.contract();
         let ScratchBytes { workspace, counters } = self.plan.scratch_bytes();
@@ -153,8 +172,8 @@ pub unsafe extern "C" fn ferroflash_launch(
         let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
         // SAFETY: the caller promises valid memory and a valid stream. Only this call uses the name.
         unsafe {
-            let request = read(attention)?.request()?;
-            context.on_device()?.launch(&handle.plan, &request, &RawStream::from_raw(stream))
+            let request = AnyRequest::Attention(read(attention)?.request()?);
+            handle.launch(context, &request, stream)
         }
     })
 }

@@ -5,6 +5,10 @@ use crate::layout::{CType, Field, c_struct};
 use ferroflash::request::RowOutputs;
 use std::ffi::{c_char, c_void};
 
+impl CType for *const AttentionArgs {
+    const C: &'static str = "const ferroflash_attention_t *";
+}
+
 impl CType for *const StateArgs {
     const C: &'static str = "const ferroflash_state_t *";
 }
@@ -138,6 +142,25 @@ c_struct! {
         smem_bytes: u64, "dynamic shared memory per block";
         workspace_bytes: u64, "bytes of workspace that each launch uses; 0: none";
         counters_bytes: u64, "bytes of counters that a launch uses if it gets counters; 0: none";
+    }
+}
+
+c_struct! {
+    /// `ferroflash_backward_t`.
+    BackwardArgs: "backward", from 216 {
+        size: u64;
+        /// The attention, in host memory. Its launch has written o and lse; both are inputs here, and lse
+        /// must not be NULL. Its workspace, counters, splits, chunk and config are ignored.
+        forward: *const AttentionArgs;
+        d_o: *const c_void, "the gradient of o, of o's shape";
+        dq: *mut c_void, "output: the gradient of q, of q's shape";
+        dk: *mut c_void, "output: the gradient of k, of k's shape";
+        dv: *mut c_void, "output: the gradient of v, of v's shape";
+        d_o_strides, dq_strides, dk_strides, dv_strides: [i64; 4];
+        d_lse: *const f32, "the gradient of lse, contiguous for each head; NULL: zeros";
+        d_lse_strides: [i64; 2], "elements from one batch and from one head to the next";
+        workspace: *mut c_void, "device address, a multiple of 16; plans may lack it, launches need it";
+        workspace_bytes: u64, "at least workspace_bytes of the plan's ferroflash_plan_info_t";
     }
 }
 

@@ -1,5 +1,5 @@
 //! The library's version, and the sizes of its structs.
-use crate::structs::{AppendArgs, AttentionArgs, MergeArgs, PlanInfo};
+use crate::structs::{AppendArgs, AttentionArgs, BackwardArgs, MergeArgs, PlanInfo};
 use std::ffi::c_char;
 
 /// `FERROFLASH_ABI_VERSION`.
@@ -27,6 +27,12 @@ pub extern "C" fn ferroflash_attention_size() -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroflash_plan_info_size() -> usize {
     size_of::<PlanInfo>()
+}
+
+/// Returns the number of bytes of `ferroflash_backward_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferroflash_backward_size() -> usize {
+    size_of::<BackwardArgs>()
 }
 
 /// Returns the number of bytes of `ferroflash_append_t`.
@@ -89,6 +95,7 @@ mod tests {
     #[test]
     fn structs_of_other_headers_work() {
         check::<AttentionArgs>();
+        check::<BackwardArgs>();
         check::<AppendArgs>();
         check::<MergeArgs>();
     }
@@ -98,6 +105,6 @@ mod tests {
     #[test]
     fn smallest_sizes_never_grow() {
         assert_eq!([AttentionArgs::LEAST, AppendArgs::LEAST, MergeArgs::LEAST], [312, 184, 152]);
-        assert_eq!(PlanInfo::LEAST, 56);
+        assert_eq!([BackwardArgs::LEAST, PlanInfo::LEAST], [216, 56]);
     }
 }

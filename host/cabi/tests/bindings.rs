@@ -1,6 +1,6 @@
 //! Generates from the library's structs the structs of `ferroflash.h`, their INIT macros, and
 //! `python/ferroflash/_bindings.py`. `BLESS=1 cargo test -p ferroflash-cabi --test bindings` writes both.
-use ferroflash_c::{AppendArgs, Args, AttentionArgs, Field, MergeArgs, PlanInfo, StateArgs};
+use ferroflash_c::{AppendArgs, Args, AttentionArgs, BackwardArgs, Field, MergeArgs, PlanInfo, StateArgs};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -8,9 +8,10 @@ use std::path::Path;
 type Struct = (&'static str, &'static [Field], &'static str);
 
 /// All structs. A struct follows the structs that it points to.
-const STRUCTS: [Struct; 5] = [
+const STRUCTS: [Struct; 6] = [
     of::<AttentionArgs>("Attention"),
     of::<PlanInfo>("PlanInfo"),
+    of::<BackwardArgs>("Backward"),
     of::<AppendArgs>("Append"),
     of::<StateArgs>("State"),
     of::<MergeArgs>("Merge"),

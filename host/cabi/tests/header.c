@@ -27,6 +27,7 @@ static void without_a_device(void) {
     ferroflash_plan_t *plan = NULL;
     ferroflash_attention_t attention = FERROFLASH_ATTENTION_INIT;
     ferroflash_plan_info_t info = FERROFLASH_PLAN_INFO_INIT;
+    ferroflash_backward_t backward = FERROFLASH_BACKWARD_INIT;
     ferroflash_append_t append = FERROFLASH_APPEND_INIT;
     ferroflash_merge_t merge = FERROFLASH_MERGE_INIT;
 
@@ -34,6 +35,7 @@ static void without_a_device(void) {
     expect(strcmp(ferroflash_version(), VERSION) == 0, "version of the library");
     expect(ferroflash_attention_size() == sizeof attention && ferroflash_plan_info_size() == sizeof info,
            "sizes");
+    expect(ferroflash_backward_size() == sizeof backward, "size");
     expect(ferroflash_append_size() == sizeof append && ferroflash_merge_size() == sizeof merge, "sizes");
     expect(strcmp(ferroflash_last_error(), "") == 0, "no error yet");
     expect(ferroflash_entry_count() > 0 && strncmp(ferroflash_entry_name(0), "fwd_", 4) == 0, "entries");
@@ -47,6 +49,9 @@ static void without_a_device(void) {
     expect(ferroflash_plan_describe(NULL, &info) == FERROFLASH_INVALID && said("plan: NULL"), "no plan");
     expect(ferroflash_launch(NULL, NULL, &attention, NULL) == FERROFLASH_INVALID
            && ferroflash_load(NULL, NULL) == FERROFLASH_INVALID, "nothing to launch");
+    expect(ferroflash_backward(NULL, &backward, NULL) == FERROFLASH_INVALID && said("context: NULL")
+           && ferroflash_backward_launch(NULL, NULL, &backward, NULL) == FERROFLASH_INVALID
+           && ferroflash_backward_plan_create(NULL, &backward, &plan) == FERROFLASH_INVALID, "backward");
     expect(ferroflash_append(NULL, &append, NULL) == FERROFLASH_INVALID && said("context: NULL"), "append");
     expect(ferroflash_merge(NULL, &merge, NULL) == FERROFLASH_INVALID && said("context: NULL"), "merge");
     ferroflash_context_destroy(NULL);
@@ -54,6 +59,7 @@ static void without_a_device(void) {
 }
 
 static ferroflash_attention_t tensors(void);
+static void backward_pass(const ferroflash_context_t *context);
 
 /* A profile plans, and launches nothing. */
 static void on_a_profile(void) {
@@ -74,6 +80,7 @@ static void on_a_profile(void) {
            && ferroflash_launch(context, plan, &attention, NULL) == FERROFLASH_INVALID
            && ferroflash_attention(context, &attention, NULL) == FERROFLASH_INVALID, "no GPU");
     ferroflash_plan_destroy(plan);
+    backward_pass(context);
     ferroflash_context_destroy(context);
 }
 
@@ -94,6 +101,40 @@ static ferroflash_attention_t tensors(void) {
     contiguous(attention.o_strides, 128, 2, 64);
     attention.mask = FERROFLASH_MASK_CAUSAL;
     return attention;
+}
+
+/* The gradients of an attention that has written its lse. */
+static ferroflash_backward_t gradients(const ferroflash_attention_t *forward) {
+    ferroflash_backward_t backward = FERROFLASH_BACKWARD_INIT;
+    backward.forward = forward;
+    backward.d_o = (void *)0x6000000;
+    backward.dq = (void *)0x7000000;
+    backward.dk = (void *)0x8000000;
+    backward.dv = (void *)0x9000000;
+    contiguous(backward.d_o_strides, 128, 2, 64);
+    contiguous(backward.dq_strides, 128, 2, 64);
+    contiguous(backward.dk_strides, 128, 2, 64);
+    contiguous(backward.dv_strides, 128, 2, 64);
+    return backward;
+}
+
+static void backward_pass(const ferroflash_context_t *context) {
+    ferroflash_plan_t *plan = NULL;
+    ferroflash_plan_info_t info = FERROFLASH_PLAN_INFO_INIT;
+    ferroflash_attention_t forward = tensors();
+    ferroflash_backward_t backward = gradients(&forward);
+    expect(ferroflash_backward_plan_create(context, &backward, &plan) == FERROFLASH_INVALID && plan == NULL
+           && said("lse"), "no lse");
+    forward.lse = (float *)0x5000000;
+    forward.lse_strides[0] = 2 * 128;
+    forward.lse_strides[1] = 128;
+    expect(ferroflash_backward_plan_create(context, &backward, &plan) == FERROFLASH_OK
+           && ferroflash_plan_describe(plan, &info) == FERROFLASH_OK
+           && strncmp(info.entry, "bwd_", 4) == 0 && info.workspace_bytes > 0, "a plan of gradients");
+    expect(ferroflash_launch(context, plan, &forward, NULL) == FERROFLASH_INVALID, "a plan of another kind");
+    expect(ferroflash_backward_launch(context, plan, &backward, NULL) == FERROFLASH_INVALID,
+           "a launch without a workspace, or on a profile");
+    ferroflash_plan_destroy(plan);
 }
 
 static void on_tensors(const ferroflash_context_t *context) {
@@ -166,6 +207,8 @@ int main(void) {
     if (status == FERROFLASH_OK) {
         on_tensors(context);
         on_a_cache(context);
+        backward_pass(context);
+        expect(said("workspace.bytes: 0"), "the launch lacked a workspace");
         ferroflash_context_destroy(context);
     } else if (said("invalid tuning")) {
         expect(status == FERROFLASH_INVALID && context == NULL, "a clean error for a file that is no tuning");

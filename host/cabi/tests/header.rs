@@ -4,7 +4,7 @@
 #[path = "../../tests/fake_cuda/library.rs"]
 mod library;
 
-use ferroflash_c::{AppendArgs, Args, AttentionArgs, Field, MergeArgs, PlanInfo, StateArgs};
+use ferroflash_c::{AppendArgs, Args, AttentionArgs, BackwardArgs, Field, MergeArgs, PlanInfo, StateArgs};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -108,6 +108,7 @@ fn the_compiler_lays_structs_out_like_the_library() {
         "#include \"ferroflash.h\"\n_Static_assert(sizeof(ferroflash_status_t) == 4, \"\");\n".to_owned(),
         layout::<AttentionArgs>(),
         layout::<PlanInfo>(),
+        layout::<BackwardArgs>(),
         layout::<AppendArgs>(),
         layout::<StateArgs>(),
         layout::<MergeArgs>(),

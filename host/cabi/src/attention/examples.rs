@@ -8,12 +8,12 @@ use std::ffi::c_void;
 const LLAMA: [i64; 4] = [32 * 128, 32 * 128, 128, 1];
 
 /// Returns a device address.
-pub(super) const fn at<T>(n: usize) -> *const T {
+pub(crate) const fn at<T>(n: usize) -> *const T {
     std::ptr::without_provenance(n << 40)
 }
 
 /// Returns a request with three sequences of 5 queries and 7 keys.
-pub(super) fn tensors() -> AttentionArgs {
+pub(crate) fn tensors() -> AttentionArgs {
     // SAFETY: zero bytes are a valid value of every field.
     let none: AttentionArgs = unsafe { std::mem::zeroed() };
     AttentionArgs {
@@ -33,12 +33,12 @@ pub(super) fn tensors() -> AttentionArgs {
     }
 }
 
-pub(super) fn varlen() -> AttentionArgs {
+pub(crate) fn varlen() -> AttentionArgs {
     AttentionArgs { cu_seqlens_q: at(5), cu_seqlens_k: at(6), total_q: 11, total_k: 13, ..tensors() }
 }
 
 /// Returns a request of Llama 3 8B: 32 query heads on 8 key heads, pages of 16 keys.
-pub(super) fn cache() -> AttentionArgs {
+pub(crate) fn cache() -> AttentionArgs {
     AttentionArgs {
         block_table: at(5),
         seqused_k: at(6),
@@ -61,11 +61,11 @@ pub(super) fn cache() -> AttentionArgs {
     }
 }
 
-pub(super) fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
+pub(crate) fn request(args: &AttentionArgs) -> Result<AttentionRequest<'static>, Error> {
     // SAFETY: the name is null or static.
     unsafe { args.request() }
 }
 
-pub(super) fn valid(args: &AttentionArgs) -> AttentionRequest<'static> {
+pub(crate) fn valid(args: &AttentionArgs) -> AttentionRequest<'static> {
     request(args).expect("valid")
 }
