@@ -60,6 +60,7 @@ Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
              \"page\": 16},
             {\"append\": 256, \"heads_k\": 8, \"head_dim\": 128, \"page\": 16},
             {\"merge\": 4096, \"states\": 2, \"heads_q\": 32, \"head_dim\": 128}]}
+  A backward shape: {\"backward\": a shape of a file}
   page: keys per page; 0: a dense cache; absent: varlen tensors instead of a cache
   optional: \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\" or \"int8\", \"sinks\": true,
       \"softcap\": 50.0,
@@ -72,7 +73,8 @@ Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
 )]
 pub(super) struct Args {
     /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, mixed,
-    /// chunked, mla, prefix, packed, append, merge, or a suite of --file. May be repeated [default: all].
+    /// chunked, mla, prefix, packed, append, merge, backward (in a build with the feature `training`),
+    /// or a suite of --file. May be repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// Read the shapes from this file instead of the built-in suites.

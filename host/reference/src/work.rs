@@ -54,6 +54,12 @@ pub trait Work: Sync {
     /// Returns the request on buffers at these addresses.
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a>;
 
+    /// Returns the launch that computes some of the inputs on the device, before all launches of the request:
+    /// the forward, whose results a measured backward pass reads.
+    fn before<'a>(&'a self, _inputs: &[u64]) -> Option<AnyRequest<'a>> {
+        None
+    }
+
     /// Returns the launches of one plan, in order. Each launch lists the inputs to change before it: `(index,
     /// content)`. The first launch changes nothing.
     fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {

@@ -1,5 +1,6 @@
 //! Shapes to measure: the built-in suites, or the user's file.
 mod append;
+mod backward;
 mod count;
 mod fields;
 mod forward;
@@ -9,6 +10,7 @@ mod serving;
 mod workload;
 
 use crate::error::Error;
+use ferroflash::spec::GRADIENTS;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -19,8 +21,15 @@ use std::path::Path;
 pub(crate) use forward::Shape as ForwardShape;
 pub(crate) use workload::Workload;
 
-/// The files of built-in suites: forward shapes, which bench/compare.py also reads, and all other shapes.
-const BUILT_IN: [&str; 2] = [include_str!("suites.json"), include_str!("serving.json")];
+/// The files of built-in suites: forward shapes, which bench/compare.py also reads, serving shapes, and
+/// backward shapes, which bench/backward.py also reads.
+const BUILT_IN: [&str; 3] =
+    [include_str!("suites.json"), include_str!("serving.json"), include_str!("backward.json")];
+
+/// Returns the files of built-in suites whose kernels this build may have.
+fn built_in() -> &'static [&'static str] {
+    if GRADIENTS.is_empty() { &BUILT_IN[..2] } else { &BUILT_IN }
+}
 
 /// Suites by name.
 pub(crate) type Suites<S> = BTreeMap<String, Vec<S>>;
@@ -35,6 +44,8 @@ enum Shape {
     Append(append::Shape),
     /// States to merge.
     Merge(merge::Shape),
+    /// The backward pass of a forward shape.
+    Backward(backward::Shape),
 }
 
 impl Shape {
@@ -45,11 +56,16 @@ impl Shape {
         let value: Value = serde_json::from_str(text).map_err(fields::wrong)?;
         let of = |field: &str| value.get(field).is_some();
         // The fields are read from the text, because only the text shows a duplicate field.
-        let shape = match (of("sequences"), of("append"), of("merge")) {
-            (true, ..) => serde_json::from_str(text).map(Shape::Serving),
-            (_, true, _) => serde_json::from_str(text).map(Shape::Append),
-            (.., true) => serde_json::from_str(text).map(Shape::Merge),
-            (false, false, false) => serde_json::from_str(text).map(Shape::Forward),
+        let shape = if of("sequences") {
+            serde_json::from_str(text).map(Shape::Serving)
+        } else if of("append") {
+            serde_json::from_str(text).map(Shape::Append)
+        } else if of("merge") {
+            serde_json::from_str(text).map(Shape::Merge)
+        } else if of("backward") {
+            serde_json::from_str(text).map(Shape::Backward)
+        } else {
+            serde_json::from_str(text).map(Shape::Forward)
         };
         shape.map_err(fields::wrong)
     }
@@ -60,20 +76,21 @@ impl Shape {
             Shape::Serving(shape) => shape.workload(),
             Shape::Append(shape) => shape.workload(),
             Shape::Merge(shape) => shape.workload(),
+            Shape::Backward(shape) => shape.workload(),
         }
     }
 
     fn forward(self) -> Result<ForwardShape, Error> {
         match self {
             Shape::Forward(shape) => Ok(shape),
-            _ => Err(Error::Invalid("it must be a forward shape, not a serving shape".into())),
+            _ => Err(Error::Invalid("it must be a forward shape, not a serving or backward shape".into())),
         }
     }
 }
 
 /// Reads suites from `file`, or the built-in suites. Keeps only the suites in `only`, unless it is empty.
 pub(crate) fn read(file: Option<&Path>, only: &[String]) -> Result<Suites<Workload>, Error> {
-    let suites = suites(file, &BUILT_IN, only, Shape::workload)?;
+    let suites = suites(file, built_in(), only, Shape::workload)?;
     for (suite, shapes) in &suites {
         for (at, Workload { label, .. }) in shapes.iter().enumerate() {
             // Labels must be unique, because comparisons with older reports use them.

@@ -3,6 +3,7 @@ use super::edges::has_backward;
 use super::{BackwardCase, GradientReference, NAMES, Upstream};
 use crate::arithmetic::decode;
 use crate::attention::exact;
+use crate::cycled;
 use crate::inputs::Random;
 use crate::memory::Memory;
 use crate::place::{Layout, Place};
@@ -12,7 +13,7 @@ use crate::work::{
     Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guarded,
 };
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionBackward, LseView};
+use ferroflash::request::{AttentionBackward, AttentionRequest, LseView};
 
 /// A backward problem in host memory: the forward's inputs and outputs, and the gradients of its outputs.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct BackwardMemory {
     pub d_lse: Option<Vec<f32>>,
     /// The places of dQ, dK and dV, each in its own buffer.
     pub gradients: [Place; 3],
+    /// Whether the device computes O and LSE before the backward pass. `o` and `lse` are zeros until then.
+    forward_runs: bool,
 }
 
 impl BackwardMemory {
@@ -59,7 +62,24 @@ impl BackwardMemory {
     ) -> Self {
         let [q, k, v, _] = forward.problem.shapes();
         let gradients = [q, k, v].map(|shape| Place::alone(0, layout, shape));
-        BackwardMemory { forward, o, lse, d_o, d_lse, gradients }
+        BackwardMemory { forward, o, lse, d_o, d_lse, gradients, forward_runs: false }
+    }
+
+    /// Returns inputs for a measurement of the backward pass of a forward with such inputs. The device
+    /// computes O and LSE, because that is fast.
+    pub fn to_measure(forward: Memory, layout: Layout) -> Self {
+        let (dtype, elements) = (forward.problem.dtype, forward.o.span());
+        let rows = forward.lse_shape().iter().product();
+        let d_o = cycled::halves(dtype, forward.buffers.len(), elements);
+        let memory = Self::of(forward, [vec![0; elements], d_o], vec![0.0; rows], None, layout);
+        BackwardMemory { forward_runs: true, ..memory }
+    }
+
+    /// Returns the forward on buffers at these addresses, and the addresses of the inputs behind its own.
+    fn forward_on<'b>(&self, inputs: &'b [u64]) -> (AttentionRequest<'_>, &'b [u64]) {
+        let own = 3 + usize::from(self.d_lse.is_some());
+        let (of_forward, own) = inputs.split_at(inputs.len() - own);
+        (self.forward.request(of_forward, own[0], own[1]), own)
     }
 
     /// Returns the gradients of the outputs.
@@ -116,8 +136,7 @@ impl Work for BackwardMemory {
 
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a> {
         let dtype = self.forward.problem.dtype;
-        let (of_forward, own) = inputs.split_at(inputs.len() - self.own_inputs().len());
-        let forward = self.forward.request(of_forward, own[0], own[1]);
+        let (forward, own) = self.forward_on(inputs);
         let d_o = self.forward.o.view(own[2], self.d_o.len(), dtype);
         let gradient = |of: usize| {
             let place = self.gradients[of];
@@ -129,6 +148,10 @@ impl Work for BackwardMemory {
         let elements = shape.iter().product::<usize>() as u64;
         backward.d_lse = own.get(3).map(|address| LseView::contiguous(*address, elements, shape));
         AnyRequest::Backward(backward)
+    }
+
+    fn before<'a>(&'a self, inputs: &[u64]) -> Option<AnyRequest<'a>> {
+        self.forward_runs.then(|| AnyRequest::Attention(self.forward_on(inputs).0))
     }
 
     fn rows(&self, written: &Written) -> Option<Rows> {

@@ -61,8 +61,24 @@ impl<'a, D: Harness> OnDevice<'a, D> {
             plan: Cell::new(None),
             stream: driver.stream()?,
         };
+        device.compute_inputs()?;
         device.make_room()?;
         Ok(device)
+    }
+
+    /// Runs the launch that computes inputs, if there is one.
+    fn compute_inputs(&self) -> Result<(), Error> {
+        let Some(request) = self.work.before(&self.addresses()) else { return Ok(()) };
+        let plan = self.attention.plan(&request)?;
+        // SAFETY: every view describes one buffer of this driver, and the buffer has the size of the view.
+        // The buffers live until the launch has run, and no other work uses them.
+        unsafe { self.attention.launch(&plan, &request, &self.stream)? };
+        self.wait()
+    }
+
+    /// Returns the addresses of the inputs.
+    fn addresses(&self) -> Vec<u64> {
+        self.inputs.iter().map(|buffer| self.attention.driver().address(buffer)).collect()
     }
 
     /// Makes launches without LSE.
@@ -126,10 +142,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     fn asked(&self, outputs: &[u64], scratch: Scratch) -> AnyRequest<'a> {
-        let driver = self.attention.driver();
         let options = LaunchOptions { wants_lse: self.wants_lse, config: self.config, scratch };
-        let inputs: Vec<_> = self.inputs.iter().map(|buffer| driver.address(buffer)).collect();
-        self.work.request(&inputs, outputs, options)
+        self.work.request(&self.addresses(), outputs, options)
     }
 
     /// Overwrites inputs, given as `(index, content)`.

@@ -10,9 +10,20 @@ fn bounds(p: &Problem, row: usize) -> [i64; 2] {
     [first, right.map_or(keys, |right| (position + i64::from(right) + 1).min(keys))]
 }
 
-/// Returns floating-point operations: 2 per query, visible key, and column of K and of V. By convention, a
-/// causal square counts as half of the full square.
+/// Returns floating-point operations: 2 per query, visible key, and column of K and of V.
 pub(super) fn flops(p: &Problem) -> f64 {
+    products(p, p.head_dim + p.head_dim_v)
+}
+
+/// Returns floating-point operations of a backward pass: of Q K^T, dO V^T, P^T dO, dS K and dS^T Q. By
+/// convention, the products that a kernel repeats do not count.
+pub(super) fn backward_flops(p: &Problem) -> f64 {
+    products(p, 3 * p.head_dim + 2 * p.head_dim_v)
+}
+
+/// Returns floating-point operations: 2 per query, visible key and column. By convention, a causal square
+/// counts as half of the full square.
+fn products(p: &Problem, columns: usize) -> f64 {
     let (rows, keys) = (p.seqlen_q as f64, p.seqlen_k as f64);
     let pairs = match p.mask.sides() {
         (None, None) => rows * keys,
@@ -25,7 +36,13 @@ pub(super) fn flops(p: &Problem) -> f64 {
             (0..p.seqlen_q).map(seen).sum::<i64>() as f64
         }
     };
-    2.0 * p.batch as f64 * p.heads_q as f64 * (p.head_dim + p.head_dim_v) as f64 * pairs
+    2.0 * p.batch as f64 * p.heads_q as f64 * columns as f64 * pairs
+}
+
+/// Returns the fewest bytes of a backward pass that must cross the memory bus: the forward's tensors and
+/// their gradients, and the LSE.
+pub(super) fn backward_bytes(p: &Problem) -> f64 {
+    2.0 * least_bytes(p, p.dtype) + 4.0 * (p.batch * p.heads_q) as f64 * p.seqlen_q as f64
 }
 
 /// Returns the fewest bytes that must cross the memory bus. These bytes are Q, O, and each row of K and V
@@ -62,6 +79,18 @@ mod tests {
         assert_eq!(with(window(2, 0)), 21.0);
         let short = full.seqlen_q(2).mask(Mask::Causal);
         assert_eq!(flops(&short) / base, 7.0 + 8.0);
+    }
+
+    #[test]
+    fn a_backward_pass_has_five_products() {
+        let causal = Problem::new(DType::F16, 2, 8, 3, 16).mask(Mask::Causal);
+        assert_eq!(backward_flops(&causal), 2.5 * flops(&causal));
+        assert_eq!(
+            backward_flops(&causal.head_dim_v(32)) / (2 * 2 * 3 * 32) as f64,
+            (3 * 16 + 2 * 32) as f64
+        );
+        let tensors = 8 * 2 * 2 * 8 * 3 * 16;
+        assert_eq!(backward_bytes(&causal), (tensors + 4 * 2 * 3 * 8) as f64);
     }
 
     #[test]

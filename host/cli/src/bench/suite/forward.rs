@@ -54,14 +54,23 @@ impl Shape {
 
     /// Returns the inputs of the shape.
     pub(crate) fn memory(&self, problem: Problem) -> Memory {
-        Case::tensors(problem, if self.packed { Layout::Packed } else { Layout::Bhsd }, 1).to_measure()
+        Case::tensors(problem, self.layout(), 1).to_measure()
+    }
+
+    /// Returns the layout of Q, K, V and O.
+    pub(super) fn layout(&self) -> Layout {
+        if self.packed { Layout::Packed } else { Layout::Bhsd }
+    }
+
+    /// Returns the label of the shape, whose problem is `problem`.
+    pub(super) fn label(&self, problem: &Problem) -> String {
+        format!("{problem}{}", if self.packed { ", packed QKV" } else { "" })
     }
 
     /// Returns the workload of the shape.
     pub(super) fn workload(&self) -> Result<Workload, Error> {
         let (problem, shape) = (self.problem()?, self.clone());
         let work = [count::flops(&problem), count::least_bytes(&problem, problem.dtype)];
-        let label = format!("{problem}{}", if self.packed { ", packed QKV" } else { "" });
-        Ok(Workload::new(label, work, false, move || shape.memory(problem)))
+        Ok(Workload::new(self.label(&problem), work, false, move || shape.memory(problem)))
     }
 }
