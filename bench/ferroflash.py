@@ -110,6 +110,11 @@ def _zeros(device, stream, count):
         return kept[-1]
 
 
+def padded(strides, count):
+    """Returns strides for the structs, with zeros before them."""
+    return (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
+
+
 class Planned:
     """One request on the stream that is current now: its arguments, its plan, its scratch memory. It belongs to one thread."""
 
@@ -128,7 +133,6 @@ class Planned:
 
     def strides(self, lse, slopes, **tensors):
         """Sets the strides of tensors, aligned at the last dimension, and the strides of ALiBi slopes, (heads) or (batch, heads)."""
-        padded = lambda strides, count: (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
         for name, strides in tensors.items():
             setattr(self.args, f"{name}_strides", padded(strides, 4))
         if lse is not None:
@@ -284,7 +288,7 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
 
     FlashAttention-2's arguments in its order. `alibi_slopes` are (heads) or (batch, heads) in float32: scores fall by slope *
     |i + seqlen_k - seqlen_q - j|, in the log-sum-exp too. `deterministic` changes nothing: results are always the same in every
-    bit. Dropout is refused. No gradients.
+    bit. Dropout is refused. No gradients: training.py has this function with gradients.
 
     `v` may have another head_dim than `q` and `k`; `o` has it too.
 

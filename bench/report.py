@@ -7,9 +7,10 @@ import time
 from html import escape
 
 COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1",
-           "base": "#fdba74"}
+           "base": "#fdba74", "fa2_deterministic": "#cbd5e1", "cudnn_deterministic": "#a3e635"}
 NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa4": "FlashAttention-4",
-         "fa2_causal": "FA2, all causal", "base": "the base"}
+         "fa2_causal": "FA2, all causal", "base": "the base", "fa2_deterministic": "FA2, deterministic",
+         "cudnn_deterministic": "cuDNN, deterministic"}
 # Relative differences below this number are noise.
 NOISE = 0.02
 # The part of the memory bus that copies of large tensors reach: 4.2 of 4.9 TB/s on an H200.

@@ -34,6 +34,34 @@ class Launch(Planned):
         self.plan_it()
 
 
+def integers(tensor, device):
+    """Returns offsets or lengths as int32 on the device; None stays None."""
+    return None if tensor is None else tensor.to(device=device, dtype=torch.int32).contiguous()
+
+
+def checked(q, k, v, cu_seqlens_q, alibi_slopes):
+    """Checks tensors of varlen sequences, and returns the slopes."""
+    if q.dtype not in DTYPES or any(t.stride(-1) != 1 for t in (q, k, v)):
+        raise Error("tensors must be float16 or bfloat16, columns contiguous")
+    return sloped(alibi_slopes, q, cu_seqlens_q.shape[0] - 1, q.shape[1])
+
+
+def enqueued(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, wants_lse, softmax_scale=None, causal=False,
+             window_size=(-1, -1), softcap=0.0, alibi_slopes=None, seqused_k=None, config=None, **extras):
+    """Allocates o and, if wanted, the LSE, enqueues the launch and returns it. The arguments are flash_attn_varlen_func's."""
+    slopes = checked(q, k, v, cu_seqlens_q, alibi_slopes)
+    if k.dtype != q.dtype or v.dtype != q.dtype or v.shape[:2] != k.shape[:2]:
+        raise Error(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have equal rows and heads, and q's type")
+    starts, ends, used = (integers(t, q.device) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
+    mask, window = masked(causal, window_size)
+    o = torch.empty(*q.shape[:2], v.shape[2], dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device) if wants_lse else None
+    launch = Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask, window=window,
+                    scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes, **extras)
+    launch.enqueue()
+    return launch
+
+
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None,
@@ -44,7 +72,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     The arguments are FlashAttention-2's, in its order. With `block_table`, k and v are a cache (pages, page, heads_k,
     head_dim), and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. `seqused_k` is the number of valid keys of each
     sequence. `alibi_slopes` are (heads) or (batch, heads) in float32. `deterministic` changes nothing, because results are
-    always equal in every bit. Dropout is refused. There are no gradients. Rows of o that belong to no sequence are not written.
+    always equal in every bit. Dropout is refused. There are no gradients (training.py has them). Rows of o that belong to no sequence are not written.
     `extras` are the arguments of ferroflash.Planned.extras.
 
     Returns o; with return_lse (o, lse); with return_attn_probs (o, lse, None), as FlashAttention-2 does without dropout. lse
@@ -52,22 +80,15 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     """
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: FerroFlash has no dropout; it must be 0.0")
-    slopes = sloped(alibi_slopes, q, cu_seqlens_q.shape[0] - 1, q.shape[1])
-    if q.dtype not in DTYPES or any(t.stride(-1) != 1 for t in (q, k, v)):
-        raise Error("tensors must be float16 or bfloat16, columns contiguous")
-    starts, ends, used = (None if t is None else t.to(device=q.device, dtype=torch.int32).contiguous()
-                          for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
     wants_lse = return_lse or return_attn_probs
     if block_table is None:
-        if k.dtype != q.dtype or v.dtype != q.dtype or v.shape[:2] != k.shape[:2]:
-            raise Error(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have equal rows and heads, and q's type")
-        mask, window = masked(causal, window_size)
-        o = torch.empty(*q.shape[:2], v.shape[2], dtype=q.dtype, device=q.device)
-        lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device) if wants_lse else None
-        Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask, window=window,
-               scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes, **extras).enqueue()
-        lse = like_flash_attn(lse) if return_attn_probs else lse
+        launch = enqueued(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, wants_lse=wants_lse,
+                          softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
+                          alibi_slopes=alibi_slopes, seqused_k=seqused_k, config=config, **extras)
+        o, lse = launch.o, like_flash_attn(launch.lse) if return_attn_probs else launch.lse
     else:
+        slopes = checked(q, k, v, cu_seqlens_q, alibi_slopes)
+        starts, ends, used = (integers(t, q.device) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
         used = ends[1:] - ends[:-1] if used is None else used
         out = flash_attn_with_kvcache(
             q, k, v, cache_seqlens=used, block_table=block_table, softmax_scale=softmax_scale, causal=causal,

@@ -43,7 +43,7 @@ def parameters(test, absent):
 def attempt(test, case):
     """The result of one case, and its reason: ("passed" | "skipped" | "failed", words)."""
     try:
-        with torch.no_grad(), contextlib.redirect_stdout(open(os.devnull, "w")):
+        with contextlib.redirect_stdout(open(os.devnull, "w")):
             test(**case)
         return "passed", ""
     except pytest.skip.Exception as reason:

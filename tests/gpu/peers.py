@@ -2,11 +2,15 @@
 
     python3 peers.py test_flash_attn.py OUT.json --seconds 300      # the file: tests/ of Dao-AILab/flash-attention
 
-Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. FerroFlash has no gradients:
-`torch.autograd.grad` returns zeros to both sides, so that a test's assertions on gradients hold trivially. Its assertions on
-outputs and caches count. Parameters of features that FerroFlash or its stand-ins lack (dropout, rotation, padding) are
-not drawn, but counted. A case that FerroFlash refuses is skipped, with the reason.
+Needs PyTorch, pytest and einops. Each test's parameters are drawn at random, without repetition. Parameters of features that
+FerroFlash or its stand-ins lack (dropout, rotation, padding) are not drawn, but counted. A case whose forward FerroFlash refuses
+is skipped, with the reason. If FerroFlash refuses only the gradients of a case, `torch.autograd.grad` returns zeros to both
+sides, so that the case's assertions on gradients hold trivially and those on outputs count; the report counts these cases, with
+the reason.
 """
+import collections
+import functools
+import re
 import sys
 import types
 
@@ -16,10 +20,12 @@ import torch.nn.functional as F
 import drawing
 import ferroflash
 import kvcache
-import varlen
+import training
 
 TESTS = ["test_flash_attn_varlen_output", "test_flash_attn_varlen_causal", "test_flash_attn_kvcache", "test_flash_attn_splitkv",
-         "test_flash_attn_output", "test_flash_attn_causal", "test_flash_attn_varlen_qkvpacked"]
+         "test_flash_attn_output", "test_flash_attn_causal", "test_flash_attn_varlen_qkvpacked", "test_flash_attn_qkvpacked",
+         "test_flash_attn_race_condition", "test_flash_attn_bwd_overflow", "test_flash_attn_bwd_transpose",
+         "test_flash_attn_bwd_varlen_overflow", "test_flash_attn_deterministic", "test_flash_attn_varlen_deterministic"]
 # Parameter, values that are never drawn, reason.
 LEFT_OUT = [
     ("dropout_p", lambda value: value > 0, "there is no dropout"),
@@ -77,7 +83,7 @@ def pad_input(hidden_states, indices, batch, seqlen):
 
 def stand_in():
     """Installs the modules that the test file imports."""
-    dense, packed = on_eights(ferroflash.flash_attn_func), on_eights(varlen.flash_attn_varlen_func)
+    dense, packed = on_eights(training.flash_attn_func), on_eights(training.flash_attn_varlen_func)
     contents = {
         "flash_attn": {
             "flash_attn_func": dense,
@@ -99,18 +105,39 @@ def stand_in():
         vars(module).update(functions)
 
 
-def zeros(_outputs, inputs, *_gradients):
-    """Replaces gradients."""
-    return tuple(torch.zeros_like(t) for t in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+class Gradients:
+    """`torch.autograd.grad`. After FerroFlash has refused a case's gradients, it returns zeros for the rest of the case."""
+
+    def __init__(self):
+        self.theirs, self.are_refused, self.refused = torch.autograd.grad, False, collections.Counter()
+
+    def __call__(self, outputs, inputs, *gradients, **options):
+        if not self.are_refused:
+            try:
+                return self.theirs(outputs, inputs, *gradients, **options)
+            except ferroflash.Unsupported as reason:
+                self.are_refused = True
+                self.refused[re.sub(r"\d+", "N", str(reason))[:160]] += 1
+        return tuple(torch.zeros_like(t) for t in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+
+    def of_each_case(self, test):
+        """Returns the test, each of whose cases begins with gradients."""
+        @functools.wraps(test)
+        def wrapped(**case):
+            self.are_refused = False
+            test(**case)
+        return wrapped
 
 
 def main():
     args = drawing.arguments(__doc__, "FlashAttention's tests/test_flash_attn.py", 300).parse_args()
     stand_in()
     theirs, digest = drawing.load(args.theirs)
-    torch.autograd.grad = zeros
-    rows = drawing.run_all([getattr(theirs, name) for name in args.tests or TESTS], LEFT_OUT, args)
-    about = {"file": "test_flash_attn.py", "sha256": digest, "gradients": "none: zeros on both sides"}
+    gradients = torch.autograd.grad = Gradients()
+    rows = drawing.run_all([gradients.of_each_case(getattr(theirs, name)) for name in args.tests or TESTS], LEFT_OUT, args)
+    for why, count in gradients.refused.items():
+        print(f"  gradients of {count} cases refused: {why}")
+    about = {"file": "test_flash_attn.py", "sha256": digest, "refused_gradients": dict(gradients.refused)}
     return drawing.finish(about, rows, args)
 
 
