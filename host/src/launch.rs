@@ -3,10 +3,10 @@ use crate::place::Place;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
-    AppendParams, BiasParams, BitsParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, ChunkedParams,
-    CombineParams, DecodeParams, FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams,
-    MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams,
-    SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
+    AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
+    BwdHopperParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams, HopperPagedParams,
+    HopperParams, ManyParams, MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams,
+    RaggedMap, RotaryAppendParams, SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -55,6 +55,7 @@ const MOST: usize = {
         2 * few + many + 2 * decode,
         size_of::<RotaryAppendParams>(),
         size_of::<BwdDeltaParams>() + size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>(),
+        size_of::<BwdDeltaParams>() + size_of::<BwdHopperParams>() + size_of::<BwdConvertDqParams>(),
     ])
 };
 
@@ -90,7 +91,8 @@ parts! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
-    PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams;
+    PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdConvertDqParams;
+    with 6 maps: BwdHopperParams;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
     with 1 maps: MlaHopperParams, TmaBiasParams

@@ -1,6 +1,8 @@
 //! The tensors that TMA accepts, and their tensor maps. Tensor maps depend only on tensors and page size. A
 //! CUDA graph therefore keeps its tensor maps when it is replayed with other lengths and pages.
-use crate::request::{AttentionRequest, Bias, KeysValues, KvCache, KvPages, Paged, Queries, TensorView};
+use crate::request::{
+    AttentionBackward, AttentionRequest, Bias, KeysValues, KvCache, KvPages, Paged, Queries, TensorView,
+};
 use crate::{AttnInfo, MapDescription, MapKind};
 use spec::RaggedMap;
 
@@ -173,6 +175,26 @@ fn bias_in(
     }
     let (extents, kind) = ([keys as u32, rows, heads, batches], MapKind::Whole);
     Ok(MapDescription { address, strides, extents, box_shape, dtype, kind })
+}
+
+/// Returns the tensor maps of Q, dO, K, V, dK and dV of a valid backward request, for one of Hopper's
+/// kernels.
+///
+/// # Errors
+/// Returns the reason why TMA does not accept the tensors.
+pub(crate) fn gradients(
+    r: &AttentionBackward<'_>,
+    kernel: &AttnInfo,
+) -> Result<[MapDescription; 6], &'static str> {
+    let [keys, queries] = kernel.boxes();
+    // A valid backward request has keys and values in tensors.
+    let Some([k, v]) = r.forward.kv.tensors() else { return Err("keys are in a KV cache") };
+    let of_queries = [&r.forward.q, &r.d_o].map(|view| (view, queries));
+    let of_keys = [k, v, &r.dk, &r.dv].map(|view| (view, keys));
+    let ([q, d_o], [k, v, dk, dv]) = (of_queries, of_keys);
+    let views = [q, d_o, k, v, dk, dv];
+    views.iter().try_for_each(|(view, _)| takes(view))?;
+    Ok(views.map(|(view, box_shape)| MapDescription { box_shape, ..whole(view) }))
 }
 
 /// Checks that TMA accepts a valid tensor.

@@ -26,7 +26,7 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
 
 /// Whether a block of the kernel takes several tiles or work items, in the same shared memory.
 pub(crate) fn is_persistent(kernel: &Contract) -> bool {
-    spec::attention().find(|entry| entry.contract == *kernel).is_some_and(|entry| {
+    spec::attention().chain(spec::GRADIENTS).find(|entry| entry.contract == *kernel).is_some_and(|entry| {
         let splits = matches!(entry.class(), Class::Dense | Class::Varlen) && entry.splits;
         entry.has_maps() && !splits
     })

@@ -32,13 +32,14 @@ const TEST_KERNELS: &str = "FERROFLASH_TEST_KERNELS";
 const THOROUGH: &str = "FERROFLASH_TEST_ALL";
 
 /// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
-const LEFT_OUT: [(&str, &str); 9] = [
+const LEFT_OUT: [(&str, &str); 10] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
     ("device/cuda_builder/tests/device", "compilations of a small device crate by the builder, 78 s"),
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
     ("device/cuda_builder/tests/std", "`cuda_std` without tensor cores, in kernels that the test compiles"),
     ("tests/tests/debug", "a kernel compiled with its assertions"),
     ("tests/tests/backward", "backward kernels, of which the sample has none"),
+    ("tests/tests/hopper_backward", "Hopper's backward kernels, of which the sample has none"),
     ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
     ("tests/tests/block_masks", "block masks of a caller's kernels, which it compiles"),
     ("tests/tests/template", "the crates in examples/your-own-attention and examples/attention-gym"),

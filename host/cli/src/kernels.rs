@@ -2,8 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, Class, CombineInfo, DELTAS, DeltaInfo, GRADIENTS, KERNELS, Keys, MERGES,
-    MergeInfo, PageKind, Queries, SplitKernels, TileScheduler, attention,
+    APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DeltaInfo,
+    GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Queries, SplitKernels, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -209,13 +209,22 @@ impl From<&DeltaInfo> for Row {
     }
 }
 
+impl From<&ConvertDqInfo> for Row {
+    fn from(e: &ConvertDqInfo) -> Self {
+        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
+        let what = Some("rounds the sums of dQ, which hopper backward kernels leave".into());
+        Row { dtype, head_dim, what, ..Row::new("hopper backward", &e.contract) }
+    }
+}
+
 /// Returns every kernel, family by family.
 fn rows() -> Vec<Row> {
     let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
     let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few].into_iter().flat_map(of_class);
     let attention = ferroflash::kernels::entries().map(Row::from).chain(on_cache);
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
-    let gradients = GRADIENTS.iter().map(Row::from).chain(DELTAS.iter().map(Row::from));
+    let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));
+    let gradients = GRADIENTS.iter().map(Row::from).chain(beside);
     let others = of_class(Class::Many).chain(COMBINES.iter().map(Row::from));
     attention.chain(caches).chain(gradients).chain(others).collect()
 }

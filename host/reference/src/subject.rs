@@ -72,7 +72,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     let attention = ferroflash::kernels::entries().chain(on_cache).map(|kernel| kernel as &dyn Subject);
     let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);
     let merges = MERGES.iter().map(|kernel| kernel as &dyn Subject);
-    let gradients = GRADIENTS.iter().filter(|kernel| kernel.pass == Pass::DkDv);
+    let gradients = GRADIENTS.iter().filter(|kernel| kernel.pass != Pass::Dq);
     attention.chain(appends).chain(merges).chain(gradients.map(|kernel| kernel as &dyn Subject))
 }
 
@@ -169,6 +169,16 @@ impl Subject for AttnInfo {
         beside(self)
     }
 
+    fn passed_over(&self, on: &Capabilities) -> Option<String> {
+        let solves = |kernel: &&AttnInfo| {
+            (kernel.pass, kernel.dtype, kernel.mask) == (Pass::Gradients, self.dtype, self.mask)
+                && kernel.head_dim >= self.head_dim
+                && on.runs(&kernel.contract).is_ok()
+        };
+        let first = GRADIENTS.iter().filter(|_| self.pass == Pass::DkDv).find(solves)?;
+        Some(format!("{} runs on {}", first.contract.symbol, on.name))
+    }
+
     fn edges(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::edges(self, seed).into_iter().map(Task::Attention).collect(),
@@ -237,12 +247,13 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, DELTAS};
+    use ferroflash::spec::{COMBINES, CONVERT_DQS, DELTAS};
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
         let finish = COMBINES.len() + attention().filter(|entry| entry.class() == Class::Many).count();
-        let beside = DELTAS.len() + GRADIENTS.iter().filter(|kernel| kernel.pass == Pass::Dq).count();
+        let dq = GRADIENTS.iter().filter(|kernel| kernel.pass == Pass::Dq).count();
+        let beside = DELTAS.len() + dq + CONVERT_DQS.len();
         assert_eq!(subjects().count() + finish + beside, KERNELS.len());
         for subject in subjects() {
             let symbol = subject.contract().symbol;

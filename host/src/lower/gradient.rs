@@ -1,23 +1,42 @@
 //! Parameters of backward kernels.
+use super::Refusal;
 use super::tensors::{keys_values, lse, slopes, tensor};
 use crate::launch::Launch;
 use crate::request::AttentionBackward;
 use crate::schedule::{GradientPass, GradientWork};
+use crate::tma;
 use spec::{
-    BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdParams, FastDiv, Integers, PaddedVector, TileOrder,
+    BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdHopperParams, BwdParams, FastDiv,
+    Integers, PaddedVector, TensorMap, TileOrder, TileSums,
 };
 
-/// Adds the step of one pass to a launch, for valid tensors. `minus_lse` and `delta` are in the workspace.
+/// The parts of a launch's workspace.
+pub struct GradientMemory {
+    pub minus_lse: PaddedVector,
+    pub delta: PaddedVector,
+    /// The counters of `sums`, which the first kernel clears; empty if no kernel counts anything.
+    pub cleared: Integers,
+    /// The sums of dQ, if a kernel leaves any.
+    pub sums: TileSums,
+}
+
+/// Adds the step of one pass to a launch, for valid tensors.
+///
+/// # Errors
+/// Returns [`Refusal::Tensors`] if the kernel does not accept the tensors.
 pub(crate) fn gradient(
     r: &AttentionBackward<'_>,
     pass: &GradientPass,
-    [minus_lse, delta]: [PaddedVector; 2],
+    memory: &GradientMemory,
     launch: &mut Launch,
-) {
+) -> Result<(), Refusal> {
+    let GradientMemory { minus_lse, delta, cleared, sums } = *memory;
+    let [_, _, heads, _] = r.forward.q.shape;
+    // A valid request has at least one head.
+    let heads = FastDiv::new(heads as u32).unwrap_or(FastDiv::ONE);
     let problem = |order: TileOrder| problem(r, order, [minus_lse, delta]);
     match pass.work {
         GradientWork::Delta(blocks) => {
-            let [_, _, heads, _] = r.forward.q.shape;
             let params = BwdDeltaParams {
                 o: tensor(&r.forward.o),
                 d_o: tensor(&r.d_o),
@@ -25,10 +44,8 @@ pub(crate) fn gradient(
                 d_lse: lse(r.d_lse.as_ref()),
                 minus_lse,
                 delta,
-                // No portable kernel counts anything.
-                cleared: Integers { base: 0, count: 0, reserved: 0 },
-                // A valid request has at least one head.
-                heads: FastDiv::new(heads as u32).unwrap_or(FastDiv::ONE),
+                cleared,
+                heads,
                 blocks,
             };
             launch.step(pass.place, [blocks.get() * delta.heads, 1, 1], &params, []);
@@ -42,6 +59,53 @@ pub(crate) fn gradient(
             let params = BwdDqParams { problem: problem(order), dq: tensor(&r.dq) };
             launch.step(pass.place, [order.tiles, 1, 1], &params, []);
         }
+        GradientWork::All(kernel, order) => {
+            let maps = tma::gradients(r, kernel).map_err(Refusal::Tensors)?;
+            launch.main_follows();
+            let params = hopper(r, problem(order), sums);
+            launch.step(pass.place, [order.tiles.min(order.resident), 1, 1], &params, maps);
+        }
+        GradientWork::Convert(tiles) => {
+            let params = BwdConvertDqParams {
+                sums: TileSums { tiles: tiles.get(), ..sums },
+                dq: tensor(&r.dq),
+                heads,
+                tiles,
+                scale: r.forward.problem().softmax_scale(),
+                reserved: 0,
+            };
+            launch.step(pass.place, [tiles.get() * sums.heads, 1, 1], &params, []);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the parameters of one of Hopper's kernels, with placeholders for the tensor maps.
+fn hopper(r: &AttentionBackward<'_>, problem: BwdParams, sums: TileSums) -> BwdHopperParams {
+    const NO_MAP: TensorMap = TensorMap::EMPTY;
+    let BwdParams {
+        minus_lse, delta, window, scale_log2, softcap, scale, heads_per_kv, order, alibi, ..
+    } = problem;
+    let [q_len, k_len] = [r.forward.problem().seqlen_q, r.forward.problem().seqlen_k].map(|n| n as u32);
+    BwdHopperParams {
+        q: NO_MAP,
+        d_o: NO_MAP,
+        k: NO_MAP,
+        v: NO_MAP,
+        dk: NO_MAP,
+        dv: NO_MAP,
+        minus_lse,
+        delta,
+        sums,
+        window,
+        scale_log2,
+        softcap,
+        scale,
+        q_len,
+        k_len,
+        heads_per_kv,
+        order,
+        alibi,
     }
 }
 

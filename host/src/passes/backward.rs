@@ -2,45 +2,90 @@
 //!
 //! | kernels | passes |
 //! |---|---|
+//! | Hopper's | -LSE and delta of each query; dK and dV of each key, with sums of dQ; dQ of each query |
 //! | portable | -LSE and delta of each query; dK and dV of each key; dQ of each query |
 use crate::launch::Launch;
-use crate::lower;
+use crate::lower::{self, GradientMemory, Refusal};
 use crate::place::Place;
 use crate::request::AttentionBackward;
 use crate::schedule::{GradientPass, padded_rows};
 use crate::select::Choice;
-use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::{DELTAS, GRADIENTS, PaddedVector, Pass, ProblemKind};
+use crate::{AttnInfo, Capabilities, Error, Problem, tma};
+use spec::{
+    CONVERT_DQS, DELTAS, DqScratch, GRADIENTS, Integers, MaskKind, PaddedVector, Pass, ProblemKind, TileSums,
+};
 
 /// The passes of a backward request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backward {
-    passes: [Option<GradientPass>; MOST],
+    passes: [GradientPass; MOST],
     /// -LSE and delta of each query: each vector's rows per head, and heads of all batches.
     rows: u32,
     heads: u32,
+    /// The sums of dQ, and their counters, if the passes leave dQ as sums.
+    sums: Option<DqScratch>,
 }
 
-/// Maximum number of passes.
+/// Number of passes.
 const MOST: usize = 3;
 
+/// Alignment of counters, in bytes.
+const ALIGNMENT: u64 = 128;
+
+const HOPPER: &str = "warpgroups and TMA (H200: 0.97 to 1.16x cuDNN): one pass over the scores adds dQ in \
+                      the order of the keys: repeated launches give identical bits";
+const MODIFIED: &str = "warpgroups and TMA, with windows and modified scores: one pass over the scores \
+                        adds dQ in the order of the keys: repeated launches give identical bits";
 const PORTABLE: &str = "two passes, over keys and over queries, add nothing in memory: repeated launches \
                         give identical bits";
+const SHORT: &str = "the workspace has no room for sums of dQ, which one pass over the scores needs: two \
+                     passes, over keys and over queries";
 
-/// Selects and schedules the passes of a valid problem.
+/// Selects and schedules the passes of a valid request: those of Hopper's kernels, with portable passes for
+/// tensors that TMA does not accept, or portable passes.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or there are too many
 /// thread blocks.
-pub(crate) fn choose(p: &Problem, on: &Capabilities) -> Result<Choice<Backward>, Error> {
-    let delta = DELTAS.iter().find(|e| e.dtype == p.dtype && p.head_dim_v <= e.head_dim as usize);
-    let delta = delta.ok_or_else(|| unsolved(p))?;
+pub(crate) fn choose(r: &AttentionBackward<'_>, on: &Capabilities) -> Result<Choice<Backward>, Error> {
+    let p = &r.forward.problem();
+    let Ok(kernel) = gradient(p, Pass::Gradients, on) else {
+        return Ok(Choice::new(portable(p, on)?, PORTABLE));
+    };
+    let hopper = hopper(p, kernel, on)?;
+    let reason = match tma::gradients(r, kernel) {
+        Err(reason) => reason,
+        Ok(_) if !r.scratch.allows(hopper.scratch_bytes()[0]) => SHORT,
+        Ok(_) => {
+            let fallback = portable(p, on).ok();
+            let reason = if kernel.mask == MaskKind::Local { MODIFIED } else { HOPPER };
+            return Ok(Choice { kernel: hopper, reason, fallback });
+        }
+    };
+    Ok(Choice::new(portable(p, on)?, reason))
+}
+
+/// Returns the passes of one of Hopper's kernels.
+fn hopper(p: &Problem, kernel: &'static AttnInfo, on: &Capabilities) -> Result<Backward, Error> {
+    let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p))?;
+    let delta = delta(p)?;
+    let sums = DqScratch::new(kernel, heads(p), p.seqlen_q as u32, (p.heads_q / p.heads_k) as u32);
+    let all = GradientPass::all(p, kernel, &sums, on)?;
+    let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64))?;
+    Ok(Backward { passes: [delta, all, convert], rows: padded_rows(p), heads: heads(p), sums: Some(sums) })
+}
+
+/// Returns the passes of portable kernels.
+fn portable(p: &Problem, on: &Capabilities) -> Result<Backward, Error> {
     let [dkdv, dq] = [gradient(p, Pass::DkDv, on)?, gradient(p, Pass::Dq, on)?];
-    let passes =
-        [GradientPass::delta(p, &delta.contract)?, GradientPass::new(p, dkdv)?, GradientPass::new(p, dq)?];
-    let (rows, heads) = (padded_rows(p), (p.batch * p.heads_q) as u32);
-    let kernel = Backward { passes: passes.map(Some), rows, heads };
-    Ok(Choice { kernel, reason: PORTABLE, fallback: None })
+    let passes = [delta(p)?, GradientPass::new(p, dkdv)?, GradientPass::new(p, dq)?];
+    Ok(Backward { passes, rows: padded_rows(p), heads: heads(p), sums: None })
+}
+
+/// Returns the pass that computes -LSE and delta.
+fn delta(p: &Problem) -> Result<GradientPass, Error> {
+    let kernel = DELTAS.iter().find(|e| e.dtype == p.dtype && p.head_dim_v <= e.head_dim as usize);
+    GradientPass::delta(p, &kernel.ok_or_else(|| unsolved(p))?.contract)
 }
 
 /// Returns the first kernel of a pass that solves the problem and runs on the device.
@@ -65,23 +110,47 @@ fn unsolved(p: &Problem) -> Error {
     Error::unsupported(format_args!("backward of {p}"), "no kernel computes it")
 }
 
+/// Returns the number of query heads of all batches.
+const fn heads(p: &Problem) -> u32 {
+    (p.batch * p.heads_q) as u32
+}
+
 /// Adds the passes' steps to a launch, for valid tensors.
-pub(crate) fn lower(r: &AttentionBackward<'_>, passes: &Backward, launch: &mut Launch) {
-    let [minus_lse, delta] = passes.vectors(r.scratch.address());
-    passes.passes.iter().flatten().for_each(|pass| lower::gradient(r, pass, [minus_lse, delta], launch));
+///
+/// # Errors
+/// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors.
+pub(crate) fn lower(
+    r: &AttentionBackward<'_>,
+    passes: &Backward,
+    launch: &mut Launch,
+) -> Result<(), Refusal> {
+    let memory = passes.memory(r.scratch.address());
+    passes.passes.iter().try_for_each(|pass| lower::gradient(r, pass, &memory, launch))
 }
 
 impl Backward {
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
-        self.passes.into_iter().flatten().map(|pass| pass.place)
+        self.passes.into_iter().map(|pass| pass.place)
     }
 
-    /// Returns -LSE and delta in a workspace at this address.
-    fn vectors(&self, workspace: u64) -> [PaddedVector; 2] {
-        let Backward { rows, heads, .. } = *self;
-        let bases = [workspace, workspace.saturating_add(self.vector_bytes())];
-        bases.map(|base| PaddedVector { base, rows, heads })
+    /// Returns the parts of a workspace at this address: -LSE, delta, the counters, the sums.
+    fn memory(&self, workspace: u64) -> GradientMemory {
+        let Backward { rows, heads, sums, .. } = *self;
+        let delta = workspace.saturating_add(self.vector_bytes());
+        let [minus_lse, delta] = [workspace, delta].map(|base| PaddedVector { base, rows, heads });
+        let end = delta.base.saturating_add(self.vector_bytes());
+        let (cleared, sums) = match &sums {
+            None => ([0; 2], TileSums { base: 0, counters: 0, tiles: 0, heads }),
+            Some(sums) => {
+                let counters = end.saturating_add(ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+                let base = counters.saturating_add(counter_bytes(sums));
+                ([counters, sums.counters], TileSums { base, counters, tiles: sums.tiles, heads })
+            }
+        };
+        // A launch has fewer counters than rows of delta.
+        let cleared = Integers { base: cleared[0], count: cleared[1] as u32, reserved: 0 };
+        GradientMemory { minus_lse, delta, cleared, sums }
     }
 
     /// Returns the bytes of -LSE, and of delta.
@@ -92,6 +161,16 @@ impl Backward {
 
     /// Returns the bytes of workspace and of counters that launches use.
     pub const fn scratch_bytes(&self) -> [u64; 2] {
-        [2 * self.vector_bytes(), 0]
+        let sums = match &self.sums {
+            // A workspace begins at a multiple of 16, and the vectors are multiples of 128 bytes.
+            Some(sums) => ALIGNMENT - 16 + counter_bytes(sums) + sums.sum_bytes,
+            None => 0,
+        };
+        [2 * self.vector_bytes() + sums, 0]
     }
+}
+
+/// Returns the bytes of the counters, with padding before the sums.
+const fn counter_bytes(sums: &DqScratch) -> u64 {
+    (sums.counters * 4).next_multiple_of(ALIGNMENT)
 }

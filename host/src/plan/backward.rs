@@ -33,7 +33,7 @@ impl Subject for AttentionBackward<'static> {
     type Kernel = Backward;
 
     fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Choice<Backward>, Error> {
-        backward::choose(&self.forward.problem(), on)
+        backward::choose(self, on)
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Backward) -> Result<(), Error> {
@@ -42,8 +42,7 @@ impl Subject for AttentionBackward<'static> {
     }
 
     fn lower(&self, passes: &Backward, launch: &mut Launch) -> Result<(), Refusal> {
-        backward::lower(self, passes, launch);
-        Ok(())
+        backward::lower(self, passes, launch)
     }
 
     fn scratch(&self) -> Scratch {

@@ -3,7 +3,7 @@ use super::{AttentionRequest, LseView, Memory, Scratch, TensorView};
 use std::fmt;
 
 /// The gradients of Q, K and V of an attention, from the gradient of its output. One launch computes all
-/// three, without atomics: a repeated launch gives identical bits.
+/// three, and adds in a fixed order: a repeated launch gives identical bits.
 ///
 /// The kernels stand behind the feature `training`. docs/limits.md, "Backward", lists the requests that have
 /// none.
@@ -24,7 +24,7 @@ use std::fmt;
 /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
 /// let plan = plan(&backward, h200)?;
 /// // What to allocate, once, and give to launches as `Scratch::Memory`.
-/// assert_eq!(plan.scratch_bytes().workspace, 2 * (2 * 16 * 1152) * 4);
+/// assert!(plan.scratch_bytes().workspace >= 2 * (2 * 16 * 1152) * 4);
 /// # Ok(())
 /// # }
 /// ```

@@ -1,7 +1,8 @@
 //! Schedules the kernels of a backward pass.
+use super::tiles::resident;
 use crate::place::Place;
-use crate::{Contract, Error, Problem};
-use spec::{AttnInfo, DELTA_ROWS, FastDiv, PaddedVector, Pass, TileOrder};
+use crate::{Capabilities, Contract, Error, Problem};
+use spec::{AttnInfo, DELTA_ROWS, DqScratch, FastDiv, PaddedVector, Pass, TileOrder};
 
 /// A kernel of a backward pass, and the distribution of its work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +21,10 @@ pub enum GradientWork {
     DkDv(TileOrder),
     /// dQ: work tiles of queries.
     Dq(TileOrder),
+    /// All gradients, dQ as sums: work tiles of keys for this kernel.
+    All(&'static AttnInfo, TileOrder),
+    /// dQ of its sums: this number of blocks of 64 queries per head.
+    Convert(FastDiv),
 }
 
 impl GradientPass {
@@ -48,6 +53,36 @@ impl GradientPass {
         let order = TileOrder::new(blocks, batch, heads, heads_k, 1).ok_or_else(|| too_many(p, blocks))?;
         let work = if is_of_keys { GradientWork::DkDv(order) } else { GradientWork::Dq(order) };
         Ok(GradientPass { place: Place::of(&kernel.contract), work })
+    }
+
+    /// Returns the schedule of one of Hopper's kernels, which leaves sums of dQ in `sums`. Heads run in
+    /// groups of equal size.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if there are too many work tiles.
+    pub fn all(
+        p: &Problem,
+        kernel: &'static AttnInfo,
+        sums: &DqScratch,
+        on: &Capabilities,
+    ) -> Result<Self, Error> {
+        let blocks = p.seqlen_k.div_ceil(kernel.tile_m as usize) as u32;
+        let [batch, heads] = [p.batch, p.heads_k].map(|count| count as u32);
+        let all = batch.saturating_mul(heads);
+        let group = (1..=sums.group.min(all)).rev().find(|group| all.is_multiple_of(*group)).unwrap_or(1);
+        let order = TileOrder::new(blocks, batch, heads, heads, group).ok_or_else(|| too_many(p, blocks))?;
+        let work = GradientWork::All(kernel, order.resident(resident(&kernel.contract, on)));
+        Ok(GradientPass { place: Place::of(&kernel.contract), work })
+    }
+
+    /// Returns the schedule of the kernel that rounds sums of dQ, in this number of blocks per head.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if there are no queries.
+    pub fn convert(p: &Problem, kernel: &Contract, blocks: u32) -> Result<Self, Error> {
+        // There are fewer of these blocks than of delta's.
+        let work = GradientWork::Convert(FastDiv::new(blocks).ok_or_else(|| too_many(p, blocks))?);
+        Ok(GradientPass { place: Place::of(kernel), work })
     }
 }
 

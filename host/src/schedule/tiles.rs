@@ -125,7 +125,7 @@ fn order(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<(TileOrder,
 }
 
 /// Returns the number of a kernel's thread blocks that the device holds at once.
-fn resident(contract: &Contract, on: &Capabilities) -> u32 {
+pub(super) fn resident(contract: &Contract, on: &Capabilities) -> u32 {
     on.sms.saturating_mul(on.blocks_per_sm(contract))
 }
 

@@ -30,7 +30,8 @@ fn gradients_of_a_forward() {
         let gradients = run(&inputs, &mut scratch).expect("valid");
         assert_eq!(gradients.map(|gradient| gradient.len()), [shape, kv_shape, kv_shape].map(elements));
         let calls = cuda.calls();
-        let launches = ["launch bwd_delta", "launch bwd_dkdv", "launch bwd_dq"].map(|name| of(name, &calls));
+        let launches =
+            ["launch bwd_delta", "launch bwd_hopper", "launch bwd_convert_dq"].map(|name| of(name, &calls));
         assert_eq!((launches, of("cuMemAlloc", &calls)), ([1; 3], 4), "three gradients and a workspace");
         drop(run(&inputs, &mut scratch).expect("valid"));
         assert_eq!(of("cuMemAlloc", &cuda.calls()), 3, "the workspace stays");

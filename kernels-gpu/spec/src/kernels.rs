@@ -24,7 +24,9 @@ pub const KERNELS: &[Contract;
          + APPENDS.len()
          + MERGES.len()
          + DELTAS.len()
-         + GRADIENTS.len()] = join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES, DELTAS, GRADIENTS);
+         + GRADIENTS.len()
+         + CONVERT_DQS.len()] =
+    join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES, DELTAS, GRADIENTS, CONVERT_DQS);
 
 /// An iterator over [`KERNELS`].
 pub fn kernels() -> impl Iterator<Item = Contract> {
@@ -95,7 +97,8 @@ pub fn is_lineage(symbol: &str) -> bool {
 
 /// The feature without which a library does not contain a kernel, or `None` if every library contains it.
 pub fn feature_of(symbol: &str) -> Option<&'static str> {
-    let mut gradients = DELTAS.iter().map(|e| e.contract).chain(GRADIENTS.iter().map(|e| e.contract));
+    let beside = DELTAS.iter().map(|e| e.contract).chain(CONVERT_DQS.iter().map(|e| e.contract));
+    let mut gradients = GRADIENTS.iter().map(|e| e.contract).chain(beside);
     match is_lineage(symbol) {
         true => Some("lineage"),
         false => gradients.any(|kernel| kernel.symbol == symbol).then_some("training"),

@@ -111,6 +111,6 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use table::{APPENDS, ATTENTION, COMBINES, MERGES};
-pub use training::{DELTAS, GRADIENTS};
+pub use training::{CONVERT_DQS, DELTAS, GRADIENTS};
 pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -141,7 +141,8 @@ impl AttnInfo {
         // Decode kernels take sinks, whatever their scores are. Above head dim 256, page lookups leave no
         // register for slopes.
         let sink = if self.decodes() { self.scores.sink } else { p.scores.sink };
-        let slopes = self.class() == Class::Paged && self.head_dim > 256 || self.decodes() || self.has_maps();
+        let maps = self.has_maps() && self.pass == Pass::Forward;
+        let slopes = self.class() == Class::Paged && self.head_dim > 256 || self.decodes() || maps;
         (sloped || self.covers(p.mask))
             && self.scores == (ScoreKinds { sink, alibi: sloped || p.scores.alibi, ..p.scores })
             && (!p.slopes || sloped || !slopes)

@@ -2,7 +2,8 @@
 use crate::table::list;
 use crate::*;
 
-/// [`for_each_kernel!`] for the kernels of the backward pass. No line has more shared memory than an L4.
+/// [`for_each_kernel!`] for the kernels of the backward pass. No portable line has more shared memory than an
+/// L4.
 #[cfg(feature = "training")]
 #[doc(hidden)]
 #[macro_export]
@@ -43,6 +44,20 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d128 [Local] 128x32: BwdDq<E, Mask, 8, 1, 2, 8, 0, 2>;
     d192 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 12, 0, 1>;
     d256 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 16, 0, 1>;
+    }
+    // All gradients, on Hopper. Modified scores leave no registers for stages of 128 queries, and windows
+    // spill at head dim 128.
+    bwd_hopper {
+    d64 [Full, Causal] 128x128: BwdHopper<E, Mask, 8, 2, 8, 4, 4, 2>;
+    d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2>;
+    d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2>;
+    } }
+    $crate::lines! { $emit
+    /// Every compiled [`BwdConvertDq`].
+    CONVERT_DQS: ConvertDqInfo [F16 Bf16] bwd_convert_dq {
+    d64: BwdConvertDq<E, 1, 4, 4>;
+    d64_columns: BwdConvertDq<E, 2, 2, 4>;
+    d128: BwdConvertDq<E, 2, 4, 8>;
     } }
 } }
 
@@ -59,6 +74,10 @@ macro_rules! for_each_gradient {
         $crate::lines! { $emit
             /// Kernels of gradients: none in this build.
             GRADIENTS: AttnInfo
+        }
+        $crate::lines! { $emit
+            /// Kernels that round dQ's sums: none in this build.
+            CONVERT_DQS: ConvertDqInfo
         }
     };
 }

@@ -6,7 +6,6 @@ pub mod block_sparse;
 mod causal_mask;
 #[cfg(any(feature = "forged-made", feature = "forged-changed"))]
 pub mod forged;
-pub mod hopper_backward;
 pub mod strided;
 
 use core::f32::consts::LOG2_E;

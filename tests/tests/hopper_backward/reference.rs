@@ -1,4 +1,4 @@
-//! Attention and its gradients, until the planner selects the kernels. A function rounds what a kernel
+//! Attention and its gradients. A function rounds what a kernel
 //! rounds: P, O, dS and the gradients.
 use ferroflash::DType;
 use half::{bf16, f16};
