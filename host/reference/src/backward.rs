@@ -39,8 +39,8 @@ impl Gradients {
         gradients(inputs, upstream, |x| x)
     }
 
-    /// Computes the gradients like an implementation in separate 16-bit steps: P, O, dS and the gradients are
-    /// rounded to the inputs' type.
+    /// Computes the gradients like an implementation in separate 16-bit steps: S, P, O, dP, dS and the gradients
+    /// are tensors of the inputs' type, as in FlashAttention's own tests.
     pub fn naive(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
         let dtype = inputs.problem().dtype;
         gradients(inputs, upstream, |x| f64::from(decode(dtype, encode(dtype, x))))
@@ -165,7 +165,7 @@ fn of_head(
             let slope = f64::from(inputs.slope(batch, head));
             // The scores, and the derivatives of their modification.
             let scores = seen.iter().map(|&key| {
-                let product = dot(q, &k[key..][..d]) * scale;
+                let product = round(dot(q, &k[key..][..d]) * scale);
                 let (score, derivative) = softcap.map_or((product, 1.0), |cap| {
                     let tanh = (product / f64::from(cap)).tanh();
                     (f64::from(cap) * tanh, 1.0 - tanh * tanh)
@@ -185,7 +185,7 @@ fn of_head(
             let mut dq_sums = vec![0.0; d];
             for ((&key, p), (_, derivative)) in seen.iter().zip(&p).zip(&scores) {
                 let (own_k, own_v) = (&k[key..][..d], &v[key..][..d]);
-                let ds = scale * round(p * (dot(d_o, own_v) - delta) * derivative);
+                let ds = scale * round(p * (round(dot(d_o, own_v)) - delta) * derivative);
                 let most = p * (magnitude(d_o, own_v) + of_o) * scale;
                 add(&mut dq[row * d..][..d], ds, own_k);
                 add(&mut of.dk[key..][..d], ds, q);
