@@ -8,6 +8,7 @@ use crate::mma::{AFrag, Acc, WarpgroupCore};
 use crate::pipeline::{Consumer, StageGuard};
 use crate::shared::{SharedTile, SharedTiles};
 use crate::tma::{Tma, TmaTransport};
+use contract::Element;
 use core::hint::cold_path;
 use cuda_std::wgmma::Operand;
 use cuda_std::{warp, wgmma};
@@ -29,7 +30,7 @@ pub use seesaw::{Seesaw, SeesawStages, SeesawTensors};
 
 /// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage
 /// of a pipeline.
-pub struct Abt<'p, E, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
+pub struct Abt<'p, E: Element, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
     pub &'p mut Acc<1, N>,
     pub &'p StageGuard<'p, SharedTiles<E, 4, K, W>>,
     pub &'p mut Consumer<SharedTile<E, N, K>, S, By>,

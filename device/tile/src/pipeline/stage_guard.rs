@@ -4,7 +4,8 @@
 //! byte count. If several producer threads share a stage, the first of them arrives. A phase of *empty*
 //! completes when every warp of every warpgroup has released the stage.
 //!
-//! Only `wgmma` reads these stages, by descriptor, so no stage appears as a [`SharedTile`]. A stage's
+//! `wgmma` reads these stages, by descriptor, so no stage appears as a [`SharedTile`]. Only the values beside
+//! a tile ([`crate::tma::ValuedTile`]) are read by lanes. A stage's
 //! descriptor is the pipeline's descriptor plus an offset, one 64-bit addition. A computation from the
 //! address would cost three more instructions per product.
 use crate::Warp;
@@ -21,7 +22,7 @@ use cuda_std::{mbarrier, thread};
 
 /// A stage that several products read. Dropping the guard releases the stage. A guard that is passed to
 /// `mem::forget` never releases its stage, and the producer then waits forever.
-pub struct StageGuard<'c, T> {
+pub struct StageGuard<'c, T: TmaTile> {
     descriptor: Descriptor,
     empty: u32,
     warp: Warp,
@@ -52,10 +53,14 @@ impl<T: TmaTile> StageGuard<'_, T> {
     }
 }
 
-impl<T> Drop for StageGuard<'_, T> {
+impl<T: TmaTile> Drop for StageGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: each warp arrives once per phase, and the phase cannot end without this arrival.
+        if T::READ_BY_LANES {
+            self.warp.sync();
+        }
+        // SAFETY: each warp arrives once per phase, and the phase cannot end without this arrival. All lanes
+        // have read what they read.
         unsafe { mbarrier::arrive_if(self.empty, self.warp.lane == 0) }
     }
 }

@@ -56,6 +56,8 @@ pub trait TmaTile: SharedLayout + Sealed {
     const ROWS: u32;
     /// Number of bytes that the copies to a stage write.
     const LOADED: u32 = Self::BYTES as u32;
+    /// Whether lanes load from a stage. All lanes must then have loaded before a warp releases the stage.
+    const READ_BY_LANES: bool = false;
     /// Starts one producer's share of the copies to the stage at `to`. `at` are the coordinates of the
     /// stage's first row.
     ///

@@ -46,6 +46,7 @@ impl<E: Element, const R: usize, const C: usize> TmaTile for ValuedTile<E, R, C>
     type Tensor<M: MapKind> = ValuedTensor<E, R, C, M>;
     const ROWS: u32 = SharedTile::<E, R, C>::ROWS;
     const LOADED: u32 = SharedTile::<E, R, C>::BYTES as u32 + Self::VALUES;
+    const READ_BY_LANES: bool = true;
     #[inline(always)]
     unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32) {
         const { assert!(M::PRODUCERS == 1, "one producer copies the values") }

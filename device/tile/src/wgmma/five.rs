@@ -17,6 +17,7 @@ use crate::wgmma::JointA;
 use crate::wgmma::guarded::{GuardedAb, GuardedAbt};
 use crate::wgmma::joint_a::JointAb;
 use crate::wgmma::sealed::Issue;
+use contract::Element;
 use core::hint::cold_path;
 use cuda_std::math::opaque;
 use cuda_std::warp;
@@ -27,7 +28,7 @@ pub type KeptRows<'s, E, const D: usize, const W: usize> = StageGuard<'s, Shared
 pub type ValuedStage<'s, E, const N: usize, const D: usize> = StageGuard<'s, ValuedTile<E, N, D>>;
 
 /// The products of one step later: `dk += ds q`, after which the stage is released, and dQ of the same dS.
-pub struct Late<'p, E, const N: usize, const D: usize> {
+pub struct Late<'p, E: Element, const N: usize, const D: usize> {
     /// The sum.
     pub dk: &'p mut Acc<1, D>,
     /// dS of the last step.
@@ -48,7 +49,7 @@ pub enum StepOrder {
 }
 
 /// The operands of a step, and the sum of its third product.
-pub struct Step<'p, E, const N: usize, const D: usize, const W: usize> {
+pub struct Step<'p, E: Element, const N: usize, const D: usize, const W: usize> {
     /// The first kept tile.
     pub k: &'p KeptRows<'p, E, D, W>,
     /// The second kept tile.

@@ -5,17 +5,18 @@ use crate::shared::{SharedTile, SharedTiles};
 use crate::tma::ValuedTile;
 use crate::wgmma::sealed::Issue;
 use crate::wgmma::{hoisted, issue_ab, settle_ab};
+use contract::Element;
 use cuda_std::wgmma;
 
 /// The product `acc = a b^T`, where `a` is the warpgroup's own tile of a guarded stage.
-pub(super) struct GuardedAbt<'p, E, const N: usize, const K: usize, const W: usize>(
+pub(super) struct GuardedAbt<'p, E: Element, const N: usize, const K: usize, const W: usize>(
     pub(super) &'p mut Acc<1, N>,
     pub(super) &'p StageGuard<'p, SharedTiles<E, 4, K, W>>,
     pub(super) &'p StageGuard<'p, ValuedTile<E, N, K>>,
 );
 
 /// The product `acc += a b`.
-pub(super) struct GuardedAb<'p, E, const N: usize, const K: usize>(
+pub(super) struct GuardedAb<'p, E: Element, const N: usize, const K: usize>(
     pub(super) &'p mut Acc<1, N>,
     pub(super) &'p AFrag<E, 1, K>,
     pub(super) &'p StageGuard<'p, ValuedTile<E, K, N>>,

@@ -7,6 +7,7 @@ use crate::pipeline::{Specialized, StageGuard};
 use crate::shared::{Place, SharedLayout, SharedTile, SharedTiles};
 use crate::tma::TmaTile;
 use crate::wgmma::sealed::Issue;
+use contract::Element;
 use core::marker::PhantomData;
 use cuda_std::ldmatrix::stmatrix_x4_trans;
 use cuda_std::math::opaque;
@@ -81,7 +82,7 @@ impl<E: WarpgroupCore, const R: usize, const K: usize> JointA<E, R, K> {
 /// it has 64 rows per warpgroup, each warpgroup computes its rows.
 pub(super) struct JointAb<
     'p,
-    E,
+    E: Element,
     const R: usize,
     const H: usize,
     const D: usize,
