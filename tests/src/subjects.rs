@@ -64,7 +64,8 @@ pub fn check_edges(subject: &dyn Subject, is_asked: impl Fn(u64) -> bool) {
         attention.driver().set_options(Options { seed, completion, ..Options::default() });
         run(&attention, subject, &task).unwrap_or_else(|error| {
             let reports: String = attention.driver().take_reports().iter().map(ToString::to_string).collect();
-            panic!("{}: {task}: {error}\n{reports}", subject.contract().symbol)
+            let symbol = subject.contract().symbol;
+            panic!("{symbol}: {task}, schedule {seed}, {completion:?} copies: {error}\n{reports}")
         });
     }
 }

@@ -39,8 +39,8 @@ impl Gradients {
         gradients(inputs, upstream, |x| x)
     }
 
-    /// Computes the gradients like an implementation in separate 16-bit steps: S, P, O, dP, dS and the gradients
-    /// are tensors of the inputs' type, as in FlashAttention's own tests.
+    /// Computes the gradients like an implementation in separate 16-bit steps: S, P, O, dP, dS and the
+    /// gradients are tensors of the inputs' type, as in FlashAttention's own tests.
     pub fn naive(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
         let dtype = inputs.problem().dtype;
         gradients(inputs, upstream, |x| f64::from(decode(dtype, encode(dtype, x))))

@@ -100,6 +100,9 @@ pub struct Case {
     pub poisoned_scales: bool,
     /// Keys per block, if some rows of tensors see one key with a huge score ([`super::Memory::with_peaks`]).
     pub peaks: Option<u32>,
+    /// The scaled score of every query with every key of tensors, which is not above 0, or `None` for random
+    /// scores.
+    pub score: Option<f32>,
     /// Seed of the tensors, or of a cache's page order and sinks.
     pub seed: u64,
     /// The prefixes that groups of sequences share, on pages.
@@ -140,6 +143,7 @@ impl Case {
             counters: true,
             poisoned_scales: false,
             peaks: None,
+            score: None,
             seed: 1,
             shared: None,
             told: vec![Told::Filled],

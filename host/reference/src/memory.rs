@@ -64,6 +64,7 @@ impl Case {
     pub fn memory(&self) -> Memory {
         let Pages::Tensors(layout) = self.pages else { return Cache::draw(self) };
         let memory = self.in_sequences(Memory::random(self.problem(), layout, self.seed));
+        let memory = self.score.into_iter().fold(memory, Memory::with_score);
         let block = self.peaks.map(|block| block as usize);
         block.into_iter().fold(memory, Memory::with_peaks).with_poison()
     }
@@ -141,6 +142,17 @@ impl Memory {
                     set(&k, (n * seqlen_k + key) * heads_k + head * heads_k / heads_q, column, high);
                 }
             }
+        }
+        self
+    }
+
+    /// Gives every query this scaled score with every key. The score is not above 0.
+    #[must_use]
+    pub fn with_score(mut self, score: f32) -> Self {
+        let Problem { dtype, head_dim, .. } = self.problem;
+        let x = (f64::from(-score) / f64::from(self.problem.softmax_scale()) / head_dim as f64).sqrt();
+        for (place, x) in [(self.q, x), (self.k, -x)] {
+            place.elements().for_each(|at| self.buffers[place.buffer][at] = encode(dtype, x));
         }
         self
     }

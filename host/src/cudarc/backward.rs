@@ -140,8 +140,8 @@ impl FlashAttention {
         let plan = self.attention.plan(&request)?;
         scratch.grow(self, stream, guards.capturing, plan.scratch_bytes(), REMEDY)?;
         request.scratch = scratch.on(&mut guards)?;
-        // SAFETY: `guards` holds every buffer of the request for this stream; backward passes use no
-        // counters.
+        // SAFETY: `guards` holds every buffer of the request for this stream. Backward passes use no counters
+        // of the scratch memory: they have theirs in the workspace, and their first kernel clears them.
         unsafe { guards.launch(&plan, &request) }
     }
 }

@@ -1,6 +1,7 @@
 //! The problems that each backward kernel must solve.
 use crate::case::{Case, Pages};
 use crate::place::Layout;
+use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
@@ -27,6 +28,7 @@ impl std::fmt::Display for BackwardCase {
 /// |---|---|
 /// | lengths | one row; one row more or less than a tile or a stage; exact tiles; more queries than keys |
 /// | masks | both alignments; rows and tiles without a key; softcap; slopes |
+/// | scores | so low that a row behind the last key would have an infinite probability, 2^-LSE |
 /// | tensors | grouped heads; two batches; a padded head dim; every layout |
 pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     use Alignment::TopLeft;
@@ -40,6 +42,7 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
             ([1, keys + queries + 3, keys / 2], [1, 1], held, Packed),
             ([1, 2 * queries, keys], [2, 2], held, Bshd),
             ([1, queries + 9, queries + 9], [1, 1], held - 16, Packed),
+            ([1, 2 * queries + 1, keys + keys / 2 + 1], [1, 1], held, Bshd),
         ][index];
         let [batch, seqlen_q, seqlen_k] = lengths;
         let p = Problem::new(entry.dtype, batch, seqlen_q, heads[0], columns);
@@ -66,8 +69,16 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
             Case { alibi: true, ..of(3, Mask::Causal) },
         ],
     };
+    // The keys end within a block. The last tile of queries may have only one query, which sees them all.
+    let low = if entry.dtype == DType::Bf16 { -100.0 } else { -20.0 };
+    let mask = match entry.mask {
+        MaskKind::Full => Mask::Full,
+        MaskKind::Causal => Mask::Causal,
+        _ => window(40, 20),
+    };
+    let low = [6, 2].map(|index| Case { score: Some(low), ..of(index, mask) });
     let with_d_lse = |(at, forward): (usize, Case)| BackwardCase { forward, d_lse: at % 2 == 1 };
-    forward.into_iter().enumerate().map(with_d_lse).collect()
+    forward.into_iter().chain(low).enumerate().map(with_d_lse).collect()
 }
 
 /// Returns whether a case has a backward pass: on tensors of equal lengths.

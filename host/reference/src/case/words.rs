@@ -22,6 +22,7 @@ impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Pages::Tensors(layout) = self.pages {
             write!(f, "{} {} seed {}", self.problem(), layout.name(), self.seed)?;
+            self.score.map_or(Ok(()), |score| write!(f, " with every score {score}"))?;
             return write!(f, "{}", if self.peaks.is_some() { " with peaks" } else { "" });
         }
         let [heads_q, heads_k] = self.heads;
