@@ -50,8 +50,8 @@ pub struct Options {
     pub initcheck: bool,
     /// Reports divergent barriers and warp-wide instructions, missing participants, and wrong counts.
     pub synccheck: bool,
-    /// The seed of the schedule. 0 runs each warp until it blocks; other values shuffle warps and time
-    /// slices.
+    /// The seed of the schedule. 0 begins blocks in ascending order, and runs each warp until it blocks.
+    /// Other values shuffle the blocks that wait for each other, warps, and time slices.
     pub seed: u64,
     /// The time at which asynchronous copies land.
     pub completion: Completion,

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use common::{SHARED, launch, module};
+use common::{SHARED, launch, launch_on, module};
 use ptx_sim::{Gpu, Kind, Launch, Options, Profile, Report, script::Script};
 
 fn reports(body: &str, grid: u32, threads: u32, seed: u64) -> Vec<Report> {
@@ -35,6 +35,30 @@ fn who_waits_lets_others_run() {
             let found = reports(&format!("{flag} {body} {wait}"), grid, threads, seed);
             assert!(found.is_empty(), "{body}, seed {seed}: {}", found[0]);
         }
+    }
+}
+
+/// CUDA promises no order in which blocks begin. A block that waits for blocks of lower indices may keep them
+/// from running. A block that waits for blocks of lower tickets does not.
+#[test]
+fn who_waits_for_a_lower_index_may_wait_for_ever() {
+    // Each block waits until the counter has its number, and then counts.
+    let body = |number: &str| {
+        format!(
+            "setp.ne.u32 %p1, t, 0; @%p1 bra E; {number} W: ld.acquire.gpu.u32 %r2, [I]; setp.ne.u32 %p2, \
+             %r2, %r1; @%p2 bra W; red.release.gpu.global.add.u32 [I], 1; E:"
+        )
+    };
+    let (index, ticket) = ("mov.u32 %r1, %ctaid.x;", "atom.relaxed.gpu.global.add.u32 %r1, [I+4], 1;");
+    // Two blocks of 1024 threads run at once.
+    let profile = Profile { multiprocessors: 1, ..Profile::by_name("h200").unwrap() };
+    for (number, may_wait) in [(index, true), (ticket, false)] {
+        let ends = |seed| {
+            let options = Options { seed, patience: 200_000, ..Options::default() };
+            launch_on(profile.clone(), &body(number), 6, 1024, options).unwrap().reports.is_empty()
+        };
+        assert!(ends(0), "{number}: ascending");
+        assert_eq!((1..12).all(ends), !may_wait, "{number}");
     }
 }
 

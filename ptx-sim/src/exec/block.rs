@@ -107,7 +107,7 @@ pub(crate) struct Block<'a> {
 }
 
 /// A SplitMix64 random number generator.
-pub(super) struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {

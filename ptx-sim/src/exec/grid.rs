@@ -8,7 +8,7 @@ use std::{
 
 use rayon::prelude::*;
 
-use super::{Block, Context, block::Finished, lock, schedule::Turn};
+use super::{Block, Context, begin::Begin, block::Finished, lock, schedule::Turn};
 use crate::{Kind, LaunchError, Outcome, Report};
 
 /// Runs all blocks of the launch.
@@ -37,8 +37,8 @@ pub(crate) fn run(context: &Context<'_>) -> Result<Outcome, LaunchError> {
     all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).outcome(context)
 }
 
-/// Runs each block until it ends or waits, and then another block. New blocks start first, while the device
-/// can hold more blocks.
+/// Runs each block until it ends or waits, and then another block. New blocks begin first, while the device
+/// can hold more blocks, in the order that the seed determines.
 fn in_turns<'a>(
     context: &Context<'a>,
     all: &Mutex<Collected>,
@@ -49,13 +49,15 @@ fn in_turns<'a>(
     let profile = context.profile;
     let room = profile.blocks_per_multiprocessor(context.threads, shared) * profile.multiprocessors;
     let room = room.max(1) as usize;
+    let order = Begin::new(blocks, context.options.seed);
     let mut begun: VecDeque<(u64, Block<'a>)> = VecDeque::new();
     // `stuck` is the number of consecutive turns in which nothing changed.
     let (mut next, mut stuck) = (0, 0);
     loop {
         let turn = if next < blocks && begun.len() < room {
+            let linear = order.block(next);
             next += 1;
-            Some((next - 1, block(next - 1)))
+            Some((linear, block(linear)))
         } else {
             begun.pop_front()
         };

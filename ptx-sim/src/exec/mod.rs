@@ -2,6 +2,7 @@
 
 mod atomic;
 mod barrier;
+mod begin;
 mod block;
 mod bulk;
 mod call;

@@ -21,7 +21,17 @@ pub fn module(body: &str) -> Module {
 }
 
 pub fn launch(body: &str, grid: u32, threads: u32, options: Options) -> Result<Outcome, LaunchError> {
-    let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), options);
+    launch_on(Profile::by_name("h200").unwrap(), body, grid, threads, options)
+}
+
+pub fn launch_on(
+    profile: Profile,
+    body: &str,
+    grid: u32,
+    threads: u32,
+    options: Options,
+) -> Result<Outcome, LaunchError> {
+    let mut gpu = Gpu::new(profile, options);
     let from = gpu.alloc("in", 1024, 256).unwrap();
     gpu.fill(from, 0, 1024).unwrap();
     let to = gpu.alloc("out", 1024, 256).unwrap();
