@@ -3,7 +3,8 @@ use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DeltaInfo,
-    GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Queries, SplitKernels, TileScheduler, attention,
+    GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Pass, Queries, SplitKernels, TileScheduler,
+    attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -223,8 +224,9 @@ fn rows() -> Vec<Row> {
     let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few].into_iter().flat_map(of_class);
     let attention = ferroflash::kernels::entries().map(Row::from).chain(on_cache);
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
+    let gradients = |is_dq| GRADIENTS.iter().filter(move |e| (e.pass == Pass::Dq) == is_dq).map(Row::from);
     let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));
-    let gradients = GRADIENTS.iter().map(Row::from).chain(beside);
+    let gradients = gradients(false).chain(gradients(true)).chain(beside);
     let others = of_class(Class::Many).chain(COMBINES.iter().map(Row::from));
     attention.chain(caches).chain(gradients).chain(others).collect()
 }
