@@ -4,6 +4,7 @@ use super::memory::{Element, Slice, SliceMut, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::variant::OwnVariant;
 use super::views::{Cache, Tensor, TensorMut};
+use crate::plan::ScratchBytes;
 use crate::request::{
     AttentionRequest, LseView, Queries, Resolve, RowOutputs, Scratch, TensorView, VarlenKeys, VarlenQueries,
 };
@@ -49,9 +50,7 @@ impl<'a, W> AttentionRequest<'a, Slice<'a>, W> {
         let variant = self.variant;
         let mut request = self.on(guards)?;
         request.scratch = Scratch::None;
-        let with_tables =
-            |(variant, tables): (&OwnVariant, &[Slice<'a>])| variant.on(tables, &request, guards);
-        request.variant = variant.map(with_tables).transpose()?;
+        request.take_variant(variant, guards)?;
         Ok(request)
     }
 }
@@ -138,12 +137,14 @@ impl FlashAttention {
         inputs: &Inputs<'_>,
         scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
-        let mut guards = StreamGuards::on(self, stream)?;
-        let (needed, capturing) =
-            (self.planned(&inputs.held(&mut guards)?)?.scratch_bytes(), guards.capturing);
-        drop(guards);
         let remedy = "call FlashAttention::reserve before the capture";
-        scratch.grow(self, stream, capturing, needed, remedy)
+        scratch.grow(self, stream, self.needed(stream, inputs)?, remedy)
+    }
+
+    /// Returns the size of the scratch memory that launches of these inputs need.
+    fn needed(&self, stream: &CudaStream, inputs: &Inputs<'_>) -> Result<ScratchBytes, Error> {
+        let mut guards = StreamGuards::on(self, stream)?;
+        Ok(self.planned(&inputs.held(&mut guards)?)?.scratch_bytes())
     }
 
     /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`, with the values'
@@ -193,6 +194,18 @@ impl FlashAttention {
         let view = || LseView::contiguous((), u64::MAX, [batch, heads, seqlen]);
         let views = wanted.map(|_, wanted| wanted.then(view));
         self.reserve(stream, &inputs.with_rows(views), scratch)?;
+        self.attend_reserved(stream, inputs, wanted, scratch)
+    }
+
+    /// Computes [`FlashAttention::attend_with`] in scratch memory that is large enough.
+    fn attend_reserved<T: Element>(
+        &self,
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs<'_>,
+        wanted: RowOutputs<bool>,
+        scratch: &mut ScratchMemory,
+    ) -> Result<(CudaSlice<T>, RowSlices), Error> {
+        let [batch, seqlen, heads, _] = inputs.q.shape;
         let allocate = |_, wanted: bool| {
             wanted.then(|| values(stream, batch * heads * seqlen, inputs.is_varlen())).transpose()
         };
@@ -231,23 +244,11 @@ impl FlashAttention {
         stream: &Arc<CudaStream>,
         inputs: &Inputs<'_>,
     ) -> Result<CudaSlice<T>, Error> {
-        let mut workspace;
-        let bytes =
-            self.planned(&inputs.held(&mut StreamGuards::on(self, stream)?)?)?.scratch_bytes().workspace;
-        let mut o = memory::<T>(stream, inputs)?;
-        let mut guards = StreamGuards::on(self, stream)?;
-        let mut request = inputs.writing(TensorMut::of(&mut o, inputs.o.shape)).held(&mut guards)?;
-        if bytes > 0 {
-            // SAFETY: the launch reads nothing that it has not written.
-            workspace = unsafe { stream.alloc::<u8>(bytes as usize) }.map_err(refused("alloc"))?;
-            let (address, bytes) = guards.resolve("workspace", SliceMut::new(&mut workspace), 1)?;
-            request.scratch = Scratch::workspace(address, bytes);
-        }
-        let plan = self.planned(&request)?;
-        // SAFETY: `guards` holds every buffer of the request for this stream.
-        unsafe { guards.launch(&plan, &request) }?;
-        drop(guards);
-        Ok(o)
+        let mut scratch = ScratchMemory::alone(stream, self.needed(stream, inputs)?.workspace)?;
+        let results = self.attend_reserved(stream, inputs, RowOutputs::NONE, &mut scratch);
+        // A graph that captures the launch also captures the workspace's allocation and its end.
+        scratch.captured = false;
+        Ok(results?.0)
     }
 
     /// Returns the plan of a request that may use all the scratch memory that it needs. Takes the plan from

@@ -5,13 +5,11 @@ use super::memory::{Element, Memory, Slice, SliceMut, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::views::{Tensor, TensorMut};
 use crate::Error;
+use crate::plan::PlanOf;
 use crate::request::{AttentionBackward, AttentionRequest, LseView, Resolve, TensorView};
 use crate::validate::no_tensors;
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
-
-/// The most slices of a launch: those of the forward, four gradients, the LSE's gradient, and a workspace.
-const MOST: usize = 32;
 
 /// How scratch memory grows before a capture.
 const REMEDY: &str = "launch once before the capture";
@@ -61,17 +59,14 @@ impl<'a> Inputs<'a> {
 
 impl<'a, W> AttentionBackward<'a, Slice<'a>, W> {
     /// Returns the request of addresses. `guards` holds its slices for a stream.
-    fn held<'t>(self, guards: &mut StreamGuards<'t, MOST>) -> Result<AttentionBackward<'a>, Error>
+    fn held<'t>(self, guards: &mut StreamGuards<'t>) -> Result<AttentionBackward<'a>, Error>
     where
         'a: 't,
-        StreamGuards<'t, MOST>: Resolve<W, Error = Error>,
+        StreamGuards<'t>: Resolve<W, Error = Error>,
     {
         let variant = self.forward.variant;
         let mut request = self.on(guards)?;
-        let with_tables = |(variant, tables): (&super::OwnVariant, &[Slice<'a>])| {
-            variant.on(tables, &request.forward, guards)
-        };
-        request.forward.variant = variant.map(with_tables).transpose()?;
+        request.forward.take_variant(variant, guards)?;
         Ok(request)
     }
 }
@@ -96,31 +91,19 @@ impl FlashAttention {
         let forward = || inputs.shorter().with_results(o, lse);
         // The gradients get memory only after planning has accepted the request and its sizes.
         let [dq, dk, dv] = shapes.map(|shape| TensorView::bshd((), u64::MAX, T::DTYPE, shape));
-        self.reserve_backward(stream, AttentionBackward::new(forward(), d_o, dq, dk, dv), scratch)?;
+        let request = AttentionBackward::new(forward(), d_o, dq, dk, dv);
+        let plan = self.attention.plan(&request.held(&mut StreamGuards::on(self, stream)?)?)?;
+        scratch.grow(self, stream, plan.scratch_bytes(), REMEDY)?;
         let gradient = |shape: [usize; 4]| {
             // SAFETY: the kernels write every element before any later work of the stream reads one.
             unsafe { stream.alloc(shape.iter().product()) }.map_err(refused("alloc"))
         };
         let mut gradients = [gradient(shapes[0])?, gradient(shapes[1])?, gradient(shapes[2])?];
         let [dq, dk, dv] = &mut gradients;
-        let [dq, dk, dv] =
-            [TensorMut::of(dq, shapes[0]), TensorMut::of(dk, shapes[1]), TensorMut::of(dv, shapes[2])];
-        self.backward_into(stream, AttentionBackward::new(forward(), d_o, dq, dk, dv), scratch)?;
+        let (dq, dk) = (TensorMut::of(dq, shapes[0]), TensorMut::of(dk, shapes[1]));
+        let dv = TensorMut::of(dv, shapes[2]);
+        self.run_backward(stream, AttentionBackward::new(forward(), d_o, dq, dk, dv), Some(plan), scratch)?;
         Ok(gradients)
-    }
-
-    /// Plans a backward pass whose gradients have no memory yet, and grows `scratch` for its launch.
-    fn reserve_backward<'a>(
-        &self,
-        stream: &Arc<CudaStream>,
-        request: AttentionBackward<'a, Slice<'a>, ()>,
-        scratch: &mut ScratchMemory,
-    ) -> Result<(), Error> {
-        let mut guards = StreamGuards::on(self, stream)?;
-        let needed = self.attention.plan(&request.held(&mut guards)?)?.scratch_bytes();
-        let capturing = guards.capturing;
-        drop(guards);
-        scratch.grow(self, stream, capturing, needed, REMEDY)
     }
 
     /// Writes the gradients of Q, K and V to the request's memory. `scratch` grows in the order of `stream`
@@ -135,10 +118,21 @@ impl FlashAttention {
         request: Backward<'_>,
         scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
+        self.run_backward(stream, request, None, scratch)
+    }
+
+    /// Launches a backward pass by its plan, or plans it first.
+    fn run_backward<'a>(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: Backward<'a>,
+        plan: Option<PlanOf<AttentionBackward<'a>>>,
+        scratch: &mut ScratchMemory,
+    ) -> Result<(), Error> {
         let mut guards = StreamGuards::on(self, stream)?;
         let mut request = request.held(&mut guards)?;
-        let plan = self.attention.plan(&request)?;
-        scratch.grow(self, stream, guards.capturing, plan.scratch_bytes(), REMEDY)?;
+        let plan = plan.map_or_else(|| self.attention.plan(&request), Ok)?;
+        scratch.grow(self, stream, plan.scratch_bytes(), REMEDY)?;
         request.scratch = scratch.on(&mut guards)?;
         // SAFETY: `guards` holds every buffer of the request for this stream. Backward passes use no counters
         // of the scratch memory: they have theirs in the workspace, and their first kernel clears them.

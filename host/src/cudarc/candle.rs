@@ -16,112 +16,104 @@ fn causal_or_full<M>(causal: bool) -> Mask<M> {
     if causal { Mask::Causal } else { Mask::Full }
 }
 
-/// The inputs of varlen sequences.
-fn varlen<'a>(
-    [q, k, v]: [Tensor<'a>; 3],
-    [seqlens_q, seqlens_k]: [Integers<'a>; 2],
-    [max_seqlen_q, max_seqlen_k]: [usize; 2],
-) -> Inputs<'a> {
-    // An empty buffer means no sequence, which planning rejects.
-    let batch = seqlens_q.elements.saturating_sub(1) as usize;
-    let queries = VarlenQueries::new(batch, seqlens_q, max_seqlen_q);
-    Inputs::of_varlen(q, k, v, queries, VarlenKeys::new(seqlens_k, max_seqlen_k))
-}
-
-/// Declares functions of Q, K, V and further arguments, from their inputs without mask and scale, and from
-/// the setters.
+/// Declares pairs of functions, for dense tensors and for varlen sequences, from the setters of their inputs.
+/// The arguments of a pair differ only in the sequences' offsets. An argument before the `;` precedes the
+/// offsets, the others follow them.
 macro_rules! functions {
-    ($($(#[$about:meta])* $name:ident($q:ident, $k:ident, $v:ident $(, $argument:ident: $type:ty)*)
-        = $inputs:expr;)*) => {
-        impl FlashAttention {
-            $($(#[$about])*
+    ($(
+        $(#[$of_dense:meta])* $dense:ident;
+        $(#[$of_varlen:meta])* $varlen:ident(
+            $($extra:ident: $of_extra:ty)?; $($argument:ident: $type:ty),*
+        ) = $inputs:ident => $set:expr;
+    )*) => {
+        impl FlashAttention {$(
+            $(#[$of_dense])*
             ///
             /// # Errors
             /// Returns the errors of [`FlashAttention::attend`].
             #[allow(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
-            pub fn $name<'a, T: Element>(
+            pub fn $dense<'a, T: Element>(
                 &self,
                 stream: &Arc<CudaStream>,
-                $q: Tensor<'a>,
-                $k: Tensor<'a>,
-                $v: Tensor<'a>,
+                q: Tensor<'a>,
+                k: Tensor<'a>,
+                v: Tensor<'a>,
+                $($extra: $of_extra,)?
                 $($argument: $type),*
             ) -> Result<CudaSlice<T>, Error> {
-                self.attend_alone(stream, &$inputs)
-            })*
-        }
+                let $inputs = Inputs::of(q, k, v);
+                self.attend_alone(stream, &$set)
+            }
+
+            $(#[$of_varlen])*
+            ///
+            /// # Errors
+            /// Returns the errors of [`FlashAttention::attend`].
+            #[allow(clippy::too_many_arguments, reason = "they are candle-flash-attn's")]
+            pub fn $varlen<'a, T: Element>(
+                &self,
+                stream: &Arc<CudaStream>,
+                q: Tensor<'a>,
+                k: Tensor<'a>,
+                v: Tensor<'a>,
+                $($extra: $of_extra,)?
+                seqlens_q: Integers<'a>,
+                seqlens_k: Integers<'a>,
+                max_seqlen_q: usize,
+                max_seqlen_k: usize,
+                $($argument: $type),*
+            ) -> Result<CudaSlice<T>, Error> {
+                // An empty buffer means no sequence, which planning rejects.
+                let batch = seqlens_q.elements.saturating_sub(1) as usize;
+                let queries = VarlenQueries::new(batch, seqlens_q, max_seqlen_q);
+                let keys = VarlenKeys::new(seqlens_k, max_seqlen_k);
+                let $inputs = Inputs::of_varlen(q, k, v, queries, keys);
+                self.attend_alone(stream, &$set)
+            }
+        )*}
     };
 }
 functions! {
     /// Computes `o = softmax(softmax_scale * q kᵀ) v` on `stream` and returns `o`, contiguous and of the
     /// shape of `q`. `causal` is aligned bottom-right.
-    flash_attn(q, k, v, softmax_scale: f32, causal: bool) =
-        Inputs::of(q, k, v).scale(softmax_scale).mask(causal_or_full(causal));
-
-    /// Computes [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from
-    /// `left` before its position to `right` after it, both inclusive. `None` is unbounded.
-    flash_attn_windowed(q, k, v, softmax_scale: f32, left: Option<u32>, right: Option<u32>) =
-        Inputs::of(q, k, v).scale(softmax_scale).mask(Mask::Window { left, right });
-
-    /// Computes [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
-    flash_attn_alibi(q, k, v, alibi_slopes: Slopes<'a>, softmax_scale: f32, causal: bool) =
-        Inputs::of(q, k, v).scale(softmax_scale).mask(causal_or_full(causal)).alibi(alibi_slopes);
-
-    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
-    flash_attn_alibi_windowed(
-        q, k, v, alibi_slopes: Slopes<'a>, softmax_scale: f32, left: Option<u32>, right: Option<u32>
-    ) = Inputs::of(q, k, v).scale(softmax_scale).mask(Mask::Window { left, right }).alibi(alibi_slopes);
-
-    /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
-    flash_attn_alibi_windowed_softcap(
-        q, k, v, alibi_slopes: Option<Slopes<'a>>, softmax_scale: f32, left: Option<u32>,
-        right: Option<u32>, softcap: f32
-    ) = alibi_slopes.into_iter().fold(
-        Inputs::of(q, k, v).scale(softmax_scale).mask(Mask::Window { left, right }).softcap(softcap),
-        Inputs::alibi
-    );
-
+    flash_attn;
     /// Computes attention of varlen sequences. `q`, `k` and `v` are `[1, rows, heads, head_dim]`. Sequence
     /// `b` begins at row `seqlens_q[b]` of `q` and at row `seqlens_k[b]` of `k` and `v`, and ends where
     /// sequence `b + 1` begins. `o` is contiguous and of the shape of `q`; padding rows are 0. `causal` is
     /// aligned bottom-right.
-    flash_attn_varlen(
-        q, k, v, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>, max_seqlen_q: usize, max_seqlen_k: usize,
-        softmax_scale: f32, causal: bool
-    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
-        .scale(softmax_scale).mask(causal_or_full(causal));
+    flash_attn_varlen(; softmax_scale: f32, causal: bool) =
+        inputs => inputs.scale(softmax_scale).mask(causal_or_full(causal));
 
+    /// Computes [`FlashAttention::flash_attn`] with a sliding window: a query sees the keys from
+    /// `left` before its position to `right` after it, both inclusive. `None` is unbounded.
+    flash_attn_windowed;
     /// Computes [`FlashAttention::flash_attn_varlen`] with a sliding window, as in
     /// [`FlashAttention::flash_attn_windowed`].
-    flash_attn_varlen_windowed(
-        q, k, v, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>, max_seqlen_q: usize, max_seqlen_k: usize,
-        softmax_scale: f32, left: Option<u32>, right: Option<u32>
-    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
-        .scale(softmax_scale).mask(Mask::Window { left, right });
+    flash_attn_varlen_windowed(; softmax_scale: f32, left: Option<u32>, right: Option<u32>) =
+        inputs => inputs.scale(softmax_scale).mask(Mask::Window { left, right });
 
+    /// Computes [`FlashAttention::flash_attn`] with ALiBi: one slope per query head.
+    flash_attn_alibi;
     /// Computes [`FlashAttention::flash_attn_varlen`] with ALiBi: one slope per query head.
-    flash_attn_varlen_alibi(
-        q, k, v, alibi_slopes: Slopes<'a>, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>,
-        max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, causal: bool
-    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
-        .scale(softmax_scale).mask(causal_or_full(causal)).alibi(alibi_slopes);
+    flash_attn_varlen_alibi(alibi_slopes: Slopes<'a>; softmax_scale: f32, causal: bool) =
+        inputs => inputs.scale(softmax_scale).mask(causal_or_full(causal)).alibi(alibi_slopes);
 
+    /// Computes attention with ALiBi and a sliding window, as in [`FlashAttention::flash_attn_windowed`].
+    flash_attn_alibi_windowed;
     /// Computes [`FlashAttention::flash_attn_varlen_windowed`] with ALiBi.
     flash_attn_varlen_alibi_windowed(
-        q, k, v, alibi_slopes: Slopes<'a>, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>,
-        max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, left: Option<u32>, right: Option<u32>
-    ) = varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
-        .scale(softmax_scale).mask(Mask::Window { left, right }).alibi(alibi_slopes);
+        alibi_slopes: Slopes<'a>; softmax_scale: f32, left: Option<u32>, right: Option<u32>
+    ) = inputs => inputs.scale(softmax_scale).mask(Mask::Window { left, right }).alibi(alibi_slopes);
 
+    /// Computes attention with a sliding window, optional ALiBi slopes, and softcap. A softcap of 0 is off.
+    flash_attn_alibi_windowed_softcap;
     /// Computes [`FlashAttention::flash_attn_varlen_windowed`] with optional ALiBi slopes and softcap. A
     /// softcap of 0 is off.
     flash_attn_varlen_alibi_windowed_softcap(
-        q, k, v, alibi_slopes: Option<Slopes<'a>>, seqlens_q: Integers<'a>, seqlens_k: Integers<'a>,
-        max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, left: Option<u32>, right: Option<u32>,
-        softcap: f32
-    ) = alibi_slopes.into_iter().fold(
-        varlen([q, k, v], [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
-            .scale(softmax_scale).mask(Mask::Window { left, right }).softcap(softcap),
+        alibi_slopes: Option<Slopes<'a>>;
+        softmax_scale: f32, left: Option<u32>, right: Option<u32>, softcap: f32
+    ) = inputs => alibi_slopes.into_iter().fold(
+        inputs.scale(softmax_scale).mask(Mask::Window { left, right }).softcap(softcap),
         Inputs::alibi
     );
 }

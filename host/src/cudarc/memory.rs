@@ -204,8 +204,9 @@ const APART: u64 = 1 << 56;
 
 /// The slices of one launch, all of the launch's context. A guard holds a slice for a stream: when the guard
 /// is dropped, after the launch, cudarc records that the stream used the slice. There are at most `MOST`
-/// slices, because a launch allocates nothing.
-pub(super) struct StreamGuards<'a, const MOST: usize = 27> {
+/// slices, because a launch allocates nothing. A backward pass has the most: its forward's, four gradients,
+/// the LSE's gradient, and a workspace.
+pub(super) struct StreamGuards<'a, const MOST: usize = 32> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.

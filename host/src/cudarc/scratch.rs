@@ -16,13 +16,21 @@ pub struct ScratchMemory {
     /// The counters. All counters are zero before and after each launch.
     counters: Option<CudaSlice<u32>>,
     /// Whether a graph may use the memory. This crate never frees such memory.
-    captured: bool,
+    pub(super) captured: bool,
 }
 
 impl ScratchMemory {
     /// Creates empty scratch memory. Kernels without splits need no scratch memory.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Allocates scratch memory of one launch, without counters.
+    pub(super) fn alone(stream: &Arc<CudaStream>, bytes: u64) -> Result<Self, Error> {
+        // SAFETY: the launch reads nothing that it has not written.
+        let workspace = (bytes > 0).then(|| unsafe { stream.alloc(bytes as usize) }).transpose();
+        let workspace = workspace.map_err(refused("alloc"))?;
+        Ok(ScratchMemory { workspace, counters: None, captured: false })
     }
 
     /// Returns the size of the memory.
@@ -42,7 +50,6 @@ impl ScratchMemory {
         &mut self,
         attention: &FlashAttention,
         stream: &Arc<CudaStream>,
-        capturing: bool,
         needed: ScratchBytes,
         remedy: &str,
     ) -> Result<(), Error> {
@@ -50,7 +57,7 @@ impl ScratchMemory {
         workspace.map_or(Ok(()), |workspace| attention.is_here("scratch", workspace.stream()))?;
         let has = self.bytes();
         let [grows, counts] = [has.workspace < needed.workspace, has.counters < needed.counters];
-        if capturing && (grows || counts) {
+        if (grows || counts) && attention.is_capturing(stream)? {
             let feature = format_args!(
                 "scratch memory of {} and {} bytes that grows while the stream captures a graph",
                 has.workspace, has.counters
@@ -74,17 +81,14 @@ impl ScratchMemory {
     }
 
     /// Returns the memory for a launch, in the order of a stream.
-    pub(super) fn on<'t, 'a: 't, const MOST: usize>(
-        &'a mut self,
-        guards: &mut StreamGuards<'t, MOST>,
-    ) -> Result<Scratch, Error> {
+    pub(super) fn on<'t, 'a: 't>(&'a mut self, guards: &mut StreamGuards<'t>) -> Result<Scratch, Error> {
         self.captured |= guards.capturing;
         let ScratchMemory { workspace, counters, .. } = self;
         let Some(workspace) = workspace else { return Ok(Scratch::None) };
         let (address, bytes) = guards.resolve("scratch", SliceMut::new(workspace), 1)?;
         let workspace = Workspace { address, bytes };
-        let counters = counters.as_mut();
-        let counters = counters.map(|data| guards.resolve("scratch", SliceMut::new(data), 1)).transpose()?;
+        let counters = counters.as_mut().map(|data| guards.resolve("scratch", SliceMut::new(data), 1));
+        let counters = counters.transpose()?;
         let counters = counters.map(|(address, bytes)| Counters { address, bytes });
         Ok(Scratch::Memory { workspace, counters })
     }

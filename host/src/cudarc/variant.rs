@@ -11,10 +11,7 @@ use std::sync::Arc;
 const MOST: usize = 4;
 
 /// Returns the words of a table, `i32`, `u32` or `f32`, held for a stream.
-fn words<'a, const GUARDS: usize>(
-    table: Slice<'a>,
-    guards: &mut StreamGuards<'a, GUARDS>,
-) -> Result<Integers, Error> {
+fn words<'a>(table: Slice<'a>, guards: &mut StreamGuards<'a>) -> Result<Integers, Error> {
     let (base, elements) = guards.resolve("variant.table", table, 4)?;
     // Kernels clamp indices to the table's elements, so a table has at least one.
     match u32::try_from(elements) {
@@ -80,11 +77,11 @@ impl OwnVariant {
     }
 
     /// The variant with its parameters, whose tables are taken for a stream.
-    pub(super) fn on<'a, const GUARDS: usize>(
+    fn on<'a>(
         &self,
         tables: &[Slice<'a>],
         request: &AttentionRequest<'_>,
-        guards: &mut StreamGuards<'a, GUARDS>,
+        guards: &mut StreamGuards<'a>,
     ) -> Result<WithVariant, Error> {
         if tables.len() > MOST {
             let expected = format_args!("a variant has at most {MOST} tables; join some of them");
@@ -98,8 +95,24 @@ impl OwnVariant {
     }
 }
 
+/// A variant, and its tables.
+type Own<'a> = (&'a OwnVariant, &'a [Slice<'a>]);
+
+impl AttentionRequest<'_> {
+    /// Gives the request a variant, whose tables are taken for a stream.
+    pub(super) fn take_variant<'a>(
+        &mut self,
+        variant: Option<Own<'a>>,
+        guards: &mut StreamGuards<'a>,
+    ) -> Result<(), Error> {
+        let with_tables = |(variant, tables): Own<'a>| variant.on(tables, self, guards);
+        self.variant = variant.map(with_tables).transpose()?;
+        Ok(())
+    }
+}
+
 impl<'a> Memory for Slice<'a> {
-    type Variant = (&'a OwnVariant, &'a [Slice<'a>]);
+    type Variant = Own<'a>;
 
     fn behind(self, bytes: u64) -> Self {
         self.without(bytes)

@@ -24,20 +24,54 @@ pub type Append<'a> = crate::request::Append<Slice<'a>, SliceMut<'a>>;
 /// The rotary embedding of an append.
 pub type Turn<'a> = Rotary<Slice<'a>, SliceMut<'a>>;
 
-impl<'a> TensorView<Slice<'a>> {
-    /// Creates a contiguous tensor `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1, rows, heads,
-    /// head_dim]`.
-    pub fn of<T: Number>(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
-        TensorView::bshd(Slice::new(data), u64::MAX, T::DTYPE, shape)
-    }
-}
+/// Declares the constructors of tensors and pages, for reading and for writing.
+macro_rules! constructors {
+    ($($slice:ident of $memory:ident $($mutable:ident)?),*) => {$(
+        impl<'a> TensorView<$slice<'a>> {
+            /// Creates a contiguous tensor `[batch, seqlen, heads, head_dim]`. Varlen sequences are `[1,
+            /// rows, heads, head_dim]`.
+            pub fn of<T: Number>(data: &'a $($mutable)? impl $memory<T>, shape: [usize; 4]) -> Self {
+                TensorView::bshd($slice::new(data), u64::MAX, T::DTYPE, shape)
+            }
+        }
 
-impl<'a> TensorView<SliceMut<'a>> {
-    /// Creates a contiguous output `[batch, seqlen, heads, head_dim]`.
-    pub fn of<T: Number>(data: &'a mut impl MemoryMut<T>, shape: [usize; 4]) -> Self {
-        TensorView::bshd(SliceMut::new(data), u64::MAX, T::DTYPE, shape)
-    }
+        impl<'a> KvPages<$slice<'a>> {
+            /// Creates pages from two contiguous buffers `[pages, page, heads, head_dim]`, one of keys and
+            /// one of values. A dense KV cache has one page per sequence.
+            pub fn of<T: Number>(
+                keys: &'a $($mutable)? impl $memory<T>,
+                values: &'a $($mutable)? impl $memory<T>,
+                shape: [usize; 4],
+            ) -> Self {
+                let [keys, values] = [$slice::new(keys), $slice::new(values)];
+                let view = |data| TensorView::bshd(data, u64::MAX, T::DTYPE, shape);
+                KvPages::new(view(keys), view(values))
+            }
+
+            /// Sets the scales of an int8 cache: contiguous, `[pages, page, heads]` of keys and of values. An
+            /// append writes them.
+            ///
+            /// ```compile_fail,E0308
+            /// # use cudarc::driver::CudaSlice;
+            /// # use ferroflash::cudarc::PagesMut;
+            /// fn shared(keys: &mut CudaSlice<i8>, values: &mut CudaSlice<i8>, scales: &CudaSlice<f32>) {
+            ///     let _ = PagesMut::of(keys, values, [2, 16, 2, 64]).token_scales(scales, scales);
+            /// }
+            /// ```
+            pub fn token_scales(
+                self,
+                keys: &'a $($mutable)? impl $memory<f32>,
+                values: &'a $($mutable)? impl $memory<f32>,
+            ) -> Self {
+                let heads = self.keys.shape[2];
+                let scales = |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads));
+                let (keys, values) = (scales($slice::new(keys)), scales($slice::new(values)));
+                self.scales(keys, values)
+            }
+        }
+    )*};
 }
+constructors!(Slice of Memory, SliceMut of MemoryMut mut);
 
 impl<'a> LseView<Slice<'a>> {
     /// Creates contiguous rows `[batch, heads, seqlen]` that a launch reads, such as the LSE of a forward or
@@ -133,38 +167,14 @@ impl<'a> KvScale<Slice<'a>> {
 }
 
 impl<'a> KvPages<Slice<'a>> {
-    /// Creates pages from two contiguous buffers `[pages, page, heads, head_dim]`, one of keys and one of
-    /// values. A dense KV cache has one page per sequence.
-    pub fn of<T: Number>(keys: &'a impl Memory<T>, values: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
-        KvPages::new(Tensor::of(keys, shape), Tensor::of(values, shape))
-    }
-
     /// Creates pages of [`TensorView::interleaved`]: keys and values in one contiguous buffer.
     pub fn of_both<T: Number>(both: &'a impl Memory<T>, shape: [usize; 4], hnd: bool) -> Self {
         let [keys, values] = Tensor::interleaved(Slice::new(both), u64::MAX, T::DTYPE, shape, hnd);
         KvPages::new(keys, values)
     }
-
-    /// Sets the scales of an int8 cache: contiguous, `[pages, page, heads]` of keys and of values.
-    pub fn token_scales(self, keys: &'a impl Memory<f32>, values: &'a impl Memory<f32>) -> Self {
-        let heads = self.keys.shape[2];
-        let scales = |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads));
-        let (keys, values) = (scales(Slice::new(keys)), scales(Slice::new(values)));
-        self.scales(keys, values)
-    }
 }
 
 impl<'a> KvPages<SliceMut<'a>> {
-    /// Creates pages from two contiguous buffers `[pages, page, heads, head_dim]`, one of keys and one of
-    /// values.
-    pub fn of<T: Number>(
-        keys: &'a mut impl MemoryMut<T>,
-        values: &'a mut impl MemoryMut<T>,
-        shape: [usize; 4],
-    ) -> Self {
-        KvPages::new(TensorMut::of(keys, shape), TensorMut::of(values, shape))
-    }
-
     /// Creates pages with keys and values in one buffer. Values begin half a page stride behind the keys of
     /// their page.
     pub fn of_both(keys: TensorMut<'a>) -> Self {
@@ -179,27 +189,6 @@ impl<'a> KvPages<SliceMut<'a>> {
         let (dtype, strides, [pages, page, heads, _]) = (rows.dtype, rows.strides, rows.shape);
         let shape = [pages, page, heads, head_dim_v];
         KvPages::new(rows, TensorView::new(SliceMut::again(0), u64::MAX, dtype, shape, strides))
-    }
-
-    /// Sets the scales of an int8 cache, which the kernel writes: contiguous, `[pages, page, heads]` of keys
-    /// and of values.
-    ///
-    /// ```compile_fail,E0308
-    /// # use cudarc::driver::CudaSlice;
-    /// # use ferroflash::cudarc::PagesMut;
-    /// fn shared(keys: &mut CudaSlice<i8>, values: &mut CudaSlice<i8>, scales: &CudaSlice<f32>) {
-    ///     let _ = PagesMut::of(keys, values, [2, 16, 2, 64]).token_scales(scales, scales);
-    /// }
-    /// ```
-    pub fn token_scales(
-        self,
-        keys: &'a mut impl MemoryMut<f32>,
-        values: &'a mut impl MemoryMut<f32>,
-    ) -> Self {
-        let heads = self.keys.shape[2];
-        let scales = |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads));
-        let (keys, values) = (scales(SliceMut::new(keys)), scales(SliceMut::new(values)));
-        self.scales(keys, values)
     }
 }
 
