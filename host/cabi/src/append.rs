@@ -1,10 +1,10 @@
 //! `ferroflash_append`: writes new keys and values into a KV cache.
-use crate::args::{at_tokens, dtype, extent, reach, read, scale, token_scales};
+use crate::args::{at_tokens, dtype, extent, is_wide, read, scale, token_scales, view};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use crate::rotary::Rotation;
 use crate::structs::AppendArgs;
-use ferroflash::request::{Append, KvPages, Slots, TensorView};
+use ferroflash::request::{Append, KvPages, Slots};
 use ferroflash::{DType, Error};
 use std::ffi::c_void;
 
@@ -28,8 +28,7 @@ impl AppendArgs {
         let shape = [extent("pages", self.pages)?, extent("page", self.page)?, heads, head_dim];
         let pages = |address: *mut c_void| {
             let [page, key, head] = self.cache_strides;
-            let strides = [page, key, head, 1];
-            TensorView::new(address as u64, reach(&shape, &strides), dtype[1], shape, strides)
+            view(address, dtype[1], shape, [page, key, head, 1])
         };
         let slots = shape[0].saturating_mul(shape[1]);
         let per_head = |value, scales| match dtype[1] {
@@ -39,12 +38,8 @@ impl AppendArgs {
         let (k, keys) = (tensor(self.k, self.k_strides), pages(self.k_cache));
         let [k_scale, v_scale] =
             [per_head(self.k_scale, self.k_scales), per_head(self.v_scale, self.v_scales)];
-        let slots = match self.wide_slots {
-            0 => Slots::i32,
-            1 => Slots::i64,
-            other => return Err(invalid("wide_slots", other, "it must be 0 for i32, or 1 for i64")),
-        };
-        let slots = slots(self.slots as u64, tokens as u64);
+        let wide = is_wide("wide_slots", self.wide_slots)?;
+        let slots = Slots { address: self.slots as u64, elements: tokens as u64, wide };
         if let Some(columns) = self.latent()? {
             return Ok(Append::latent(k, KvPages::latent(keys, columns).scales(k_scale, v_scale), slots));
         }

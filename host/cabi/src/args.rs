@@ -1,7 +1,7 @@
 //! Reads structs from callers of any version, and converts their fields.
 use crate::call::invalid;
 use crate::layout::Field;
-use ferroflash::request::{KvScale, Mask, Splits, TensorView, TokenScales};
+use ferroflash::request::{KvScale, Splits, TensorView, TokenScales};
 use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -70,36 +70,21 @@ pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Resu
     }
 }
 
-/// Returns the element type of a `FERROFLASH_` value.
-pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
-    match value {
-        0 => Ok(DType::F16),
-        1 => Ok(DType::Bf16),
-        2 => Ok(DType::E4m3),
-        3 => Ok(DType::F32),
-        4 => Ok(DType::Int8),
-        other => {
-            let expected =
-                "it must be FERROFLASH_F16, _BF16, _E4M3 or _INT8 (caches), or _F32 (partial states)";
-            Err(invalid(what, other, expected))
-        }
-    }
+/// Returns the entry of `all` with the number of a `FERROFLASH_` constant.
+pub(crate) fn constant<T: Copy>(
+    what: &'static str,
+    value: i32,
+    all: &[T],
+    expected: &str,
+) -> Result<T, Error> {
+    let found = usize::try_from(value).ok().and_then(|at| all.get(at)).copied();
+    found.ok_or_else(|| invalid(what, value, expected))
 }
 
-/// Returns the mask of a `FERROFLASH_MASK_` value. `left` and `right` are the sides of a window.
-pub(crate) fn mask(value: i32, [left, right]: [i32; 2]) -> Result<Mask, Error> {
-    let side = |what, keys: i32| match keys {
-        -1 => Ok(None),
-        _ => u32::try_from(keys)
-            .map(Some)
-            .map_err(|_| invalid(what, keys, "it must be -1 (unbounded), 0 or more")),
-    };
-    match value {
-        0 => Ok(Mask::Full),
-        1 => Ok(Mask::Causal),
-        3 => Ok(Mask::Window { left: side("window_left", left)?, right: side("window_right", right)? }),
-        other => Err(invalid("mask", other, "it must be a FERROFLASH_MASK_ value")),
-    }
+/// Returns the element type of a `FERROFLASH_` constant.
+pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
+    let expected = "it must be FERROFLASH_F16, _BF16, _E4M3 or _INT8 (caches), or _F32 (partial states)";
+    constant(what, value, &[DType::F16, DType::Bf16, DType::E4m3, DType::F32, DType::Int8], expected)
 }
 
 /// Returns a name, or `None` for a null pointer.
@@ -148,6 +133,11 @@ pub(crate) fn token_scales(
     }
 }
 
+/// Returns whether integers have 64 bits.
+pub(crate) fn is_wide(what: &'static str, value: i32) -> Result<bool, Error> {
+    constant(what, value, &[false, true], "it must be 0 for i32, or 1 for i64")
+}
+
 /// Returns the splits of a sequence: keys per split, or a number of splits. If both are 0, the library
 /// decides.
 pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
@@ -174,6 +164,11 @@ pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     })
 }
 
+/// Returns a tensor that reaches as far as its strides.
+pub(crate) fn view(address: *const c_void, dtype: DType, shape: [usize; 4], strides: [i64; 4]) -> TensorView {
+    TensorView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
+}
+
 /// Returns a view of `[tokens, heads, head_dim]`, with the strides of a token and of a head.
 pub(crate) fn at_tokens(
     address: *const c_void,
@@ -181,6 +176,5 @@ pub(crate) fn at_tokens(
     [tokens, heads, head_dim]: [usize; 3],
     [token, head]: [i64; 2],
 ) -> TensorView {
-    let (shape, strides) = ([1, tokens, heads, head_dim], [0, token, head, 1]);
-    TensorView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
+    view(address, dtype, [1, tokens, heads, head_dim], [0, token, head, 1])
 }

@@ -1,16 +1,15 @@
 //! Converts `ferroflash_attention_t` to an [`AttentionRequest`].
-use crate::args::{chunk_or_splits, dtype, extent, name, present, reach, scale, token_scales};
+use crate::args::{
+    chunk_or_splits, constant, dtype, extent, name, present, reach, scale, token_scales, view,
+};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
 use ferroflash::request::{
     AlibiSlopes, Alignment, AttentionRequest, Counters, Index, KeysValues, KvCache, KvPages, LseView,
-    Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
+    Queries, Scores, Scratch, SharedPrefixes, Sinks, VarlenKeys, VarlenQueries, Workspace,
 };
 use ferroflash::{DType, Error};
-use std::ffi::c_void;
 
-#[cfg(test)]
-mod eight;
 #[cfg(test)]
 pub(crate) mod examples;
 mod extras;
@@ -28,14 +27,11 @@ impl AttentionArgs {
             Queries::Varlen(_) => (1, extent("total_q", self.total_q)?),
         };
         let (head_dim, dtype) = (extent("head_dim", self.head_dim)?, dtype("dtype", self.dtype)?);
-        let view = |at: *const c_void, columns, strides: [i64; 4]| {
-            let shape = [batches, rows, heads, columns];
-            TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides)
-        };
-        let q = view(self.q, head_dim, self.q_strides);
-        let o = view(self.o.cast_const(), self.head_dim_v(head_dim)?, self.o_strides);
+        let shape = |columns| [batches, rows, heads, columns];
+        let q = view(self.q, dtype, shape(head_dim), self.q_strides);
+        let o = view(self.o.cast_const(), dtype, shape(self.head_dim_v(head_dim)?), self.o_strides);
         let mut request = AttentionRequest::new(q, queries, self.keys_values(batch)?, o)
-            .alignment(alignment(self.alignment)?)
+            .alignment(self.alignment()?)
             .scores(self.scores([batch, heads]))
             .scratch(self.scratch())
             .splits(chunk_or_splits(self.chunk, self.splits)?);
@@ -88,6 +84,11 @@ impl AttentionArgs {
         Ok(Some(SharedPrefixes::equal(count, extent("prefix_pages", self.prefix_pages)?, rest)))
     }
 
+    fn alignment(&self) -> Result<Alignment, Error> {
+        let expected = "it must be FERROFLASH_BOTTOM_RIGHT or FERROFLASH_TOP_LEFT";
+        constant("alignment", self.alignment, &[Alignment::BottomRight, Alignment::TopLeft], expected)
+    }
+
     fn scratch(&self) -> Scratch {
         let counters = present(self.counters).map(|address| Counters { address, bytes: self.counters_bytes });
         present(self.workspace).map_or(Scratch::None, |address| Scratch::Memory {
@@ -112,10 +113,7 @@ impl AttentionArgs {
         let columns = self.head_dim_v(head_dim)?;
         let views = |[batches, rows]: [usize; 2], dtype| {
             let all = [(self.k, head_dim, self.k_strides), (self.v, columns, self.v_strides)];
-            all.map(|(at, columns, strides)| {
-                let shape = [batches, rows, heads, columns];
-                TensorView::new(at as u64, reach(&shape, &strides), dtype, shape, strides)
-            })
+            all.map(|(at, columns, strides)| view(at, dtype, [batches, rows, heads, columns], strides))
         };
         let used = present(self.seqused_k).map(|address| Index::new(address, batch as u64));
         if let Some(starts) = offsets(self.cu_seqlens_k, batch) {
@@ -178,22 +176,13 @@ fn offsets(address: *const i32, batch: usize) -> Option<Index> {
     present(address).map(|address| Index::new(address, (batch as u64).saturating_add(1)))
 }
 
-fn alignment(value: i32) -> Result<Alignment, Error> {
-    match value {
-        0 => Ok(Alignment::BottomRight),
-        1 => Ok(Alignment::TopLeft),
-        other => {
-            Err(invalid("alignment", other, "it must be FERROFLASH_BOTTOM_RIGHT or FERROFLASH_TOP_LEFT"))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::examples::{at, cache, request, tensors, valid, varlen};
     use super::*;
     use ferroflash::request::{KvScale, Mask, Paged, Splits, TokenScales};
     use ferroflash::{Capabilities, plan};
+    use std::ffi::c_void;
 
     /// Returns a request of DeepSeek's shape: 128 query heads on one latent head.
     fn latent() -> AttentionArgs {

@@ -1,12 +1,12 @@
 //! `ferroflash_backward`: the gradients of an attention.
-use crate::args::{present, reach, read};
+use crate::args::{present, reach, read, view};
 use crate::call::{Status, borrow, call, create, invalid};
 use crate::context::{Context, enqueue};
 use crate::plan::PlanHandle;
 use crate::structs::BackwardArgs;
 use ferroflash::Error;
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionBackward, LseView, Scratch, TensorView};
+use ferroflash::request::{AttentionBackward, LseView, Scratch};
 use std::ffi::c_void;
 
 impl BackwardArgs {
@@ -23,12 +23,11 @@ impl BackwardArgs {
         // SAFETY: the pointer is not null; the caller promises a struct, and null or a string in it.
         let forward = unsafe { read(self.forward)?.request()? };
         let [q, k, v, o] = forward.problem().shapes();
-        let view = |at: *const c_void, shape: [usize; 4], strides: [i64; 4]| {
-            TensorView::new(at as u64, reach(&shape, &strides), forward.q.dtype, shape, strides)
-        };
-        let d_o = view(self.d_o, o, self.d_o_strides);
-        let dq = view(self.dq, q, self.dq_strides);
-        let [dk, dv] = [view(self.dk, k, self.dk_strides), view(self.dv, v, self.dv_strides)];
+        let dtype = forward.q.dtype;
+        let d_o = view(self.d_o, dtype, o, self.d_o_strides);
+        let dq = view(self.dq, dtype, q, self.dq_strides);
+        let dk = view(self.dk, dtype, k, self.dk_strides);
+        let dv = view(self.dv, dtype, v, self.dv_strides);
         let workspace =
             present(self.workspace).map(|address| Scratch::workspace(address, self.workspace_bytes));
         let mut request = AttentionBackward::new(forward, d_o, dq, dk, dv);

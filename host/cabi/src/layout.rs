@@ -45,10 +45,10 @@ impl<T: CType, const N: usize> CType for [T; N] {
     const COUNT: usize = N;
 }
 
-/// Declares a struct: its C name, and its smallest valid size in bytes. A caller may omit the fields that
-/// begin after these bytes.
+/// Declares a struct: its C name, its smallest valid size in bytes, and the function that returns its size. A
+/// caller may omit the fields that begin after the smallest size.
 macro_rules! c_struct {
-    ($(#[$about:meta])* $name:ident: $c:literal, from $least:literal {
+    ($(#[$about:meta])* $name:ident: $c:literal, from $least:literal $(, size $size:ident)? {
         $($(#[doc = $long:literal])* $first:ident $(, $more:ident)*: $type:ty $(, $short:literal)?;)*
     }) => {
         $(#[$about])*
@@ -58,6 +58,13 @@ macro_rules! c_struct {
             $(#[doc = "`ferroflash.h` documents it."] pub $first: $type,
             $(#[doc = "`ferroflash.h` documents it."] pub $more: $type,)*)*
         }
+
+        $(#[doc = concat!("Returns the number of bytes of `ferroflash_", $c, "_t`.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $size() -> usize {
+            size_of::<$name>()
+        }
+        )?
 
         // SAFETY: all fields are numbers and pointers.
         unsafe impl Args for $name {

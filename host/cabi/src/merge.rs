@@ -1,10 +1,10 @@
 //! `ferroflash_merge`: merges partial states of disjoint keys.
-use crate::args::{Args, copy, dtype, extent, reach, read};
+use crate::args::{Args, constant, copy, dtype, extent, reach, read, view};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
 use crate::structs::{MergeArgs, StateArgs};
 use ferroflash::Error;
-use ferroflash::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
+use ferroflash::request::{LseUnit, LseView, Merge, Sinks, State};
 use std::ffi::c_void;
 
 /// Maximum number of states per call. The library treats a larger number as a mistake of the caller.
@@ -24,9 +24,6 @@ impl MergeArgs {
         let [heads, head_dim] = [extent("heads", self.heads)?, extent("head_dim", self.head_dim)?];
         let dtypes = [dtype("states_dtype", self.states_dtype)?, dtype("dtype", self.dtype)?];
         let shape = [batch, rows, heads, head_dim];
-        let tensor = |address: u64, strides: [i64; 4], dtype| {
-            TensorView::new(address, reach(&shape, &strides), dtype, shape, strides)
-        };
         let values = |address: u64, [by_batch, by_head, by_row]: [i64; 3], unit| {
             let shape = [batch, heads, rows];
             let elements = reach(&shape, &[by_batch, by_head, by_row]);
@@ -43,11 +40,11 @@ impl MergeArgs {
                 // SAFETY: the pointer is not null, and points to one of the caller's states. Zero bytes are a
                 // valid value of every field.
                 let state = unsafe { copy(self.states.byte_add(n * size), size, "state")? };
-                let o = tensor(state.o as u64, state.o_strides, dtypes[0]);
+                let o = view(state.o, dtypes[0], shape, state.o_strides);
                 Ok(State::new(o, values(state.lse as u64, state.lse_strides, units[0])))
             })
             .collect::<Result<Vec<_>, Error>>()?;
-        let mut merge = Merge::new(&states, tensor(self.o as u64, self.o_strides, dtypes[1]));
+        let mut merge = Merge::new(&states, view(self.o, dtypes[1], shape, self.o_strides));
         merge.lse = (!self.lse.is_null()).then(|| values(self.lse as u64, self.lse_strides, units[1]));
         let sinks = Sinks { address: self.sinks as u64, elements: heads as u64 };
         merge.sinks = (!self.sinks.is_null()).then_some(sinks);
@@ -69,11 +66,8 @@ impl MergeArgs {
 
 /// Returns the unit of an LSE for a `FERROFLASH_LSE_` value.
 fn unit(what: &'static str, value: i32) -> Result<LseUnit, Error> {
-    match value {
-        0 => Ok(LseUnit::Natural),
-        1 => Ok(LseUnit::Two),
-        other => Err(invalid(what, other, "it must be FERROFLASH_LSE_NATURAL or FERROFLASH_LSE_BASE_TWO")),
-    }
+    let expected = "it must be FERROFLASH_LSE_NATURAL or FERROFLASH_LSE_BASE_TWO";
+    constant(what, value, &[LseUnit::Natural, LseUnit::Two], expected)
 }
 
 /// Merges partial states.

@@ -1,5 +1,5 @@
 //! The rotation in a `ferroflash_append_t`.
-use crate::args::{at_tokens, dtype, extent, reach};
+use crate::args::{at_tokens, constant, dtype, extent, is_wide, view};
 use crate::call::invalid;
 use crate::structs::AppendArgs;
 use ferroflash::Error;
@@ -25,24 +25,12 @@ impl Rotation<'_> {
         if dims % 2 == 1 {
             return Err(invalid("rotary_dims", dims, "it must be even"));
         }
-        let table = |address: *const c_void| {
-            let strides = [0, args.rotary_stride, 0, 1];
-            TensorView::new(address as u64, reach(&shape, &strides), dtype, shape, strides)
-        };
-        let style = match args.rotary_style {
-            0 => RotaryStyle::Halves,
-            1 => RotaryStyle::Interleaved,
-            other => {
-                let expected = "it must be FERROFLASH_ROTARY_HALVES or _INTERLEAVED";
-                return Err(invalid("rotary_style", other, expected));
-            }
-        };
-        let positions = match args.wide_positions {
-            0 => Positions::i32,
-            1 => Positions::i64,
-            other => return Err(invalid("wide_positions", other, "it must be 0 for i32, or 1 for i64")),
-        };
-        let positions = positions(args.positions as u64, k.shape[1] as u64);
+        let table = |address| view(address, dtype, shape, [0, args.rotary_stride, 0, 1]);
+        let expected = "it must be FERROFLASH_ROTARY_HALVES or _INTERLEAVED";
+        let styles = [RotaryStyle::Halves, RotaryStyle::Interleaved];
+        let style = constant("rotary_style", args.rotary_style, &styles, expected)?;
+        let wide = is_wide("wide_positions", args.wide_positions)?;
+        let positions = Positions { address: args.positions as u64, elements: k.shape[1] as u64, wide };
         let first = usize::try_from(args.rotary_first)
             .map_err(|_| invalid("rotary_first", args.rotary_first, "it must be 0 or more"))?;
         let rotary = Rotary::new(table(args.rotary_cos), table(args.rotary_sin), positions);

@@ -15,7 +15,7 @@ impl CType for *const StateArgs {
 
 c_struct! {
     /// `ferroflash_attention_t`.
-    AttentionArgs: "attention", from 312 {
+    AttentionArgs: "attention", from 312, size ferroflash_attention_size {
         size: u64;
         /// Device addresses, multiples of 16.
         q, k, v: *const c_void;
@@ -133,7 +133,7 @@ impl AttentionArgs {
 
 c_struct! {
     /// `ferroflash_plan_info_t`.
-    PlanInfo: "plan_info", from 56 {
+    PlanInfo: "plan_info", from 56, size ferroflash_plan_info_size {
         size: u64;
         entry: *const c_char, "name of the attention kernel; valid as long as the library is loaded";
         reason: *const c_char, "why the planner chose it; valid as long as the plan lives";
@@ -147,7 +147,7 @@ c_struct! {
 
 c_struct! {
     /// `ferroflash_backward_t`.
-    BackwardArgs: "backward", from 216 {
+    BackwardArgs: "backward", from 216, size ferroflash_backward_size {
         size: u64;
         /// The attention, in host memory. Its launch has written o and lse; both are inputs here, and lse
         /// must not be NULL. Its workspace, counters, splits, chunk and config are ignored.
@@ -166,7 +166,7 @@ c_struct! {
 
 c_struct! {
     /// `ferroflash_append_t`.
-    AppendArgs: "append", from 184 {
+    AppendArgs: "append", from 184, size ferroflash_append_size {
         size: u64;
         /// Device addresses, multiples of 16: [tokens, heads, head_dim].
         k, v: *const c_void;
@@ -231,7 +231,7 @@ c_struct! {
 
 c_struct! {
     /// `ferroflash_merge_t`.
-    MergeArgs: "merge", from 152 {
+    MergeArgs: "merge", from 152, size ferroflash_merge_size {
         size: u64;
         states: *const StateArgs, "[count] in host memory; tensors at equal distances from state 1 on";
         count: u64, "1 or more";

@@ -1,5 +1,4 @@
-//! The library's version, and the sizes of its structs.
-use crate::structs::{AppendArgs, AttentionArgs, BackwardArgs, MergeArgs, PlanInfo};
+//! The library's version.
 use std::ffi::c_char;
 
 /// `FERROFLASH_ABI_VERSION`.
@@ -17,41 +16,11 @@ pub extern "C" fn ferroflash_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Returns the number of bytes of `ferroflash_attention_t`.
-#[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_attention_size() -> usize {
-    size_of::<AttentionArgs>()
-}
-
-/// Returns the number of bytes of `ferroflash_plan_info_t`.
-#[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_plan_info_size() -> usize {
-    size_of::<PlanInfo>()
-}
-
-/// Returns the number of bytes of `ferroflash_backward_t`.
-#[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_backward_size() -> usize {
-    size_of::<BackwardArgs>()
-}
-
-/// Returns the number of bytes of `ferroflash_append_t`.
-#[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_append_size() -> usize {
-    size_of::<AppendArgs>()
-}
-
-/// Returns the number of bytes of `ferroflash_merge_t`.
-#[unsafe(no_mangle)]
-pub extern "C" fn ferroflash_merge_size() -> usize {
-    size_of::<MergeArgs>()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::args::{Args, read};
     use crate::layout::Field;
+    use crate::structs::{AppendArgs, AttentionArgs, BackwardArgs, MergeArgs, PlanInfo};
     use ferroflash::Error;
 
     /// Reads a struct of `size` bytes from memory of 8-byte words. The first word is `size`, and every other

@@ -1,5 +1,5 @@
 //! The fields of `ferroflash_attention_t` for biases, and for masks with a length, prefixes or bits.
-use crate::args::{dtype, extent, mask, present, reach};
+use crate::args::{dtype, extent, present, reach};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
 use ferroflash::plan::Problem;
@@ -25,7 +25,19 @@ impl AttentionArgs {
             u32::try_from(self.mask_length)
                 .map_err(|_| invalid("mask_length", self.mask_length, "it must be 0 or more"))
         };
+        let side = |what, keys: i32| match keys {
+            -1 => Ok(None),
+            _ => u32::try_from(keys)
+                .map(Some)
+                .map_err(|_| invalid(what, keys, "it must be -1 (unbounded), 0 or more")),
+        };
         match self.mask {
+            0 => Ok(Mask::Full),
+            1 => Ok(Mask::Causal),
+            3 => {
+                let left = side("window_left", self.window_left)?;
+                Ok(Mask::Window { left, right: side("window_right", self.window_right)? })
+            }
             4 => Ok(Mask::Prefix(match present(self.prefix_lengths) {
                 Some(address) => Prefix::Each(Index::new(address, p.batch as u64)),
                 None => Prefix::All(number()?),
@@ -46,7 +58,7 @@ impl AttentionArgs {
                 let bytes = reach(&rows, &[batch, head, row, 1]);
                 Ok(Mask::Bits(MaskBits::new(address, bytes, shape, strides)))
             }
-            value => mask(value, [self.window_left, self.window_right]),
+            other => Err(invalid("mask", other, "it must be a FERROFLASH_MASK_ value")),
         }
     }
 }
