@@ -18,6 +18,12 @@ pub struct CacheScales {
     pub values: f32,
 }
 
+impl Default for CacheScales {
+    fn default() -> Self {
+        CacheScales { keys: 1.0, values: 1.0 }
+    }
+}
+
 /// The scales of an append to a cache of eight bits.
 #[derive(Clone, Copy)]
 pub(crate) enum AppendScales<'a> {
@@ -25,12 +31,6 @@ pub(crate) enum AppendScales<'a> {
     Numbers(CacheScales),
     /// Of the rows of an int8 cache, of keys and of values: the append writes them.
     Tokens([&'a Tensor; 2]),
-}
-
-impl Default for CacheScales {
-    fn default() -> Self {
-        CacheScales { keys: 1.0, values: 1.0 }
-    }
 }
 
 /// Writes `k` and `v`, `(tokens, heads, head_dim)`, into KV caches `(pages, page, heads, head_dim)` by slot
@@ -50,22 +50,8 @@ pub fn append(
     slots: &Tensor,
     scales: Option<CacheScales>,
 ) -> Result<()> {
-    write(k, v, [k_cache, v_cache], slots, scales.map(AppendScales::Numbers), None).map(drop)
-}
-
-/// The rotation of an append: queries, angles, and the position of each token.
-pub(crate) struct Turn<'a> {
-    pub q: &'a Tensor,
-    pub table: &'a RotaryTable,
-    pub positions: &'a Tensor,
-}
-
-/// New tokens.
-enum Tokens<'a> {
-    /// Keys and values.
-    KeysValues([&'a Tensor; 2]),
-    /// Rows of a latent cache, and the number of columns of a value.
-    Rows(&'a Tensor, usize),
+    let (caches, scales) = ([k_cache, v_cache], scales.map(AppendScales::Numbers));
+    Tokens::KeysValues { new: [k, v], caches, scales }.write(slots)
 }
 
 /// Rotates `q` and `k` and writes `k` and `v` into KV caches, like [`append`](crate::append), in one launch.
@@ -84,9 +70,8 @@ pub fn append_rotary(
     table: &RotaryTable,
     positions: &Tensor,
 ) -> Result<Tensor> {
-    let scales = scales.map(AppendScales::Numbers);
-    let turn = Turn { q, table, positions };
-    rotated(write(k, v, [k_cache, v_cache], slots, scales, Some(&turn))?)
+    let (caches, scales) = ([k_cache, v_cache], scales.map(AppendScales::Numbers));
+    Tokens::KeysValues { new: [k, v], caches, scales }.rotate(slots, &Turn { q, table, positions })
 }
 
 /// Writes `rows`, `(tokens, columns)`, into a latent cache `(pages, page, 1, columns)` by slot mapping
@@ -98,8 +83,7 @@ pub fn append_rotary(
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "concat_and_cache_mla")]
 pub fn append_latent(rows: &Tensor, cache: &Tensor, value_columns: usize, slots: &Tensor) -> Result<()> {
-    outside(cache, &[("rows", rows), ("slots", slots)])?;
-    append_all(&Tokens::Rows(rows, value_columns), &[cache], slots, None, None).map(drop)
+    Tokens::Rows { new: &one_head(rows)?, cache, value_columns }.write(slots)
 }
 
 /// Rotates `q` and `rows` and writes `rows` into a latent cache, like [`append_latent`], in one launch. The
@@ -117,77 +101,175 @@ pub fn append_latent_rotary(
     table: &RotaryTable,
     positions: &Tensor,
 ) -> Result<Tensor> {
-    table.check(positions)?;
-    let inputs = [("q", q), ("rows", rows), ("slots", slots), ("positions", positions)];
-    outside(cache, &[&inputs[..], &[("cos", &table.cos), ("sin", &table.sin)]].concat())?;
-    let turn = Turn { q, table, positions };
-    rotated(append_all(&Tokens::Rows(rows, value_columns), &[cache], slots, None, Some(&turn))?)
+    let rows = one_head(rows)?;
+    Tokens::Rows { new: &rows, cache, value_columns }.rotate(slots, &Turn { q, table, positions })
 }
 
-/// Like [`append`], with scales of any kind, and with a rotation. Returns the rotated queries.
-pub(crate) fn write(
-    k: &Tensor,
-    v: &Tensor,
-    caches: [&Tensor; 2],
-    slots: &Tensor,
-    scales: Option<AppendScales<'_>>,
-    turn: Option<&Turn<'_>>,
-) -> Result<Option<Tensor>> {
-    let mut inputs = vec![("k", k), ("v", v), ("slots", slots)];
-    if let Some(Turn { q, table: table @ RotaryTable { cos, sin, .. }, positions }) = turn {
-        table.check(positions)?;
-        inputs.extend([("q", *q), ("cos", cos), ("sin", sin), ("positions", *positions)]);
+/// Returns rows `(tokens, columns)` as `(tokens, 1, columns)`.
+fn one_head(rows: &Tensor) -> Result<Tensor> {
+    rows.dims2()?;
+    rows.unsqueeze(1)
+}
+
+/// New tokens, and the cache that gets them.
+pub(crate) enum Tokens<'a> {
+    /// Keys and values.
+    KeysValues { new: [&'a Tensor; 2], caches: [&'a Tensor; 2], scales: Option<AppendScales<'a>> },
+    /// Rows of a latent cache, and the number of columns of a value.
+    Rows { new: &'a Tensor, cache: &'a Tensor, value_columns: usize },
+}
+
+/// The rotation of an append: queries, angles, and the position of each token.
+pub(crate) struct Turn<'a> {
+    pub q: &'a Tensor,
+    pub table: &'a RotaryTable,
+    pub positions: &'a Tensor,
+}
+
+/// A tensor with its name.
+type Named<'a> = (&'static str, &'a Tensor);
+
+impl Tokens<'_> {
+    /// Writes the tokens into their slots.
+    pub fn write(&self, slots: &Tensor) -> Result<()> {
+        self.append(slots, None, None)
     }
-    separate(caches, &inputs)?;
-    apart(scales, caches, &inputs)?;
-    append_all(&Tokens::KeysValues([k, v]), &caches, slots, scales, turn)
-}
 
-/// Returns the queries of an append that rotates queries.
-pub(crate) fn rotated(q: Option<Tensor>) -> Result<Tensor> {
-    q.ok_or_else(|| invalid("q", "none", "the rotated queries, because the caller gave a table"))
-}
-
-/// Refuses caches that differ in shape, and tensors that share storage with a cache.
-pub(crate) fn separate([k_cache, v_cache]: [&Tensor; 2], others: &[(&'static str, &Tensor)]) -> Result<()> {
-    if k_cache.stride() != v_cache.stride() || k_cache.shape() != v_cache.shape() {
-        let expected = format_args!("the keys', {:?} {:?}", k_cache.dims(), k_cache.stride());
-        let value = format!("{:?} {:?}", v_cache.dims(), v_cache.stride());
-        return Err(invalid("v_cache", value, expected));
+    /// Rotates the queries and the tokens' keys, writes the tokens into their slots, and returns the rotated
+    /// queries.
+    pub fn rotate(&self, slots: &Tensor, turn: &Turn<'_>) -> Result<Tensor> {
+        turn.table.check(turn.positions)?;
+        let rotated = Tensor::zeros(turn.q.shape(), turn.q.dtype(), turn.q.device())?;
+        self.append(slots, Some(turn), Some(&rotated))?;
+        Ok(rotated)
     }
-    if storage(k_cache) == storage(v_cache) {
-        return Err(invalid("v_cache", "in k_cache's storage", "it must be in its own storage"));
+
+    fn append(&self, slots: &Tensor, turn: Option<&Turn<'_>>, rotated: Option<&Tensor>) -> Result<()> {
+        let (new, mut written) = (self.tensors(), self.written()?);
+        let turned: Vec<Named<'_>> = turn.into_iter().flat_map(Turn::tensors).collect();
+        are_apart(&written, &[&new[..], &[("slots", slots)], &turned].concat())?;
+        written.extend(rotated.map(|rotated| ("rotated", rotated)));
+
+        let (new, turned) = (Read::all(&new), Read::all(&turned));
+        let slots = Read::of("slots", slots);
+        let stream = new[0].stored()?.0.device().cuda_stream();
+        let here = Here::of(&stream)?;
+        let launch = |lent: Vec<SliceMut<'_>>| {
+            let mut lent = lent.into_iter().map(SliceMut::shorter);
+            let pages = self.pages(&mut lent)?;
+            let keys = input(new[0].name(), new[0].stored()?, true)?;
+            let address = slots.data(1, &[DType::I64, DType::I32])?;
+            let slots = Slots { address, elements: u64::MAX, wide: slots.dtype() == DType::I64 };
+            let mut append = match new.get(1) {
+                Some(v) => Append::new(keys, input("v", v.stored()?, true)?, pages, slots),
+                None => Append::latent(keys, pages, slots),
+            };
+            if let (Some(Turn { table, .. }), [q, angles @ .., positions]) = (turn, &turned[..]) {
+                let first = if let Tokens::Rows { value_columns, .. } = self { *value_columns } else { 0 };
+                let rotary = rotary(table, angles, positions)?.first_column(first);
+                let q = input("q", q.stored()?, true)?;
+                let to = TensorMut::bshd(one(&mut lent)?, u64::MAX, q.dtype, q.shape);
+                append = append.rotary(rotary.queries(q, to));
+            }
+            here.attention.append(&stream, append).map_err(refused)
+        };
+        let written: Vec<&Tensor> = written.into_iter().map(|(_, tensor)| tensor).collect();
+        written[0].inplace_op1(&Lend { rest: &written[1..], lent: Mutex::default(), launch: &launch })
     }
-    outside(k_cache, others)?;
-    outside(v_cache, others)
-}
 
-/// Refuses tensors that share storage with a cache. A write locks its storage exclusively, and a second lock
-/// of the same storage would wait forever.
-pub(crate) fn outside(cache: &Tensor, others: &[(&'static str, &Tensor)]) -> Result<()> {
-    let cache = storage(cache);
-    match others.iter().find(|(_, tensor)| storage(tensor) == cache) {
-        Some((name, _)) => Err(invalid(name, "in a cache's storage", "it must be in another one")),
-        None => Ok(()),
+    /// Returns the tensors of the tokens.
+    fn tensors(&self) -> Vec<Named<'_>> {
+        match *self {
+            Tokens::KeysValues { new: [k, v], .. } => vec![("k", k), ("v", v)],
+            Tokens::Rows { new, .. } => vec![("rows", new)],
+        }
+    }
+
+    /// Returns the tensors that the append writes: caches and their scales. Refuses caches that differ in
+    /// shape.
+    fn written(&self) -> Result<Vec<Named<'_>>> {
+        let (k, v, scales) = match *self {
+            Tokens::KeysValues { caches: [k, v], scales, .. } => (k, v, scales),
+            Tokens::Rows { cache, .. } => return Ok(vec![("cache", cache)]),
+        };
+        if k.stride() != v.stride() || k.shape() != v.shape() {
+            let expected = format_args!("the keys', {:?} {:?}", k.dims(), k.stride());
+            return Err(invalid("v_cache", format_args!("{:?} {:?}", v.dims(), v.stride()), expected));
+        }
+        let mut written = vec![("k_cache", k), ("v_cache", v)];
+        if let Some(AppendScales::Tokens([k, v])) = scales {
+            written.extend([("k_scale", k), ("v_scale", v)]);
+        }
+        Ok(written)
+    }
+
+    /// Returns the pages of the caches, whose memory is lent.
+    fn pages<'b>(&self, lent: &mut impl Iterator<Item = SliceMut<'b>>) -> Result<PagesMut<'b>> {
+        let mut view = |cache: &Tensor, dtype| {
+            let (shape, strides) = (cache.dims4()?.into(), cache.stride().try_into().unwrap_or_default());
+            Ok::<_, candle::Error>(TensorView::new(one(lent)?, u64::MAX, dtype, shape, long(strides)))
+        };
+        let (k, v, scales) = match *self {
+            Tokens::KeysValues { caches: [k, v], scales, .. } => (k, v, scales),
+            Tokens::Rows { cache, value_columns, .. } => {
+                return Ok(PagesMut::of_latent(
+                    view(cache, number("a cache", cache.dtype())?)?,
+                    value_columns,
+                ));
+            }
+        };
+        let dtype = match scales {
+            Some(AppendScales::Tokens(_)) => ferroflash::DType::Int8,
+            _ => number("a cache", k.dtype())?,
+        };
+        let (pages, heads) = (PagesMut::new(view(k, dtype)?, view(v, dtype)?), k.dims()[2]);
+        let of_rows = |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads));
+        Ok(match scales {
+            None => pages,
+            Some(AppendScales::Numbers(CacheScales { keys, values })) => {
+                pages.scales(KvScale::Value(keys), KvScale::Value(values))
+            }
+            Some(AppendScales::Tokens(_)) => pages.scales(of_rows(one(lent)?), of_rows(one(lent)?)),
+        })
     }
 }
 
-/// Refuses scales that share storage with other tensors of an append.
-pub(crate) fn apart(
-    scales: Option<AppendScales<'_>>,
-    [k_cache, v_cache]: [&Tensor; 2],
-    inputs: &[(&'static str, &Tensor)],
-) -> Result<()> {
-    let Some(AppendScales::Tokens([k_scale, v_scale])) = scales else { return Ok(()) };
-    let others = [&[("k_cache", k_cache), ("v_cache", v_cache)], inputs].concat();
-    outside(k_scale, &[&others[..], &[("v_scale", v_scale)]].concat())?;
-    outside(v_scale, &others)
+/// Returns the next lent memory.
+fn one<'b>(lent: &mut impl Iterator<Item = SliceMut<'b>>) -> Result<SliceMut<'b>> {
+    lent.next().ok_or_else(|| invalid("append", "no memory", "each tensor that it writes is lent"))
 }
 
-/// Address of a tensor's storage, valid while the tensor lives. Tensors that share the storage share the
-/// address.
-fn storage(tensor: &Tensor) -> usize {
-    std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
+impl<'a> Turn<'a> {
+    fn tensors(&self) -> [Named<'a>; 4] {
+        let RotaryTable { cos, sin, .. } = self.table;
+        [("q", self.q), ("cos", cos), ("sin", sin), ("positions", self.positions)]
+    }
+}
+
+/// Returns a rotation by these cosines and sines.
+fn rotary<'b>(table: &RotaryTable, angles: &'b [Read<'_>], positions: &'b Read<'_>) -> Result<Rotary<'b>> {
+    let (rows, columns) = table.cos.dims2()?;
+    let view = |read: &'b Read<'_>| {
+        let dtype = number("angles", read.dtype())?;
+        Ok::<_, candle::Error>(Input::bshd(read.slice()?, u64::MAX, dtype, [1, rows, 1, columns]))
+    };
+    let (address, wide) = (positions.data(1, &[DType::U32, DType::I64])?, positions.dtype() == DType::I64);
+    let positions = Positions { address, elements: u64::MAX, wide };
+    Ok(Rotary::new(view(&angles[0])?, view(&angles[1])?, positions).style(table.style))
+}
+
+/// Refuses tensors that share storage with another tensor that the append writes. A write locks its storage
+/// exclusively, and a second lock of the same storage would wait forever.
+fn are_apart(written: &[Named<'_>], read: &[Named<'_>]) -> Result<()> {
+    // The address of a storage is valid while the tensor lives. Tensors that share the storage share it.
+    let storage = |tensor: &Tensor| std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr();
+    for (at, (_, tensor)) in written.iter().enumerate() {
+        let mut others = written[at + 1..].iter().chain(read);
+        if let Some((name, _)) = others.find(|(_, other)| storage(other) == storage(tensor)) {
+            return Err(invalid(name, "in a cache's storage", "it must be in another one"));
+        }
+    }
+    Ok(())
 }
 
 /// Lends the storages of tensors for writing. Candle lends an operation only one tensor mutably, so each
@@ -217,111 +299,5 @@ impl InplaceOp1 for Lend<'_> {
                 next.inplace_op1(&Lend { rest, lent: Mutex::new(lent), launch: self.launch })
             }
         }
-    }
-}
-
-/// Appends tokens, and returns the rotated queries.
-fn append_all(
-    tokens: &Tokens<'_>,
-    caches: &[&Tensor],
-    slots: &Tensor,
-    scales: Option<AppendScales<'_>>,
-    turn: Option<&Turn<'_>>,
-) -> Result<Option<Tensor>> {
-    let rows;
-    let (k, v, latent) = match *tokens {
-        Tokens::KeysValues([k, v]) => (Read::of("k", k), Some(Read::of("v", v)), None),
-        Tokens::Rows(of, columns) => {
-            of.dims2()?;
-            rows = of.unsqueeze(1)?;
-            (Read::of("rows", &rows), None, Some(columns))
-        }
-    };
-    let slots = Read::of("slots", slots);
-    let rotary = turn.map(|turn| Reads::of(turn, latent.unwrap_or(0)));
-    let to = turn.map(|Turn { q, .. }| Tensor::zeros(q.shape(), q.dtype(), q.device())).transpose()?;
-    let stream = k.stored()?.0.device().cuda_stream();
-    let here = Here::of(&stream)?;
-    let launch = |lent: Vec<SliceMut<'_>>| {
-        let mut lent = lent.into_iter().map(SliceMut::shorter);
-        let (is_int8, mut views) = (matches!(scales, Some(AppendScales::Tokens(_))), Vec::new());
-        for (cache, data) in caches.iter().zip(&mut lent) {
-            let strides: [usize; 4] = cache.stride().try_into().unwrap_or_default();
-            let dtype = if is_int8 { ferroflash::DType::Int8 } else { number("a cache", cache.dtype())? };
-            let (pages, page, heads, columns) = cache.dims4()?;
-            let shape = [pages, page, heads, columns];
-            views.push(TensorView::new(data, u64::MAX, dtype, shape, long(strides)));
-        }
-        let heads = caches[0].dims()[2];
-        let mut views = views.into_iter();
-        let pages = match (views.next(), views.next(), latent) {
-            (Some(rows), None, Some(columns)) => PagesMut::of_latent(rows, columns),
-            (Some(keys), Some(values), None) => PagesMut::new(keys, values),
-            _ => return Err(invalid("cache", caches.len(), "one latent cache, or keys and values")),
-        };
-        let mut of_rows = || {
-            let scales = lent.next();
-            scales
-                .map_or(KvScale::One, |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads)))
-        };
-        let pages = match scales {
-            None => pages,
-            Some(AppendScales::Numbers(CacheScales { keys, values })) => {
-                pages.scales(KvScale::Value(keys), KvScale::Value(values))
-            }
-            Some(AppendScales::Tokens(_)) => pages.scales(of_rows(), of_rows()),
-        };
-        let keys = input(if latent.is_some() { "rows" } else { "k" }, k.stored()?, true)?;
-        let (address, elements) = (slots.data(1, &[DType::I64, DType::I32])?, keys.shape[1] as u64);
-        let slots = Slots { address, elements, wide: slots.dtype() == DType::I64 };
-        let mut append = match &v {
-            Some(v) => Append::new(keys, input("v", v.stored()?, true)?, pages, slots),
-            None => Append::latent(keys, pages, slots),
-        };
-        if let (Some(rotary), Some(to), Some(rotated)) = (&rotary, lent.next(), &to) {
-            append = append.rotary(rotary.on(to, rotated)?);
-        }
-        here.attention.append(&stream, append).map_err(refused)
-    };
-    let scale_tensors: &[&Tensor] = match &scales {
-        Some(AppendScales::Tokens(tensors)) => tensors,
-        _ => &[],
-    };
-    let writes: Vec<&Tensor> = caches.iter().chain(scale_tensors).copied().chain(to.as_ref()).collect();
-    writes[0].inplace_op1(&Lend { rest: &writes[1..], lent: Mutex::default(), launch: &launch })?;
-    Ok(to)
-}
-
-/// The tensors of a rotation, locked against writes.
-struct Reads<'a> {
-    q: Read<'a>,
-    cos: Read<'a>,
-    sin: Read<'a>,
-    positions: Read<'a>,
-    table: &'a RotaryTable,
-    first_column: usize,
-}
-
-impl<'a> Reads<'a> {
-    fn of(Turn { q, table, positions }: &Turn<'a>, first_column: usize) -> Self {
-        let [cos, sin] = [Read::of("cos", &table.cos), Read::of("sin", &table.sin)];
-        let (q, positions) = (Read::of("q", q), Read::of("positions", positions));
-        Reads { q, cos, sin, positions, table, first_column }
-    }
-
-    /// Returns the rotation of queries into `to`, contiguous memory of `rotated`.
-    fn on<'b>(&'b self, to: SliceMut<'b>, rotated: &Tensor) -> Result<Rotary<'b>> {
-        let q = input("q", self.q.stored()?, true)?;
-        let (rows, columns) = self.table.cos.dims2()?;
-        let angles = |read: &'b Read<'_>| {
-            let dtype = number("angles", read.dtype())?;
-            Ok::<_, candle::Error>(Input::bshd(read.slice()?, u64::MAX, dtype, [1, rows, 1, columns]))
-        };
-        let address = self.positions.data(1, &[DType::U32, DType::I64])?;
-        let (elements, wide) = (rotated.dims()[0] as u64, self.positions.dtype() == DType::I64);
-        let positions = Positions { address, elements, wide };
-        let to = TensorMut::bshd(to, u64::MAX, q.dtype, q.shape);
-        let rotary = Rotary::new(angles(&self.cos)?, angles(&self.sin)?, positions);
-        Ok(rotary.style(self.table.style).first_column(self.first_column).queries(q, to))
     }
 }

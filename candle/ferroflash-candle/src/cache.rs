@@ -1,5 +1,5 @@
 //! The paged KV cache of one layer.
-use crate::append::{AppendScales, CacheScales, Turn, rotated, write};
+use crate::append::{AppendScales, CacheScales, Tokens, Turn};
 use crate::attend::Attend;
 use crate::inputs::no_such_type;
 use crate::parts::LayerPages;
@@ -88,9 +88,10 @@ impl KvCache {
         self.0.token_scales.as_ref().map(|[keys, values]| [keys, values])
     }
 
-    fn append_scales(&self) -> Option<AppendScales<'_>> {
+    fn tokens<'a>(&'a self, k: &'a Tensor, v: &'a Tensor) -> Tokens<'a> {
         let of_rows = self.token_scales().map(AppendScales::Tokens);
-        of_rows.or(self.0.scales.map(AppendScales::Numbers))
+        let scales = of_rows.or(self.0.scales.map(AppendScales::Numbers));
+        Tokens::KeysValues { new: [k, v], caches: self.tensors(), scales }
     }
 
     /// Returns the keys and values, `[pages, page, heads, head_dim]`.
@@ -104,7 +105,7 @@ impl KvCache {
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         self.0.are_of(step)?;
-        write(k, v, self.tensors(), &step.slots()?, self.append_scales(), None).map(drop)
+        self.tokens(k, v).write(&step.slots()?)
     }
 
     /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values
@@ -122,9 +123,8 @@ impl KvCache {
         table: &RotaryTable,
     ) -> Result<Tensor> {
         self.0.are_of(step)?;
-        let (slots, positions) = (step.slots()?, step.positions()?);
-        let turn = Turn { q, table, positions: &positions };
-        rotated(write(k, v, self.tensors(), &slots, self.append_scales(), Some(&turn))?)
+        let turn = Turn { q, table, positions: &step.positions()? };
+        self.tokens(k, v).rotate(&step.slots()?, &turn)
     }
 
     /// Computes attention of this step's queries, `(tokens, heads, head_dim)`, on the keys of their

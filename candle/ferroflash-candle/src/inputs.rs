@@ -106,6 +106,10 @@ impl<'a> Read<'a> {
         Read { storage, layout, name }
     }
 
+    pub fn all(tensors: &[(&'static str, &'a Tensor)]) -> Vec<Self> {
+        tensors.iter().map(|(name, tensor)| Read::of(name, tensor)).collect()
+    }
+
     pub fn shape(&self) -> &'a Shape {
         self.layout.shape()
     }
