@@ -1,5 +1,8 @@
 //! Runs attention on this machine's GPU through each CUDA driver: `cargo xtask test --gpu`. On a machine
 //! without a GPU, these tests are reported as ignored.
+#[cfg(feature = "training")]
+mod gradients;
+
 use ferroflash::driver::Harness;
 use ferroflash::{driver::*, request::*, *};
 use std::time::{Duration, Instant};

@@ -11,6 +11,7 @@ hopper: Hopper's kernels on dense tensors
 hopper-keys: Hopper's kernels: varlen, paged, MLA
 cache: decode and MLA kernels
 paged: portable paged kernels, mixed batches, append kernels
+backward: backward kernels
 END
 }
 
@@ -49,6 +50,7 @@ serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared 
 mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
 mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads by the portable kernel, beside its products
 widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
+backward | 570 | torch fa4 | backward.json: gradients, beside FlashAttention-2, -4 and cuDNN
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
 variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
 variants-long | 570 | torch | variants-long.json: the same on 8192 keys, f16 and bf16
@@ -91,6 +93,8 @@ part() {
         hopper-keys) kernels '^hopper_(packed|paged|mla)' ;;
         cache) kernels '^decode|^mla' ;;
         paged) kernels '^paged|^mixed_few|^append' ;;
+        # The kernels of dK and dV, whose problems also run the others.
+        backward) kernels '^bwd_' '^bwd_(delta|dq|dsinks|convert)' ;;
     esac
 }
 
@@ -157,7 +161,7 @@ call() {
             run python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4 --peers --seconds $((limit - 60)) \
                 --out "$out/$call.json"
             ;;
-        widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/widths.json" ;;
+        widths | backward) run python3 "$call.py" --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-long) run python3 variants.py --dtypes f16 bf16 --seqlens 8192 --seconds $((limit - 60)) --out "$out/$call.json" ;;
@@ -183,8 +187,8 @@ call() {
                 fwd_f16_d64_full_32x128_k2 fwd_f16_d64_causal_32x128_k2 --length 8192
             ;;
         candle-check)
-            candle tests callers check || return
-            for name in tests callers check; do
+            candle tests callers check gradients || return
+            for name in tests callers check gradients; do
                 # An ended call has no text of its further steps.
                 [ -f "$folder/$name.txt" ] || continue
                 passed=$(grep -q "^$name: exit 0," "$folder/steps.txt" && echo true || echo false)

@@ -27,7 +27,7 @@ const PROGRAMS: [&str; 14] = [
     "--test",
     "gpu",
     "--features",
-    "ferroflash/cust,ferroflash/cudarc",
+    "ferroflash/cust,ferroflash/cudarc,ferroflash/training",
 ];
 
 /// Builds the C library with the kernels' PTX, and either the program, the examples `embed` and `cudarc` and
@@ -41,7 +41,8 @@ pub fn run(root: &Path, own: bool) -> Result {
     fs::create_dir_all(&pack)?;
     let programs = if own { variants(root)? } else { programs(root)? };
     let progress = spinner("building the C library");
-    let library = artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage"])?;
+    let library =
+        artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage,training"])?;
     progress.finish_and_clear();
     let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
     for (name, file) in programs.into_iter().chain(library) {
@@ -52,7 +53,9 @@ pub fn run(root: &Path, own: bool) -> Result {
     for entry in scripts.into_iter().flatten().flatten().flatten().filter(|entry| entry.path().is_file()) {
         fs::copy(entry.path(), pack.join(entry.file_name()))?;
     }
-    fs::copy(root.join("host/cli/src/bench/suites.json"), pack.join("suites.json"))?;
+    for suites in ["suites.json", "backward.json"] {
+        fs::copy(root.join("host/cli/src/bench").join(suites), pack.join(suites))?;
+    }
     fs::copy(root.join("python/ferroflash/_bindings.py"), pack.join("_bindings.py"))?;
 
     let commit = stdout(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?;

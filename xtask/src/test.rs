@@ -84,7 +84,8 @@ pub fn run(root: &Path, test: &Test) -> Result {
     setup::device_compiler(root)?;
     setup::cuda_tools(root)?;
     if test.gpu {
-        let gpu = ["test", "--package", "ferroflash", "--test", "gpu", "--features", FEATURES];
+        let features = format!("{FEATURES},ferroflash/training");
+        let gpu = ["test", "--package", "ferroflash", "--test", "gpu", "--features", &features];
         let gpu = cargo().args(gpu).args(["--", "--ignored", "--nocapture"]).current_dir(root).status()?;
         return if gpu.success() { Ok(()) } else { Err("tests on this machine's GPU failed".into()) };
     }

@@ -80,6 +80,13 @@ pub const PARTS: &[Part] = &[
         show: generic,
     },
     Part {
+        name: "backward",
+        title: "Fast: gradients",
+        about: "Backward passes, beside FlashAttention-2, cuDNN and FlashAttention-4 on the same tensors.",
+        how: "python3 bench/backward.py --out docs/evidence/<device>/backward.json",
+        show: generic,
+    },
+    Part {
         name: "mla",
         title: "Fast: decode on latent caches",
         about: "MLA decode with 16, 64 and 128 heads, beside FlashMLA, FlashInfer and SDPA, and beside the \
