@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs the programs in this folder: sh run.sh [STEP ..]. Writes the results to $OUT.
 # Needs an NVIDIA GPU of compute capability 9.0, a driver of CUDA 13, and Python with PyTorch's wheels of CUDA 13 (or
-# CUDA 13 itself). Steps: tests callers check calls model generate; calls-full, model-full and generate-full measure
-# longer; text continues prompts with the checkpoint in $CHECKPOINT. Each step has a time limit.
+# CUDA 13 itself). Steps: tests callers check gradients calls model generate train; calls-full, model-full and generate-full
+# measure longer; train-full compares a larger model's steps with those of plain attention; text continues prompts with the
+# checkpoint in $CHECKPOINT. Each step has a time limit.
 here=$(cd "$(dirname "$0")" && pwd)
 OUT=${OUT:-$here/results}
 work=${TMPDIR:-/tmp}/ferroflash-candle
@@ -70,22 +71,47 @@ text() {
     step text-check 90 ./generate run "$checkpoint" --file prompts.txt -t 64 --check --chunk 256 --page 16 --seats 8
     step text-times 90 ./generate bench "$checkpoint" --contexts 512,2048 --requests 32 --json "$OUT/text.json"
 }
-[ $# -eq 0 ] && set -- tests callers check calls model generate
+# Small Llamas: whole, resumed, with LoRA.
+train() {
+    rm -rf "$work/whole" "$work/lora"
+    step train 60 ./train "$work/whole" --cuda --steps 100
+    step train-resumed 60 ./train "$work/whole" --cuda --steps 120 --resume
+    step train-lora 60 ./train "$work/lora" --cuda --steps 50 --from "$work/whole/checkpoint.safetensors" --lora 8
+    cp "$work/whole/loss.svg" "$OUT/train.svg"
+}
+# The steps of a larger model, and those with plain attention.
+train_full() {
+    python3 - > "$work/long.txt" <<'P'
+import random
+random.seed(7)
+print("".join(random.choice("abcdefghij klmnop\n") for _ in range(1 << 20)))
+P
+    sizes="--layers 8 --hidden 1024 --feed-forward 4096 --heads 16 --key-heads 4 --batch 4 --context 4096"
+    for attention in flash plain; do
+        rm -rf "$work/$attention"
+        plain=$([ $attention = flash ] || echo --plain)
+        step "train-$attention" 150 ./train "$work/$attention" --cuda --steps 30 --text long.txt $sizes $plain
+    done
+}
+[ $# -eq 0 ] && set -- tests callers check gradients calls model generate train
 for what in "$@"; do
     case "$what" in
         tests) step tests 120 ./flash_attn_tests --test-threads=1 ;;
         callers) step callers 90 ./callers --test-threads=1 ;;
         check) step check 150 ./candle-bench check ;;
+        gradients) step gradients 60 ./training --include-ignored --test-threads=1 ;;
         calls) step calls 100 ./candle-bench calls --quick --out "$OUT/calls.json" ;;
         model) step model 150 ./candle-bench model --quick --out "$OUT/model.json" ;;
         calls-full) step calls-full 200 ./candle-bench calls --out "$OUT/calls-full.json" ;;
         model-full) step model-full 300 ./candle-bench model --out "$OUT/model-full.json" ;;
         generate) generate ;;
         generate-full) step generate-full 200 ./generate bench --json "$OUT/generate.json" --svg "$OUT/generate.svg" ;;
+        train) train ;;
+        train-full) train_full ;;
         text) text ;;
         *) echo "no step $what" >&2; exit 2 ;;
     esac
 done
-for name in tests callers check; do [ ! -f "$OUT/$name.txt" ] || tail -n 4 "$OUT/$name.txt"; done
+for name in tests callers check gradients; do [ ! -f "$OUT/$name.txt" ] || tail -n 4 "$OUT/$name.txt"; done
 grep -h FAILED "$OUT"/*.txt | head -20
 ! grep -v "exit 0," "$OUT/steps.txt"

@@ -30,7 +30,7 @@ pub enum Task {
     Test,
     /// Compile the kernels of candle-flash-attn that the benchmark compares, as a library
     Peer,
-    /// Collect tests, comparison and `generate` in ./candle-pack, for a GPU machine without Rust
+    /// Collect tests, comparison, `generate` and `train` in ./candle-pack, for a GPU machine without Rust
     GpuPack,
     /// Package the published crate, unpack it outside this repository, and check it there
     Package,

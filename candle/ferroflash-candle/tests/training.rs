@@ -1,4 +1,5 @@
 //! Gradients on the CPU: against candle's gradients of plain attention, and against finite differences.
+//! Gradients on a GPU: against those on the CPU.
 use candle::{D, DType, Device, Error, Result, Tensor, Var};
 use ferroflash_candle as ff;
 
@@ -52,7 +53,8 @@ impl Case {
     }
 
     fn flash(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-        let ([left, right], slopes) = (self.window, self.slopes()?);
+        let [left, right] = self.window;
+        let slopes = self.slopes()?.map(|slopes| slopes.to_device(q.device())).transpose()?;
         ff::flash_attn_alibi_windowed_softcap(q, k, v, slopes.as_ref(), SCALE, left, right, self.softcap)
     }
 
@@ -214,6 +216,53 @@ fn half_types() -> Result<()> {
             let [rounded, exact] = [&gradients, &exact_gradients].map(|g| g.get(var).expect("a gradient"));
             let difference = largest_difference(rounded, exact)?;
             assert!(difference <= tolerance, "{dtype:?}: {difference}");
+        }
+    }
+    Ok(())
+}
+
+/// The gradients on a GPU are those on the CPU, within the roundings of `dtype`, and have identical bits in a
+/// repeated backward pass.
+#[cfg(all(feature = "cuda", feature = "training"))]
+#[test]
+#[ignore = "needs a GPU: cargo xtask candle gpu-pack"]
+fn gradients_on_a_gpu() -> Result<()> {
+    let gpu = Device::new_cuda(0)?;
+    let base = Case { sizes: [2, 150, 200, 4, 2], window: CAUSAL, softcap: 0.0, alibi: false };
+    let cases = [
+        base,
+        Case { window: [None, None], ..base },
+        Case { window: [Some(30), Some(5)], ..base },
+        Case { softcap: 1.5, ..base },
+        Case { alibi: true, ..base },
+        Case { sizes: [1, 257, 120, 6, 1], ..base },
+    ];
+    let all = cases.iter().flat_map(|case| [64, 128].map(|columns| (case, columns)));
+    for (case, columns) in all {
+        let [batch, queries, keys, heads, key_heads] = case.sizes;
+        let (of_q, of_k) = ([batch, queries, heads, columns], [batch, keys, key_heads, columns]);
+        for (dtype, tolerance) in [(DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+            let shapes = [of_q, of_k, of_k, of_q];
+            let rounded = |n: usize| numbers(shapes[n], n as u64 + 1)?.to_dtype(dtype);
+            let gradients = |device: &Device, dtype: DType| {
+                let var = |n: usize| Var::from_tensor(&rounded(n)?.to_dtype(dtype)?.to_device(device)?);
+                let vars = [var(0)?, var(1)?, var(2)?];
+                let [q, k, v] = vars.each_ref().map(Var::as_tensor);
+                let o = case.flash(q, k, v)?.to_dtype(DType::F32)?;
+                let weights = rounded(3)?.to_device(device)?.to_dtype(DType::F32)?;
+                let all = (o * weights)?.sum_all()?.backward()?;
+                let on_cpu = |var| all.get(var).expect("a gradient").to_device(&Device::Cpu);
+                vars.iter().map(|var| on_cpu(var)?.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()
+            };
+            let (exact, found) = (gradients(&Device::Cpu, DType::F32)?, gradients(&gpu, dtype)?);
+            let again = gradients(&gpu, dtype)?;
+            for (n, name) in ["q", "k", "v"].into_iter().enumerate() {
+                let largest = exact[n].abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+                let difference = largest_difference(&found[n], &exact[n])?;
+                let what = format!("{case:?}, {columns} columns, {dtype:?}: d{name}");
+                assert!(difference <= tolerance * largest, "{what} differs by {difference} of {largest}");
+                assert_eq!(largest_difference(&found[n], &again[n])?, 0.0, "{what} has other bits");
+            }
         }
     }
     Ok(())

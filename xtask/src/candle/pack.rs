@@ -1,5 +1,5 @@
-//! `cargo xtask candle gpu-pack`: collects the tests, the comparison and the text generator for a GPU machine
-//! without Rust.
+//! `cargo xtask candle gpu-pack`: collects the tests, the comparison, the text generator and the trainer for
+//! a GPU machine without Rust.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,13 @@ const FOLDER: &str = "candle-pack";
 const LIMIT: u64 = 60 << 20;
 
 /// Programs of candle's workspace, as `[cargo's option for the kind of program, program, package]`.
-const PROGRAMS: [[&str; 3]; 4] = [
+const PROGRAMS: [[&str; 3]; 6] = [
     ["--test", "flash_attn_tests", "candle-flash-attn"],
     ["--test", "callers", "ferroflash-candle"],
+    ["--test", "training", "ferroflash-candle"],
     ["--bin", "candle-bench", "candle-bench"],
     ["--bin", "generate", "generate"],
+    ["--bin", "train", "train"],
 ];
 
 /// Builds the programs. The comparison contains candle-flash-attn's kernels. Compresses all programs into one
