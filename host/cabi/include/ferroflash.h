@@ -255,10 +255,9 @@ typedef struct ferroflash_plan_info {
     uint64_t counters_bytes; /* bytes of counters that a launch uses if it gets counters; 0: none */
 } ferroflash_plan_info_t;
 
-/* The backward pass of an attention: the gradients of q, k and v. It adds nothing in memory, so a repeated
- * launch gives identical bits. The kernels write all rows of all three gradients. No gradient may overlap
- * another tensor. Only a library that was built with the feature `training` has the kernels; docs/limits.md,
- * "Backward", lists the attentions.
+/* The backward pass of an attention: the gradients of q, k and v. A repeated launch gives identical bits. The
+ * kernels write all rows of all three gradients. No gradient may overlap another tensor. Only a library that
+ * was built with the feature `training` has the kernels; docs/limits.md, "Backward", lists the attentions.
  *
  *   forward.lse = lse; ferroflash_attention(context, &forward, stream);
  *   ferroflash_backward_t b = FERROFLASH_BACKWARD_INIT;
