@@ -2,7 +2,6 @@
 use crate::args::{at_tokens, dtype, extent, is_wide, read, scale, token_scales, view};
 use crate::call::{Status, borrow, call, invalid};
 use crate::context::{Context, enqueue};
-use crate::rotary::Rotation;
 use crate::structs::AppendArgs;
 use ferroflash::request::{Append, KvPages, Slots};
 use ferroflash::{DType, Error};
@@ -13,7 +12,7 @@ impl AppendArgs {
     /// request's types cannot express.
     pub(crate) fn append(&self) -> Result<Append, Error> {
         let append = self.unrotated()?;
-        Ok(match Rotation(self).rotary(&append.k)? {
+        Ok(match self.rotary(&append.k)? {
             Some(rotary) => append.rotary(rotary),
             None => append,
         })

@@ -6,55 +6,50 @@ use ferroflash::Error;
 use ferroflash::request::{Positions, Rotary, RotaryStyle, TensorView};
 use std::ffi::c_void;
 
-/// The fields of a rotation.
-pub(crate) struct Rotation<'a>(pub &'a AppendArgs);
-
-impl Rotation<'_> {
+impl AppendArgs {
     /// Returns the rotation of an append of the keys `k`, or `None` if there are no cosines.
     pub(crate) fn rotary(&self, k: &TensorView) -> Result<Option<Rotary>, Error> {
-        let args = self.0;
-        if args.reserved != 0 {
-            return Err(invalid("reserved", args.reserved, "it must be 0"));
+        if self.reserved != 0 {
+            return Err(invalid("reserved", self.reserved, "it must be 0"));
         }
-        if args.rotary_cos.is_null() {
-            return self.nothing();
+        if self.rotary_cos.is_null() {
+            return self.no_rotary();
         }
         let [rows, dims] =
-            [extent("rotary_rows", args.rotary_rows)?, extent("rotary_dims", args.rotary_dims)?];
-        let (dtype, shape) = (dtype("rotary_dtype", args.rotary_dtype)?, [1, rows, 1, dims / 2]);
+            [extent("rotary_rows", self.rotary_rows)?, extent("rotary_dims", self.rotary_dims)?];
+        let (dtype, shape) = (dtype("rotary_dtype", self.rotary_dtype)?, [1, rows, 1, dims / 2]);
         if dims % 2 == 1 {
             return Err(invalid("rotary_dims", dims, "it must be even"));
         }
-        let table = |address| view(address, dtype, shape, [0, args.rotary_stride, 0, 1]);
+        let table = |address| view(address, dtype, shape, [0, self.rotary_stride, 0, 1]);
         let expected = "it must be FERROFLASH_ROTARY_HALVES or _INTERLEAVED";
         let styles = [RotaryStyle::Halves, RotaryStyle::Interleaved];
-        let style = constant("rotary_style", args.rotary_style, &styles, expected)?;
-        let wide = is_wide("wide_positions", args.wide_positions)?;
-        let positions = Positions { address: args.positions as u64, elements: k.shape[1] as u64, wide };
-        let first = usize::try_from(args.rotary_first)
-            .map_err(|_| invalid("rotary_first", args.rotary_first, "it must be 0 or more"))?;
-        let rotary = Rotary::new(table(args.rotary_cos), table(args.rotary_sin), positions);
+        let style = constant("rotary_style", self.rotary_style, &styles, expected)?;
+        let wide = is_wide("wide_positions", self.wide_positions)?;
+        let positions = Positions { address: self.positions as u64, elements: k.shape[1] as u64, wide };
+        let first = usize::try_from(self.rotary_first)
+            .map_err(|_| invalid("rotary_first", self.rotary_first, "it must be 0 or more"))?;
+        let rotary = Rotary::new(table(self.rotary_cos), table(self.rotary_sin), positions);
         let rotary = rotary.style(style).first_column(first);
-        if args.q.is_null() {
-            return without_queries(args.rotated_q, "q").map(|()| Some(rotary));
+        if self.q.is_null() {
+            return without_queries(self.rotated_q, "q").map(|()| Some(rotary));
         }
-        let shape = [k.shape[1], extent("heads_q", args.heads_q)?, k.shape[3]];
-        let q = at_tokens(args.q, k.dtype, shape, args.q_strides);
-        let rotated = at_tokens(args.rotated_q.cast_const(), k.dtype, shape, args.rotated_q_strides);
+        let shape = [k.shape[1], extent("heads_q", self.heads_q)?, k.shape[3]];
+        let q = at_tokens(self.q, k.dtype, shape, self.q_strides);
+        let rotated = at_tokens(self.rotated_q.cast_const(), k.dtype, shape, self.rotated_q_strides);
         Ok(Some(rotary.queries(q, rotated)))
     }
 
     /// Refuses fields that mean nothing without cosines.
-    fn nothing(&self) -> Result<Option<Rotary>, Error> {
-        let args = self.0;
-        let fields = [("rotary_sin", args.rotary_sin), ("positions", args.positions), ("q", args.q)];
+    fn no_rotary(&self) -> Result<Option<Rotary>, Error> {
+        let fields = [("rotary_sin", self.rotary_sin), ("positions", self.positions), ("q", self.q)];
         match fields.into_iter().find(|(_, at)| !at.is_null()) {
             Some((name, at)) => {
                 let expected =
                     "it must be NULL if rotary_cos is NULL: an append without cosines rotates nothing";
                 Err(invalid(name, format_args!("{at:p}"), expected))
             }
-            None => without_queries(args.rotated_q, "rotary_cos").map(|()| None),
+            None => without_queries(self.rotated_q, "rotary_cos").map(|()| None),
         }
     }
 }

@@ -202,11 +202,14 @@ const NOWHERE: u64 = 1 << 60;
 /// The distance of the places of outputs without memory: more than any output takes.
 const APART: u64 = 1 << 56;
 
+/// The most slices of a set. A backward pass has the most: its forward's, four gradients, the LSE's gradient,
+/// and a workspace.
+const MOST: usize = 32;
+
 /// The slices of one launch, all of the launch's context. A guard holds a slice for a stream: when the guard
-/// is dropped, after the launch, cudarc records that the stream used the slice. There are at most `MOST`
-/// slices, because a launch allocates nothing. A backward pass has the most: its forward's, four gradients,
-/// the LSE's gradient, and a workspace.
-pub(super) struct StreamGuards<'a, const MOST: usize = 32> {
+/// is dropped, after the launch, cudarc records that the stream used the slice. The set has room for a
+/// limited number of slices, because a launch allocates nothing.
+pub(super) struct StreamGuards<'a> {
     attention: &'a FlashAttention,
     stream: &'a CudaStream,
     /// Whether the stream captures a graph.
@@ -224,7 +227,7 @@ struct Held<'a> {
     is_written: bool,
 }
 
-impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
+impl<'a> StreamGuards<'a> {
     /// Creates an empty set.
     pub fn on(attention: &'a FlashAttention, stream: &'a CudaStream) -> Result<Self, Error> {
         attention.is_here("stream", stream)?;
@@ -272,7 +275,7 @@ impl<'a, const MOST: usize> StreamGuards<'a, MOST> {
     }
 }
 
-impl<'t, 'a: 't, const MOST: usize> Resolve<Slice<'a>> for StreamGuards<'t, MOST> {
+impl<'t, 'a: 't> Resolve<Slice<'a>> for StreamGuards<'t> {
     type Error = Error;
 
     fn resolve(
@@ -289,7 +292,7 @@ impl<'t, 'a: 't, const MOST: usize> Resolve<Slice<'a>> for StreamGuards<'t, MOST
     }
 }
 
-impl<'t, 'a: 't, const MOST: usize> Resolve<SliceMut<'a>> for StreamGuards<'t, MOST> {
+impl<'t, 'a: 't> Resolve<SliceMut<'a>> for StreamGuards<'t> {
     type Error = Error;
 
     fn resolve(
@@ -311,7 +314,7 @@ impl<'t, 'a: 't, const MOST: usize> Resolve<SliceMut<'a>> for StreamGuards<'t, M
 }
 
 /// An output that has no memory yet.
-impl<const MOST: usize> Resolve<()> for StreamGuards<'_, MOST> {
+impl Resolve<()> for StreamGuards<'_> {
     type Error = Error;
 
     fn resolve(&mut self, _: &'static str, (): (), _: u64) -> Result<(u64, u64), Error> {

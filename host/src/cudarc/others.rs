@@ -19,32 +19,11 @@ impl FlashAttention {
     #[doc(alias = "rotary_embedding")]
     #[doc(alias = "apply_rope_with_cos_sin_cache")]
     pub fn append(&self, stream: &Arc<CudaStream>, append: Append<'_>) -> Result<(), Error> {
-        let mut guards: StreamGuards<'_> = StreamGuards::on(self, stream)?;
+        let mut guards = StreamGuards::on(self, stream)?;
         let append = append.on(&mut guards)?;
         let plan = self.attention.plan(&append)?;
         // SAFETY: `guards` holds every buffer of the request for this stream.
         unsafe { guards.launch(&plan, &append) }
-    }
-
-    /// vLLM's `merge_attn_states`: merges attention over a prefix's keys with attention over the suffix's
-    /// keys. Outputs are `[1, tokens, heads, head_dim]`. LSEs are f32 `[heads, tokens]`, natural and
-    /// contiguous.
-    ///
-    /// # Errors
-    /// Returns the errors of [`FlashAttention::merge`].
-    #[expect(clippy::too_many_arguments, reason = "they are vLLM's")]
-    pub fn merge_attn_states(
-        &self,
-        stream: &Arc<CudaStream>,
-        output: TensorMut<'_>,
-        prefix_output: Tensor<'_>,
-        prefix_lse: Slice<'_>,
-        suffix_output: Tensor<'_>,
-        suffix_lse: Slice<'_>,
-        output_lse: Option<&mut dyn MemoryMut<f32>>,
-    ) -> Result<(), Error> {
-        let states = [State::of(prefix_output, prefix_lse), State::of(suffix_output, suffix_lse)];
-        self.merge(stream, &states, None, output, output_lse)
     }
 
     /// Merges partial states of equal queries and different keys, like [`Merge`]. `sinks` are attention
@@ -53,6 +32,7 @@ impl FlashAttention {
     ///
     /// # Errors
     /// Returns the errors of [`FlashAttention::attend`].
+    #[doc(alias = "merge_attn_states")]
     pub fn merge<const N: usize>(
         &self,
         stream: &Arc<CudaStream>,
@@ -66,10 +46,10 @@ impl FlashAttention {
             TensorView::new(0, 0, crate::DType::F32, [0; 4], [0; 4]),
             LseView::new(0, 0, [0; 3], [0; 2]),
         );
-        let mut guards: StreamGuards<'_, 3> = StreamGuards::on(self, stream)?;
+        let mut guards = StreamGuards::on(self, stream)?;
         let (mut of_states, mut views) = ([const { None }; N], [NOWHERE; N]);
         for ((state, view), place) in states.iter().zip(&mut views).zip(&mut of_states) {
-            let mut guards: StreamGuards<'_, 2> = StreamGuards::on(self, stream)?;
+            let mut guards = StreamGuards::on(self, stream)?;
             *view = state.on(&mut guards)?;
             *place = Some(guards);
         }

@@ -288,18 +288,9 @@ fn states_are_merged() {
         let (one, two) = (lse.slice(..80), lse.slice(80..));
         let (mut o, mut all) = (zeros(&stream, 10 * 8 * 64), stream.alloc_zeros::<f32>(80).expect("room"));
         cuda.calls();
-        front
-            .merge_attn_states(
-                &stream,
-                TensorMut::of(&mut o, [1, 10, 8, 64]),
-                first,
-                Slice::new(&one),
-                second,
-                Slice::new(&two),
-                Some(&mut all),
-            )
-            .expect("valid");
         let states = [State::of(first, Slice::new(&one)), State::of(second, Slice::new(&two))];
+        let into = TensorMut::of(&mut o, [1, 10, 8, 64]);
+        front.merge(&stream, &states, None, into, Some(&mut all)).expect("valid");
         front
             .merge(
                 &stream,
