@@ -48,11 +48,12 @@ fn sequential() {
 
 #[test]
 fn keys_split_between_warps() {
-    // Two mutants survive with other seeds, because no problem of these kernels has an infinite V behind a
-    // mask together with rows that see no key, or a second tile behind a tile that sees nothing: the negated
-    // branch of `Softmax::normalise` (seed 1), and one row too many in the fill of LSEs (seed 2).
-    let sample = Sample { seed: 3, ..SAMPLE };
-    check_forward(sample, |entry| entry.mask == MaskKind::Causal && entry.tile_n == 4 * entry.tile_m);
+    // With seeds 1 and 2, the mutants need two problems that are easily forgotten: infinite values with a row
+    // that sees no key, and two tiles without keys beside each other.
+    for seed in [1, 2] {
+        let sample = Sample { seed, ..SAMPLE };
+        check_forward(sample, |entry| entry.mask == MaskKind::Causal && entry.tile_n == 4 * entry.tile_m);
+    }
 }
 
 #[test]

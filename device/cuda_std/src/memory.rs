@@ -183,6 +183,33 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
 }
 
+/// [`ld_global_nc_b32`] if `present` is true; otherwise returns 0 without a load. The load has no branch.
+///
+/// # Safety
+/// The preconditions of [`ld_global_nc_b32`] must hold if `present` is true.
+#[inline(always)]
+#[cfg(target_arch = "nvptx64")]
+pub unsafe fn ld_global_nc_b32_if(address: u64, present: bool) -> u32 {
+    let r;
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        asm!("{{", ".reg .pred present;", "setp.ne.u32 present, {present}, 0;", "mov.b32 {r}, 0;",
+            "@present ld.global.nc.b32 {r}, [{address}];", "}}",
+            r = out(reg32) r, address = in(reg64) address, present = in(reg32) present as u32,
+            options(pure, nomem, nostack))
+    }
+    r
+}
+
+/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
+///
+/// # Safety
+/// - There are no preconditions: every address is allowed.
+#[cfg(not(target_arch = "nvptx64"))]
+pub unsafe fn ld_global_nc_b32_if(address: u64, present: bool) -> u32 {
+    if present { u32::from_le_bytes(crate::host::load(address)) } else { 0 }
+}
+
 /// `ld.global.nc.b8`: loads one byte of memory that no thread writes while the kernel runs, and fills the
 /// upper bits with zeros.
 ///

@@ -65,6 +65,9 @@ fn first(entry: &AttnInfo) -> Vec<Memory> {
     });
     let mut all: Vec<_> = all.into_iter().map(|case| case.memory()).collect();
     let lay = if entry.is_varlen() { packed } else { |case: Case| case.memory() };
+    if !entry.is_varlen() {
+        all.push(infinite(one(entry, 2, 1)));
+    }
     all.extend([one(entry, m, 5 * n), one(entry, m + 3, 2 * n)].map(|case| gaps(case, lay)));
     all
 }
@@ -169,7 +172,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         all.push(narrow(one(m, n + 5), head_dim));
     }
     if entry.mask != MaskKind::Full {
-        all.push(one(m, 1));
+        // Two tiles that see no key lie beside each other, so one row too many is the other tile's row.
+        all.extend([one(m, 1), one(3 * m, 1)]);
         // In the packed layout, columns that no kernel may write lie between the rows of O.
         let packed = |case: Case| Case { pages: Pages::Tensors(Layout::Packed), ..case };
         all.extend(
@@ -280,6 +284,15 @@ fn opposed(case: Case) -> Memory {
     let mut memory = case.memory();
     let key: Vec<u16> = memory.buffers[memory.q.buffer].iter().map(|bits| bits ^ 0x8000).collect();
     memory.buffers[memory.k.buffer].chunks_exact_mut(key.len()).for_each(|row| row.copy_from_slice(&key));
+    memory
+}
+
+/// `case`, whose values are infinite. It has one key: behind a mask, an infinite value makes rows NaN that see
+/// another key. A row that sees no key stays 0.
+fn infinite(case: Case) -> Memory {
+    let mut memory = case.memory();
+    let infinity: u16 = if memory.problem.dtype == DType::F16 { 0x7c00 } else { 0x7f80 };
+    memory.buffers[memory.v.buffer].fill(infinity);
     memory
 }
 

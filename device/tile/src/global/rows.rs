@@ -3,7 +3,7 @@ use crate::group::Capability;
 use crate::layout;
 use contract::{Element, Integers, Tensor, Vector};
 use core::marker::PhantomData;
-use cuda_std::memory::{ld_global_nc_b32, st_global_b32_if};
+use cuda_std::memory::{ld_global_nc_b32, ld_global_nc_b32_if, st_global_b32_if};
 
 /// One head of a tensor: rows of up to `C` base tiles of `E`. The host has checked that base and stride are
 /// multiples of 16 bytes.
@@ -125,14 +125,15 @@ impl<'p> GlobalInts<'p> {
         self.0.count() == 0
     }
 
-    /// Integer `i`, or the nearest integer that exists. At least one integer must exist. The function has no
-    /// branch.
+    /// Integer `i`, or the nearest integer that exists, or 0 if none exists. The function has no branch.
     #[inline(always)]
     pub fn nearest(self, i: u32) -> i32 {
         let i = i.min(self.0.count().wrapping_sub(1));
-        // SAFETY: an integer with this index exists, and the base is a multiple of 4, as `Integers` promises.
-        // Kernels that read integers do not write them.
-        unsafe { ld_global_nc_b32(self.0.base().wrapping_add(i as u64 * 4)) as i32 }
+        // SAFETY: an integer with this index exists unless the table is empty, and the base is a multiple of
+        // 4, as `Integers` promises. Kernels that read integers do not write them.
+        unsafe {
+            ld_global_nc_b32_if(self.0.base().wrapping_add(i as u64 * 4), !self.is_empty()) as i32
+        }
     }
 
     /// The f32 whose bits are integer `i`, or the nearest integer that exists.
