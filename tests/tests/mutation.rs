@@ -49,7 +49,7 @@ fn sequential() {
 #[test]
 fn keys_split_between_warps() {
     // With seeds 1 and 2, the mutants need two problems that are easily forgotten: infinite values with a row
-    // that sees no key, and two tiles without keys beside each other.
+    // that sees no key, and a row that sees a key behind a tile without keys.
     for seed in [1, 2] {
         let sample = Sample { seed, ..SAMPLE };
         check_forward(sample, |entry| entry.mask == MaskKind::Causal && entry.tile_n == 4 * entry.tile_m);

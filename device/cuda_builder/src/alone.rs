@@ -8,8 +8,13 @@ use std::{fs, io};
 use crate::{Error, cache, manifest, outer};
 
 /// Writes the workspace of the crate in `crate_root` to `folder`: a manifest, and links to the crate's files.
-/// `workspace` is the checkout's root. Returns the manifest.
-pub(crate) fn write(folder: &Path, workspace: &Path, crate_root: &Path) -> Result<PathBuf, Error> {
+/// `workspace` is the checkout's root, and `library` has the sources of `core`. Returns the manifest.
+pub(crate) fn write(
+    folder: &Path,
+    workspace: &Path,
+    crate_root: &Path,
+    library: &Path,
+) -> Result<PathBuf, Error> {
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     let read = |root: &Path| {
         let file = root.join("Cargo.toml");
@@ -19,14 +24,44 @@ pub(crate) fn write(folder: &Path, workspace: &Path, crate_root: &Path) -> Resul
     let manifest = folder.join("Cargo.toml");
     cache::write(&manifest, &text)?;
     links(crate_root, folder).map_err(Error::io("link", folder))?;
-    locked(&manifest, workspace)?;
+    locked(&manifest, workspace, library)?;
     Ok(manifest)
+}
+
+/// The packages of the registry that the crate with this manifest and the standard library need, after
+/// [`write`]; `None` if the standard library's packages do not lie beside its sources.
+///
+/// Cargo resolves the whole standard library before it compiles `core`. A program's vendored packages, or the
+/// packages at hand without a network, need not have those of the standard library.
+pub(crate) fn packages(manifest: &Path) -> Option<PathBuf> {
+    Some(manifest.with_file_name("vendor")).filter(|folder| folder.is_dir())
+}
+
+/// Fills the folder of [`packages`], from wherever the outer program's cargo has its packages.
+fn vendor(manifest: &Path, library: &Path) -> Result<(), Error> {
+    let (folder, theirs) = (manifest.with_file_name("vendor"), library.join("vendor"));
+    let _ = fs::remove_dir_all(&folder);
+    let Ok(packages) = fs::read_dir(&theirs) else { return Ok(()) };
+    let mut cargo = outer::cargo();
+    cargo.args(["vendor", "--quiet", "--respect-source-config", "--manifest-path"]).arg(manifest).arg(&folder);
+    cargo.args(outer::is_offline().then_some("--offline")).current_dir(outer::folder(manifest));
+    cargo.output().map_err(Error::io("run", "cargo"))?;
+    if !folder.is_dir() {
+        return Ok(()); // the crate needs no package, or cargo's own error follows
+    }
+    for package in packages {
+        let package = package.map_err(Error::io("read", &theirs))?;
+        let mut name = std::ffi::OsString::from("std-");
+        name.push(package.file_name());
+        link(&package.path(), &folder.join(name)).map_err(Error::io("link", &folder))?;
+    }
+    Ok(())
 }
 
 /// Writes the lock file beside `manifest`: with the checkout's versions, or, offline, with the versions at
 /// hand, which are those of the outer program's lock file. Cargo drops the packages that the crate does not
 /// need here, once, before several compilers read the file.
-fn locked(manifest: &Path, workspace: &Path) -> Result<(), Error> {
+fn locked(manifest: &Path, workspace: &Path, library: &Path) -> Result<(), Error> {
     let (lock, source) = (manifest.with_file_name("Cargo.lock"), manifest.with_file_name("locked"));
     let theirs = fs::read_to_string(workspace.join("Cargo.lock")).unwrap_or_default();
     let text = if outer::is_offline() { String::new() } else { theirs };
@@ -42,6 +77,7 @@ fn locked(manifest: &Path, workspace: &Path) -> Result<(), Error> {
     cargo.args(["metadata", "--quiet", "--format-version=1", "--manifest-path"]).arg(manifest);
     cargo.args(outer::is_offline().then_some("--offline")).current_dir(outer::folder(manifest));
     cargo.output().map_err(Error::io("run", "cargo"))?;
+    vendor(manifest, library)?;
     cache::write(&source, &text)
 }
 
@@ -56,10 +92,17 @@ fn links(crate_root: &Path, folder: &Path) -> io::Result<()> {
             continue;
         }
         let _ = fs::remove_file(&link);
-        #[cfg(unix)]
-        std::os::unix::fs::symlink(path, link)?;
-        #[cfg(not(unix))]
-        return Err(io::Error::from(io::ErrorKind::Unsupported));
+        self::link(&path, &link)?;
     }
     Ok(())
+}
+
+#[cfg(unix)]
+fn link(to: &Path, at: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(to, at)
+}
+
+#[cfg(not(unix))]
+fn link(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::Error::from(io::ErrorKind::Unsupported))
 }

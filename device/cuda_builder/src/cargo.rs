@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use crate::toolchain::DeviceCompiler;
-use crate::{Arch, Error, outer};
+use crate::{Arch, Error, alone, outer};
 
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
@@ -92,6 +92,10 @@ impl Invocation<'_> {
         command.arg("--target-dir").arg(target_dir);
         if let Some(manifest) = self.alone {
             command.arg("--manifest-path").arg(manifest);
+            if let Some(packages) = alone::packages(manifest) {
+                command.args(["--config", "source.crates-io.replace-with='cuda-builder'", "--config"]);
+                command.arg(format!("source.cuda-builder.directory='{}'", packages.display()));
+            }
         }
         if outer::is_offline() {
             command.arg("--offline");

@@ -22,7 +22,9 @@ pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::C
     let sweeps = sweeps.into_iter().map(|memory| (memory, true, true));
     let all = first.chain(without).chain(sweeps).filter(|(memory, ..)| is_solved(entry, memory));
     let all: Vec<_> = all.collect();
-    all.into_par_iter().map(|(memory, lse, sweep)| launch(entry, memory, lse, sweep)).collect()
+    let all = all.into_par_iter().map(|(memory, lse, sweep)| launch(entry, memory, lse, sweep));
+    let is_plain = entry.mask == MaskKind::Causal && !entry.is_varlen();
+    all.chain(is_plain.then(|| infinite(entry))).collect()
 }
 
 /// A few cases under one schedule: the first edge cases, and rows with gaps.
@@ -65,9 +67,6 @@ fn first(entry: &AttnInfo) -> Vec<Memory> {
     });
     let mut all: Vec<_> = all.into_iter().map(|case| case.memory()).collect();
     let lay = if entry.is_varlen() { packed } else { |case: Case| case.memory() };
-    if !entry.is_varlen() {
-        all.push(infinite(one(entry, 2, 1)));
-    }
     all.extend([one(entry, m, 5 * n), one(entry, m + 3, 2 * n)].map(|case| gaps(case, lay)));
     all
 }
@@ -172,8 +171,8 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
         all.push(narrow(one(m, n + 5), head_dim));
     }
     if entry.mask != MaskKind::Full {
-        // Two tiles that see no key lie beside each other, so one row too many is the other tile's row.
-        all.extend([one(m, 1), one(3 * m, 1)]);
+        // The row behind a tile that sees no key sees one.
+        all.extend([one(m, 1), one(2 * m, m)]);
         // In the packed layout, columns that no kernel may write lie between the rows of O.
         let packed = |case: Case| Case { pages: Pages::Tensors(Layout::Packed), ..case };
         all.extend(
@@ -287,13 +286,20 @@ fn opposed(case: Case) -> Memory {
     memory
 }
 
-/// `case`, whose values are infinite. It has one key: behind a mask, an infinite value makes rows NaN that see
-/// another key. A row that sees no key stays 0.
-fn infinite(case: Case) -> Memory {
-    let mut memory = case.memory();
+/// A launch with one key, whose value is infinite, and two queries. The first query does not see the key, so
+/// its O must be 0. The second row is not judged.
+fn infinite(entry: &'static AttnInfo) -> trial::Case {
+    let mut memory = one(entry, 2, 1).memory();
     let infinity: u16 = if memory.problem.dtype == DType::F16 { 0x7c00 } else { 0x7f80 };
     memory.buffers[memory.v.buffer].fill(infinity);
-    memory
+    let name = format!("{}, infinite values", memory.problem);
+    let launch = move |attention: &Attention<SimDriver>| {
+        let outcome = Loaded::new(attention, &memory, Some(entry.contract.symbol))?.run()?;
+        let first = &outcome.o()[..memory.problem.head_dim];
+        let is_zero = first.iter().all(|bits| bits & 0x7fff == 0);
+        Ok((!is_zero).then(|| "O of a row that sees no key".to_owned()).into_iter().collect())
+    };
+    trial::Case { name, sweep: true, launch: Box::new(launch) }
 }
 
 /// Cases with every number of splits up to several rounds of the combine kernel. The rows fill the kernel's
