@@ -106,3 +106,27 @@ fn link(to: &Path, at: &Path) -> io::Result<()> {
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::toolchain::DeviceCompiler;
+
+    #[test]
+    fn the_packages_of_the_crate_and_of_the_standard_library_are_at_hand() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let library = DeviceCompiler::locate(workspace).unwrap().library_source;
+        let folder = std::env::temp_dir().join(format!("ferroflash-alone-{}", std::process::id()));
+        let manifest = write(&folder, workspace, &workspace.join("kernels-gpu"), &library).unwrap();
+        let names = |folder: &Path| -> Vec<String> {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        };
+        let theirs = names(&library.join("vendor"));
+        assert_eq!(packages(&manifest).is_some(), !theirs.is_empty(), "all or none");
+        let found = packages(&manifest).map_or_else(Vec::new, |folder| names(&folder));
+        assert!(theirs.iter().all(|name| found.contains(&format!("std-{name}"))), "{found:?}");
+        assert!(found.is_empty() || found.iter().any(|name| name.starts_with("pastey")), "{found:?}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
