@@ -43,7 +43,10 @@ fn vendor(manifest: &Path, library: &Path) -> Result<(), Error> {
     let _ = fs::remove_dir_all(&folder);
     let Ok(packages) = fs::read_dir(&theirs) else { return Ok(()) };
     let mut cargo = outer::cargo();
-    cargo.args(["vendor", "--quiet", "--respect-source-config", "--manifest-path"]).arg(manifest).arg(&folder);
+    cargo
+        .args(["vendor", "--quiet", "--respect-source-config", "--manifest-path"])
+        .arg(manifest)
+        .arg(&folder);
     cargo.args(outer::is_offline().then_some("--offline")).current_dir(outer::folder(manifest));
     cargo.output().map_err(Error::io("run", "cargo"))?;
     if !folder.is_dir() {

@@ -66,7 +66,9 @@ impl Site {
 
     /// Writes the workspace with the crate alone, if the crate needs one, and returns its manifest.
     pub(crate) fn alone(&self) -> Result<Option<PathBuf>, Error> {
-        let write = |folder: &PathBuf| alone::write(folder, &self.workspace, &self.crate_root, &self.compiler.library_source);
+        let write = |folder: &PathBuf| {
+            alone::write(folder, &self.workspace, &self.crate_root, &self.compiler.library_source)
+        };
         self.alone.as_ref().map(write).transpose()
     }
 }

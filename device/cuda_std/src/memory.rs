@@ -158,28 +158,24 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
     u32::from_le_bytes(crate::host::load(address))
 }
 
-/// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs.
+/// `ld.global.nc.b32`: loads memory that no thread writes while the kernel runs. Host version: as that of
+/// [`ld_global_b32`].
 ///
 /// # Safety
 /// - `address` is a global address and a multiple of 4, and 4 bytes may be read there.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
-#[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
-    let r;
-    // SAFETY: the caller keeps the preconditions.
-    unsafe {
-        asm!("ld.global.nc.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let r;
+        // SAFETY: the caller keeps the preconditions.
+        unsafe {
+            asm!("ld.global.nc.b32 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
+        }
+        r
     }
-    r
-}
-
-/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
-///
-/// # Safety
-/// - There are no preconditions: every address is allowed.
-#[cfg(not(target_arch = "nvptx64"))]
-pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
+    #[cfg(not(target_arch = "nvptx64"))]
     u32::from_le_bytes(crate::host::load(address))
 }
 
@@ -188,53 +184,42 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
 /// # Safety
 /// The preconditions of [`ld_global_nc_b32`] must hold if `present` is true.
 #[inline(always)]
-#[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b32_if(address: u64, present: bool) -> u32 {
-    let r;
+    let mut r = 0;
     // SAFETY: the caller keeps the preconditions.
+    #[cfg(target_arch = "nvptx64")]
     unsafe {
-        asm!("{{", ".reg .pred present;", "setp.ne.u32 present, {present}, 0;", "mov.b32 {r}, 0;",
+        asm!("{{", ".reg .pred present;", "setp.ne.u32 present, {present}, 0;",
             "@present ld.global.nc.b32 {r}, [{address}];", "}}",
-            r = out(reg32) r, address = in(reg64) address, present = in(reg32) present as u32,
+            r = inout(reg32) r, address = in(reg64) address, present = in(reg32) present as u32,
             options(pure, nomem, nostack))
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    if present {
+        r = u32::from_le_bytes(crate::host::load(address));
     }
     r
 }
 
-/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
-///
-/// # Safety
-/// - There are no preconditions: every address is allowed.
-#[cfg(not(target_arch = "nvptx64"))]
-pub unsafe fn ld_global_nc_b32_if(address: u64, present: bool) -> u32 {
-    if present { u32::from_le_bytes(crate::host::load(address)) } else { 0 }
-}
-
 /// `ld.global.nc.b8`: loads one byte of memory that no thread writes while the kernel runs, and fills the
-/// upper bits with zeros.
+/// upper bits with zeros. Host version: as that of [`ld_global_b32`].
 ///
 /// # Safety
 /// - `address` is a global address, and 1 byte may be read there.
 /// - No thread writes this memory before the launch has ended.
 #[inline(always)]
-#[cfg(target_arch = "nvptx64")]
 pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
-    let r;
-    // SAFETY: the caller keeps the preconditions.
-    unsafe {
-        asm!("ld.global.nc.b8 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let r;
+        // SAFETY: the caller keeps the preconditions.
+        unsafe {
+            asm!("ld.global.nc.b8 {}, [{}];", out(reg32) r, in(reg64) address, options(pure, nomem, nostack))
+        }
+        r
     }
-    r
-}
-
-/// Host version: reads a copy of device memory ([`crate::host::with_memory`]), and panics without one.
-///
-/// # Safety
-/// - There are no preconditions: every address is allowed.
-#[cfg(not(target_arch = "nvptx64"))]
-pub unsafe fn ld_global_nc_b8(address: u64) -> u32 {
-    let [byte] = crate::host::load(address);
-    u32::from(byte)
+    #[cfg(not(target_arch = "nvptx64"))]
+    u32::from(crate::host::load::<1>(address)[0])
 }
 
 /// `ld.global.nc.b32` if `present` is true; otherwise returns 0 without a load. The load has no branch and

@@ -131,9 +131,7 @@ impl<'p> GlobalInts<'p> {
         let i = i.min(self.0.count().wrapping_sub(1));
         // SAFETY: an integer with this index exists unless the table is empty, and the base is a multiple of
         // 4, as `Integers` promises. Kernels that read integers do not write them.
-        unsafe {
-            ld_global_nc_b32_if(self.0.base().wrapping_add(i as u64 * 4), !self.is_empty()) as i32
-        }
+        unsafe { ld_global_nc_b32_if(self.0.base().wrapping_add(i as u64 * 4), !self.is_empty()) as i32 }
     }
 
     /// The f32 whose bits are integer `i`, or the nearest integer that exists.
