@@ -1,4 +1,5 @@
-"""Tests on a GPU that `ferroflash.py`, `kvcache.py` and `varlen.py`, the front of all measurements, give right results.
+"""Tests on a GPU that `ferroflash.py`, `kvcache.py`, `varlen.py` and `training.py`, the front of all measurements, give right
+results.
 
     python3 shim.py OUT.json          # in the packed folder, on a machine with PyTorch
 
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 import ferroflash
 import kvcache
 import merge
+import training
 import varlen
 
 F16, BF16 = torch.float16, torch.bfloat16
@@ -110,7 +112,8 @@ def attend(q, k, v, dtype, causal=False, window_size=(-1, -1), softmax_scale=Non
         logits = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, logits], dim=3)
     empty = scores.isneginf().all(3, keepdim=True)
-    weights = torch.softmax(scores, dim=-1).masked_fill(empty, 0.0)[..., :keys]
+    # Without the zeros, the gradients of all keys would be NaN.
+    weights = torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)[..., :keys]
     return (weights.to(dtype) @ v).transpose(1, 2), torch.logsumexp(scores.double(), dim=-1)
 
 
@@ -143,6 +146,42 @@ def check(name, dtype, sizes, options):
     # The comparison fails on NaN.
     row["passed"] = row["equal_twice"] and empty and error <= tolerance and lse_error <= lse_tolerance
     return row
+
+
+# The options that the backward pass has.
+TRAINED = {"causal", "window_size", "softmax_scale", "softcap", "alibi_slopes"}
+
+
+def judged_gradients(name, gradients, inputs, d_o, d_lse, **options):
+    """The verdict on the gradients of (batch, seqlen, heads, head_dim) tensors: in two backward passes, and with this d_lse."""
+    def reference(kind):
+        at = [t.detach().to(kind).requires_grad_() for t in inputs]
+        o, lse = attend(*at, kind, **options)
+        outputs = [(o, d_o.to(kind))] + ([] if d_lse is None else [(lse, d_lse.double())])
+        return torch.autograd.grad([out for out, _ in outputs], at, [d for _, d in outputs])
+
+    first, again = gradients
+    row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": all(map(torch.equal, first, again))}
+    for found, exact, naive in zip(first, reference(torch.float64), reference(inputs[0].dtype)):
+        error, tolerance = largest(found.double() - exact), 2 * largest(naive.double() - exact) + 1e-5
+        # The comparison fails on NaN.
+        row["passed"] &= error <= tolerance
+        if not error * row["tolerance"] < row["error"] * tolerance:
+            row["error"], row["tolerance"] = error, tolerance
+    return row
+
+
+def trained(name, dtype, sizes, options):
+    """The verdict on the gradients of one case."""
+    q, k, v = (t.requires_grad_() for t in tensors(dtype, sizes))
+    options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    o, lse = training.flash_attn_func(q, k, v, return_lse=True, **options)
+    # A row without a key has no LSE, and no gradient of one.
+    d_o, d_lse = torch.randn_like(o), None if lse.isneginf().any() else torch.randn_like(lse)
+    outputs = [(o, d_o)] + ([] if d_lse is None else [(lse, d_lse)])
+    gradients = [torch.autograd.grad([out for out, _ in outputs], (q, k, v), [d for _, d in outputs], retain_graph=True)
+                 for _ in range(2)]
+    return judged_gradients(f"gradients: {name}", gradients, (q, k, v), d_o, d_lse, **options)
 
 
 def refused(word, options):
@@ -481,6 +520,7 @@ def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
     rows += [without_kernel(*case) for case in WITHOUT_KERNEL]
+    rows += [trained(*case) for case in CASES if set(case[3]) <= TRAINED]
     rows += [cached(*case) for case in CACHES] + [ragged(*case) for case in RAGGED]
     rows += [integer_cached(*case) for case in INTEGERS]
     rows += [latent(*case) for case in LATENTS] + [packed(*case) for case in PACKED]
