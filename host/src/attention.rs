@@ -166,8 +166,16 @@ impl<D: Driver> Attention<D> {
         request: &R,
         stream: &D::Stream,
     ) -> Result<(), Error> {
+        let others;
+        let launch = match plan.own_launch(request)? {
+            Some(own) => own,
+            None => {
+                others = plan.bind_others(request)?;
+                &others
+            }
+        };
         // SAFETY: the caller makes the promises of `enqueue`.
-        unsafe { self.enqueue(plan.bound(request, &mut None)?, stream) }
+        unsafe { self.enqueue(launch, stream) }
     }
 
     /// Enqueues a launch (a plan that is [bound](Plan::bind) to a request) on the caller's stream. Does not

@@ -52,7 +52,7 @@ const MOST: usize = {
         most(&[most(&paged), most(&tensors)]) + variant + size_of::<MergeParams>(),
         size_of::<SplitParams<HopperParams>>() + variant + size_of::<CombineParams>(),
         size_of::<MlaHopperParams>() + decode,
-        2 * few + many + 2 * decode,
+        few + many + decode,
         size_of::<RotaryAppendParams>(),
         size_of::<BwdDeltaParams>() + size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>(),
         size_of::<BwdDeltaParams>() + size_of::<BwdHopperParams>() + size_of::<BwdConvertDqParams>(),
@@ -119,6 +119,16 @@ impl Launch {
             *free = Some(Step { place, grid, params: [self.end; 2] });
         }
         self.add(params, maps);
+    }
+
+    /// Adds a step with the same first parameters as the last step.
+    pub(crate) fn repeat<P: Part>(&mut self, place: Place, grid: [u32; 3]) {
+        let count = self.steps.iter().flatten().count();
+        debug_assert!((1..STEPS).contains(&count), "no step, or more than {STEPS} steps");
+        if let Some([Some(last), free]) = self.steps.get_mut(count.wrapping_sub(1)..=count) {
+            let [start, _] = last.params;
+            *free = Some(Step { place, grid, params: [start, start + size_of::<P>() as u16] });
+        }
     }
 
     /// Adds parameters of the last step's mask or scores behind the step's other parameters.

@@ -92,28 +92,31 @@ pub(crate) fn whole(query: &Query<'_>, config: Option<&str>) -> Result<Choice<Pa
 /// # Errors
 /// Returns [`Error::Invalid`], which names the difference.
 pub(crate) fn are_as_planned(
-    asked: &AttentionRequest<'_>,
-    planned: &AttentionRequest<'_>,
+    (r, asked): (&AttentionRequest<'_>, &Problem),
+    (of_plan, planned): (&AttentionRequest<'_>, &Problem),
     s: &Passes,
 ) -> Result<(), Error> {
-    shared_prefixes::are_as_planned(asked, planned, s.prefix_parts.is_some())?;
-    let (asked, planned) = (asked.problem(), planned.problem());
+    shared_prefixes::are_as_planned(r, of_plan, s.prefix_parts.is_some())?;
     // Decode kernels run with and without sinks.
     let has_sinks = matches!(s.last.schedule, Schedule::Decode(_)) || asked.sinks == planned.sinks;
     // Most requests state the plan's problem in the plan's words.
-    let is_same = || asked == planned || asked.means(&planned);
-    if has_sinks && is_same() { Ok(()) } else { Err(validate::another(&asked, &planned)) }
+    let is_same = || asked == planned || asked.means(planned);
+    if has_sinks && is_same() { Ok(()) } else { Err(validate::another(asked, planned)) }
 }
 
 /// Adds the passes' steps to a launch, for valid tensors.
 ///
 /// # Errors
 /// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors.
-pub(crate) fn lower(r: &AttentionRequest<'_>, s: &Passes, launch: &mut Launch) -> Result<(), Refusal> {
+pub(crate) fn lower(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Passes,
+    launch: &mut Launch,
+) -> Result<(), Refusal> {
     match (s.prefix_parts, &r.shared_prefixes, s.sinks, r.scores.sinks) {
         (Some(parts), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, parts, launch),
-        (.., Some(merge), Some(added)) => sinks::lower(r, s, merge, added, launch),
-        _ => s.all().try_for_each(|pass| lower::attention(r, pass, States::NONE, launch)),
+        (.., Some(merge), Some(added)) => sinks::lower((r, p), s, merge, added, launch),
+        _ => s.all().try_for_each(|pass| lower::attention((r, p), pass, States::NONE, launch)),
     }
 }
 

@@ -36,11 +36,12 @@ pub(crate) mod sealed {
     pub trait Request {
         type Subject: Subject;
 
-        /// Returns the part of the request on which launches depend. Plans store it.
-        fn subject(&self) -> Result<Self::Subject, Error>;
+        /// Returns whether the request is this subject, perhaps with the name of a kernel.
+        fn is(&self, subject: &Self::Subject) -> bool;
 
-        /// Validates the request.
-        fn validate(&self) -> Result<(), Error>;
+        /// Validates the request, and returns the part on which launches depend. What equals a part of
+        /// `planned`, which is valid, is not checked again.
+        fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error>;
 
         /// Returns an address in each buffer that the launch writes.
         #[cfg(feature = "cudarc")]
@@ -52,13 +53,13 @@ pub(crate) mod sealed {
         }
     }
 
-    /// The part of a request that a plan stores. This part borrows nothing, and does not contain the name of
-    /// a kernel.
+    /// The part of a valid request that a plan stores. This part borrows nothing, and does not contain the
+    /// name of a kernel.
     pub trait Subject: Copy + Debug + PartialEq {
         /// A kernel with its schedule. Sizes and device determine both.
         type Kernel: Kernels;
 
-        /// Selects and schedules a kernel for a valid request.
+        /// Selects and schedules a kernel.
         fn select(
             &self,
             config: Option<&str>,
@@ -69,7 +70,7 @@ pub(crate) mod sealed {
         /// Checks that a kernel that was planned for another subject also solves this one.
         fn is_as_planned(&self, planned: &Self, kernel: &Self::Kernel) -> Result<(), Error>;
 
-        /// Adds the steps of a kernel to a launch, for valid tensors.
+        /// Adds the steps of a kernel to a launch.
         fn lower(&self, kernel: &Self::Kernel, launch: &mut Launch) -> Result<(), Refusal>;
 
         /// Returns the scratch memory that the launch may use.
@@ -91,12 +92,13 @@ pub(crate) mod sealed {
 }
 use crate::lower::Refusal;
 use crate::place::Place;
+pub use attention::Stated;
 use sealed::{Kernels, Subject};
 
 /// A plan: how a request is launched, and why. A plan serves every request of the same problem, with any
 /// tensors. A plan can be compared and copied, not edited.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plan<S: Subject = AttentionRequest<'static>> {
+pub struct Plan<S: Subject = Stated<AttentionRequest<'static>>> {
     subject: S,
     chosen: Choice<S::Kernel>,
     launch: Launch,
@@ -126,8 +128,7 @@ pub fn plan<R: Request>(request: &R, on: &Capabilities) -> Result<PlanOf<R>, Err
 /// Returns the errors of [`plan`], or [`Error::Invalid`] if the measured choice does not solve the problem.
 pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) -> Result<PlanOf<R>, Error> {
     on.check()?;
-    request.validate()?;
-    let subject = request.subject()?;
+    let subject = request.valid(None)?;
     let chosen = subject.select(request.config(), on, tuning)?;
     let mut launch = Launch::new(chosen.reason);
     subject.lower(&chosen.kernel, &mut launch).map_err(|refusal| refused(&chosen, refusal))?;
@@ -195,36 +196,46 @@ impl<S: Subject> Plan<S> {
     /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory, or
     /// [`Error::Unsupported`] if the kernel does not accept the tensors and there is no fallback.
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
-        self.bound(request, &mut None).copied()
+        match self.own_launch(request)? {
+            Some(launch) => Ok(*launch),
+            None => self.bind_others(request),
+        }
     }
 
-    /// Like [`Plan::bind`], but the launch stays where it is: in the plan, or in `room`. A launch has 4 KB.
-    pub(crate) fn bound<'a, R: Request + sealed::Request<Subject = S>>(
-        &'a self,
+    /// Returns the plan's own launch, if the request has the plan's own tensors.
+    ///
+    /// # Errors
+    /// Returns [`Error::Invalid`] if the request names another kernel.
+    pub(crate) fn own_launch<R: Request + sealed::Request<Subject = S>>(
+        &self,
         request: &R,
-        room: &'a mut Option<Launch>,
-    ) -> Result<&'a Launch, Error> {
+    ) -> Result<Option<&Launch>, Error> {
         let named = request.config();
         if let Some(name) = named.filter(|name| !kernels::is_named(self.contract(), name)) {
             let expected = format_args!("the plan is for {}; make another plan", self.contract().symbol);
             return Err(Error::invalid("config", name, expected));
         }
-        let subject = request.subject()?;
-        if subject == self.subject && self.suffices(&subject).is_ok() {
-            return Ok(&self.launch);
-        }
-        request.validate()?;
+        let is_own = request.is(&self.subject) && self.suffices(&self.subject).is_ok();
+        Ok(is_own.then_some(&self.launch))
+    }
+
+    /// Binds the plan to a request that names no other kernel.
+    pub(crate) fn bind_others<R: Request + sealed::Request<Subject = S>>(
+        &self,
+        request: &R,
+    ) -> Result<Launch, Error> {
+        let subject = request.valid(Some(&self.subject))?;
         let Choice { kernel, reason, fallback } = &self.chosen;
         subject.is_as_planned(&self.subject, kernel)?;
         self.suffices(&subject)?;
-        let launch = room.insert(Launch::new(reason));
+        let mut launch = Launch::new(reason);
         let refused = |refusal| refused(&self.chosen, refusal);
-        match (subject.lower(kernel, launch), fallback.as_ref().filter(|_| named.is_none())) {
+        match (subject.lower(kernel, &mut launch), fallback.as_ref().filter(|_| request.config().is_none())) {
             (Ok(()), _) => {}
             (Err(Refusal::Tensors(reason)), Some(fallback)) => {
                 subject.is_as_planned(&self.subject, fallback)?;
-                *launch = Launch::new(reason);
-                subject.lower(fallback, launch).map_err(refused)?;
+                launch = Launch::new(reason);
+                subject.lower(fallback, &mut launch).map_err(refused)?;
             }
             (Err(refusal), _) => return Err(refused(refusal)),
         }
@@ -251,8 +262,8 @@ fn suffices(kernel: &Contract, scratch: Scratch, [workspace, counters]: [u64; 2]
 
 impl Plan {
     /// Returns the plan's problem.
-    pub fn problem(&self) -> Problem {
-        self.subject.problem()
+    pub const fn problem(&self) -> Problem {
+        self.subject.problem
     }
 }
 

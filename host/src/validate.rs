@@ -33,11 +33,11 @@ pub(crate) type Part = (&'static Names, Option<Footprint>);
 
 /// Checks that the written parts share no byte with any other part. The first `read` parts are only read; all
 /// others are written.
-pub(crate) fn disjoint<'a>(all: &'a [Part], read: usize) -> Result<(), Error> {
-    let parts = |all: &'a [Part]| all.iter().filter_map(|(name, bytes)| Some((*name, bytes.as_ref()?)));
-    for at in read..all.len() {
-        for (name, written) in parts(&all[at..=at]) {
-            if let Some((other, theirs)) = parts(&all[..at]).find(|(_, theirs)| written.overlaps(theirs)) {
+pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
+    for (at, (name, bytes)) in all.iter().enumerate().skip(read) {
+        let Some(written) = bytes else { continue };
+        for (other, bytes) in &all[..at] {
+            if let Some(theirs) = bytes.as_ref().filter(|theirs| written.overlaps(theirs)) {
                 return Err(overlap(name, other.address, written, theirs));
             }
         }

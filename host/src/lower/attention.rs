@@ -25,7 +25,7 @@ use spec::{
 /// Returns [`Refusal::Tensors`] if the kernel does not accept the tensors, or [`Refusal::Request`] if it
 /// takes no states, or the errors of a variant's kernel.
 pub(crate) fn attention(
-    r: &AttentionRequest<'_>,
+    (r, p): (&AttentionRequest<'_>, &Problem),
     s: &Scheduled,
     states: States,
     launch: &mut Launch,
@@ -38,7 +38,6 @@ pub(crate) fn attention(
     if states.count > 0 && !takes_states {
         return Err(elsewhere(s).into());
     }
-    let p = r.problem();
     let mut lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
     match (&s.schedule, &r.kv) {
         (Schedule::Decode(decode), KeysValues::Cache(kv)) => {
@@ -72,7 +71,7 @@ pub(crate) fn attention(
             (None, maps) => lowering.dense(tiles, maps),
         },
     }
-    Ok(variant::fits(launch, r)?)
+    Ok(variant::fits(launch, r, p)?)
 }
 
 /// Checks that the largest scores lie like the LSE, if the launch writes both: kernels find their places
@@ -96,7 +95,7 @@ fn elsewhere(s: &Scheduled) -> Error {
 /// A request, its kernel and its launch.
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
-    p: Problem,
+    p: &'a Problem,
     kernel: &'a AttnInfo,
     place: Place,
     /// The description of the bias, if the kernel reads the bias through a tensor map.
@@ -110,7 +109,7 @@ impl Lowering<'_> {
     /// Adds the kernel, with the parameters of its mask and scores.
     fn step<P: Part, const N: usize>(&mut self, blocks: u32, params: &P, maps: [MapDescription; N]) {
         self.launch.step(self.place, [blocks, 1, 1], params, maps);
-        variant::add(self.launch, self.r, &self.p, self.kernel, self.tma_bias);
+        variant::add(self.launch, self.r, self.p, self.kernel, self.tma_bias);
     }
 
     /// Adds a kernel for sequences of equal lengths in tensors. Hopper's kernels have tensor maps.
@@ -210,7 +209,7 @@ impl Lowering<'_> {
     ) where
         HopperPagedParams<S>: Part,
     {
-        let (p, cu_seqlens_q) = (&self.p, cu_seqlens_q(&self.r.queries));
+        let (p, cu_seqlens_q) = (self.p, cu_seqlens_q(&self.r.queries));
         // If all sequences have equal query counts, the device has no offsets, and the LSE has batches.
         // `batch_bytes` is then the gap between the rows of one batch and the rows of the next.
         let lse = lse(self.r.lse.as_ref());
@@ -279,7 +278,7 @@ impl Lowering<'_> {
 
     /// Returns the parameters of Hopper's kernels for tensors.
     fn hopper_on_tensors<M: Copy>(&self, map: M, tiles: &Tiles) -> HopperParams<M> {
-        let p = &self.p;
+        let p = self.p;
         let lengths = p.varlen.unwrap_or([p.seqlen_q, p.seqlen_k]).map(|length| length as u32);
         self.hopper(map, map, tiles, Scalars { window: p.window(), lse: lse(self.r.lse.as_ref()), lengths })
     }

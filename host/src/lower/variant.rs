@@ -49,10 +49,10 @@ pub(super) fn add(
 /// Returns [`Error::Unsupported`], which names both numbers of bytes. The check refuses a type that gives a
 /// kernel no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is
 /// of another kernel or of another request.
-pub(super) fn fits(launch: &Launch, r: &AttentionRequest<'_>) -> Result<(), Error> {
+pub(super) fn fits(launch: &Launch, r: &AttentionRequest<'_>, p: &Problem) -> Result<(), Error> {
     let Place::Variant(kernel) = launch.place() else { return Ok(()) };
     if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {
-        block_mask::check(mask, kernel.info(), &r.problem())?;
+        block_mask::check(mask, kernel.info(), p)?;
     }
     let (takes, has) = (kernel.params(), launch.params().len());
     if takes == has {

@@ -106,10 +106,10 @@ pub(super) fn lower(
 ) -> Result<(), Refusal> {
     let parts = Parts::new(r, prefixes).map_err(Refusal::Tensors)?;
     let (room, scratch) = (parts.room(count, r.scratch.address()), s.partials(&r.scratch));
-    let prefix = parts.prefixes(count, &room, scratch);
-    let before = s.before.iter().flatten();
-    before.into_iter().try_for_each(|pass| lower::attention(&prefix, pass, States::NONE, launch))?;
-    lower::attention(&parts.rest(scratch), &s.last, parts.states(count, &room), launch)
+    let (prefix, rest) = (parts.prefixes(count, &room, scratch), parts.rest(scratch));
+    let prefix = (&prefix, &prefix.problem());
+    s.before.iter().flatten().try_for_each(|pass| lower::attention(prefix, pass, States::NONE, launch))?;
+    lower::attention((&rest, &rest.problem()), &s.last, parts.states(count, &room), launch)
 }
 
 /// Checks that the passes of a request's plan also solve another request.

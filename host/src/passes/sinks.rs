@@ -29,7 +29,7 @@ pub(super) fn lse_bytes(p: &Problem) -> u64 {
 /// # Errors
 /// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors.
 pub(super) fn lower(
-    r: &AttentionRequest<'_>,
+    (r, p): (&AttentionRequest<'_>, &Problem),
     s: &Passes,
     place: Place,
     sinks: Sinks,
@@ -38,7 +38,7 @@ pub(super) fn lower(
     let [batch, rows, heads, _] = r.q.shape;
     let lse = LseView::contiguous(r.scratch.address(), s.kept / 4, [batch, heads, rows]);
     let pass = AttentionRequest { lse: Some(lse), scratch: s.partials(&r.scratch), ..*r };
-    s.all().try_for_each(|own| lower::attention(&pass, own, States::NONE, launch))?;
+    s.all().try_for_each(|own| lower::attention((&pass, p), own, States::NONE, launch))?;
     let states = [State::new(r.o, lse)];
     let merge = Merge { lse: r.lse, ..Merge::new(&states, r.o).sinks(sinks) };
     Ok(lower::merge(&Merged::new(&merge)?, place, launch)?)

@@ -1,6 +1,6 @@
 //! Plans requests of any kind, for code that runs all kinds alike.
-use super::Plan;
 use super::sealed::{Kernels, Request, Subject};
+use super::{Plan, Stated};
 use crate::lower::{Merged, Refusal};
 use crate::place::Place;
 use crate::request::{Append, AttentionBackward, AttentionRequest, Merge, Scratch, State};
@@ -29,12 +29,12 @@ impl OwnedMerge {
 impl Request for OwnedMerge {
     type Subject = Merged;
 
-    fn subject(&self) -> Result<Merged, Error> {
-        self.merge().subject()
+    fn is(&self, subject: &Merged) -> bool {
+        self.merge().is(subject)
     }
 
-    fn validate(&self) -> Result<(), Error> {
-        self.merge().validate()
+    fn valid(&self, planned: Option<&Merged>) -> Result<Merged, Error> {
+        self.merge().valid(planned)
     }
 
     #[cfg(feature = "cudarc")]
@@ -71,15 +71,22 @@ macro_rules! kinds {
         impl Request for AnyRequest<'_> {
             type Subject = AnySubject;
 
-            fn subject(&self) -> Result<AnySubject, Error> {
-                match self {
-                    $(Self::$kind(request) => request.subject().map(AnySubject::$kind),)*
+            fn is(&self, subject: &AnySubject) -> bool {
+                match (self, subject) {
+                    $((Self::$kind(request), AnySubject::$kind(subject)) => request.is(subject),)*
+                    _ => false,
                 }
             }
 
-            fn validate(&self) -> Result<(), Error> {
+            fn valid(&self, planned: Option<&AnySubject>) -> Result<AnySubject, Error> {
                 match self {
-                    $(Self::$kind(request) => request.validate(),)*
+                    $(Self::$kind(request) => {
+                        let planned = match planned {
+                            Some(AnySubject::$kind(planned)) => Some(planned),
+                            _ => None,
+                        };
+                        request.valid(planned).map(AnySubject::$kind)
+                    })*
                 }
             }
 
@@ -157,9 +164,9 @@ macro_rules! kinds {
 
 kinds! {
     /// Attention.
-    Attention: AttentionRequest<'a> => AttentionRequest<'static>,
+    Attention: AttentionRequest<'a> => Stated<AttentionRequest<'static>>,
     /// The gradients of an attention.
-    Backward: AttentionBackward<'a> => AttentionBackward<'static>,
+    Backward: AttentionBackward<'a> => Stated<AttentionBackward<'static>>,
     /// An append of new keys and values.
     Append: Append => Append,
     /// A merge with its list of states.

@@ -1,5 +1,6 @@
 //! Planning of attention requests.
 use super::sealed::{Kernels, Request, Subject};
+use crate::Problem;
 use crate::layout::Layout;
 use crate::lower::Refusal;
 use crate::passes::{self, Passes};
@@ -8,15 +9,26 @@ use crate::request::{AttentionRequest, Scratch};
 use crate::select::{Choice, Query};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
-impl Request for AttentionRequest<'_> {
-    type Subject = AttentionRequest<'static>;
+/// A valid request without the name of a kernel, and the problem that it states.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stated<R> {
+    pub(super) request: R,
+    pub(super) problem: Problem,
+}
 
-    fn subject(&self) -> Result<AttentionRequest<'static>, Error> {
-        Ok(self.unconfigured())
+impl Request for AttentionRequest<'_> {
+    type Subject = Stated<AttentionRequest<'static>>;
+
+    fn is(&self, subject: &Self::Subject) -> bool {
+        match self.config {
+            None => *self == subject.request,
+            Some(_) => self.unconfigured() == subject.request,
+        }
     }
 
-    fn validate(&self) -> Result<(), Error> {
-        validate::attention(self).map(|_| ())
+    fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error> {
+        let problem = validate::attention(self, planned.map(|planned| &planned.problem))?;
+        Ok(Stated { request: self.unconfigured(), problem })
     }
 
     #[cfg(feature = "cudarc")]
@@ -35,7 +47,7 @@ impl Request for AttentionRequest<'_> {
     }
 }
 
-impl Subject for AttentionRequest<'static> {
+impl Subject for Stated<AttentionRequest<'static>> {
     type Kernel = Passes;
 
     fn select(
@@ -44,22 +56,27 @@ impl Subject for AttentionRequest<'static> {
         on: &Capabilities,
         tuning: &Tuning,
     ) -> Result<Choice<Passes>, Error> {
-        let r = &self.anywhere();
-        let (problem, scratch) = (&r.problem(), r.scratch);
-        let query = Query::new(problem, Layout::of(r), on, tuning, scratch);
+        let r = &self.request.anywhere();
+        let query = Query::new(&self.problem, Layout::of(r), on, tuning, r.scratch);
         passes::choose(r, &query, config)
     }
 
     fn is_as_planned(&self, planned: &Self, kernel: &Passes) -> Result<(), Error> {
-        passes::are_as_planned(self, planned, kernel)
+        passes::are_as_planned(self.parts(), planned.parts(), kernel)
     }
 
     fn lower(&self, kernel: &Passes, launch: &mut Launch) -> Result<(), Refusal> {
-        passes::lower(self, kernel, launch)
+        passes::lower(self.parts(), kernel, launch)
     }
 
     fn scratch(&self) -> Scratch {
-        self.scratch
+        self.request.scratch
+    }
+}
+
+impl<R> Stated<R> {
+    const fn parts(&self) -> (&R, &Problem) {
+        (&self.request, &self.problem)
     }
 }
 

@@ -1,4 +1,5 @@
 //! Planning of backward requests.
+use super::Stated;
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::Refusal;
 use crate::passes::backward::{self, Backward};
@@ -8,15 +9,15 @@ use crate::select::Choice;
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
 impl Request for AttentionBackward<'_> {
-    type Subject = AttentionBackward<'static>;
+    type Subject = Stated<AttentionBackward<'static>>;
 
-    fn subject(&self) -> Result<AttentionBackward<'static>, Error> {
-        let AttentionBackward { forward, d_o, d_lse, dq, dk, dv, scratch } = *self;
-        Ok(AttentionBackward { forward: forward.unconfigured(), d_o, d_lse, dq, dk, dv, scratch })
+    fn is(&self, subject: &Self::Subject) -> bool {
+        self.unconfigured() == subject.request
     }
 
-    fn validate(&self) -> Result<(), Error> {
-        validate::backward(self)
+    fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error> {
+        let problem = validate::backward(self, planned.map(|planned| &planned.problem))?;
+        Ok(Stated { request: self.unconfigured(), problem })
     }
 
     #[cfg(feature = "cudarc")]
@@ -29,24 +30,32 @@ impl Request for AttentionBackward<'_> {
     }
 }
 
-impl Subject for AttentionBackward<'static> {
+impl AttentionBackward<'_> {
+    /// Returns the request without `config`. The result borrows nothing.
+    fn unconfigured(&self) -> AttentionBackward<'static> {
+        let AttentionBackward { forward, d_o, d_lse, dq, dk, dv, scratch } = *self;
+        AttentionBackward { forward: forward.unconfigured(), d_o, d_lse, dq, dk, dv, scratch }
+    }
+}
+
+impl Subject for Stated<AttentionBackward<'static>> {
     type Kernel = Backward;
 
     fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Choice<Backward>, Error> {
-        backward::choose(self, on)
+        backward::choose(&self.request, on)
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Backward) -> Result<(), Error> {
-        let [asked, planned] = [self, planned].map(|request| request.forward.problem());
-        if asked.means(&planned) { Ok(()) } else { Err(validate::another(&asked, &planned)) }
+        let (asked, planned) = (&self.problem, &planned.problem);
+        if asked.means(planned) { Ok(()) } else { Err(validate::another(asked, planned)) }
     }
 
     fn lower(&self, passes: &Backward, launch: &mut Launch) -> Result<(), Refusal> {
-        backward::lower(self, passes, launch)
+        backward::lower(&self.request, passes, launch)
     }
 
     fn scratch(&self) -> Scratch {
-        self.scratch
+        self.request.scratch
     }
 }
 

@@ -17,12 +17,13 @@ impl Kernels for Place {
 impl Request for Append {
     type Subject = Append;
 
-    fn subject(&self) -> Result<Append, Error> {
-        Ok(*self)
+    fn is(&self, subject: &Append) -> bool {
+        self == subject
     }
 
-    fn validate(&self) -> Result<(), Error> {
-        validate::append(self)
+    fn valid(&self, _: Option<&Append>) -> Result<Append, Error> {
+        validate::append(self)?;
+        Ok(*self)
     }
 
     #[cfg(feature = "cudarc")]
@@ -68,12 +69,13 @@ impl Subject for Append {
 impl Request for Merge<'_> {
     type Subject = Merged;
 
-    fn subject(&self) -> Result<Merged, Error> {
-        Merged::new(self)
+    fn is(&self, subject: &Merged) -> bool {
+        Merged::new(self).is_ok_and(|own| own == *subject)
     }
 
-    fn validate(&self) -> Result<(), Error> {
-        validate::merge(self)
+    fn valid(&self, _: Option<&Merged>) -> Result<Merged, Error> {
+        validate::merge(self)?;
+        Merged::new(self)
     }
 
     #[cfg(feature = "cudarc")]

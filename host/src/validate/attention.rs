@@ -14,15 +14,19 @@ names!(
 );
 
 /// The part that stands for a missing part of a request.
-const NONE: Part = (&Q, None);
+pub(super) const NONE: Part = (&Q, None);
+/// The number of parts of keys and values.
+const KEYS: usize = 6;
 /// The number of parts that a launch reads.
-const READ: usize = 12;
+const READ: usize = KEYS + 6;
 /// The number of parts that a launch reads or writes.
 pub(super) const PARTS: usize = READ + 3 + RowOutputs::COUNT;
 
-/// Checks the problem and every tensor, and returns the problem.
-pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
-    let (p, all) = parts(r)?;
+/// Checks the problem and every tensor, and returns the problem. A problem that equals `planned`, which is
+/// valid, is not checked again.
+pub(crate) fn attention(r: &AttentionRequest<'_>, planned: Option<&Problem>) -> Result<Problem, Error> {
+    let mut all = [NONE; PARTS];
+    let p = parts(r, planned, &mut all)?;
     disjoint(&all, READ)?;
     if let Some(prefixes) = &r.shared_prefixes {
         shared_prefixes(prefixes, &r.kv, &p, &all[READ..])?;
@@ -30,41 +34,45 @@ pub(crate) fn attention(r: &AttentionRequest<'_>) -> Result<Problem, Error> {
     Ok(p)
 }
 
-/// Checks the problem and every tensor by itself. Returns the problem and all parts: those that a launch
-/// reads, then O, outputs of rows, workspace and counters.
-pub(super) fn parts(r: &AttentionRequest<'_>) -> Result<(Problem, [Part; PARTS]), Error> {
+/// Checks the problem and every tensor by itself. Returns the problem. Sets the first [`PARTS`] parts: those
+/// that a launch reads, then O, outputs of rows, workspace and counters.
+pub(super) fn parts(
+    r: &AttentionRequest<'_>,
+    planned: Option<&Problem>,
+    all: &mut [Part],
+) -> Result<Problem, Error> {
     let p = r.problem();
     if let KeysValues::Cache(kv) = &r.kv {
         cache::reach(kv)?;
     }
-    problem(&p)?;
+    if planned != Some(&p) {
+        problem(&p)?;
+    }
     let starts = match &r.queries {
         Queries::Batched => (&CU_SEQLENS_Q, None),
         Queries::Varlen(queries) => {
             integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1, OFFSETS)?
         }
     };
-    let keys = match (&r.kv, &r.queries) {
+    match (&r.kv, &r.queries) {
         (KeysValues::Tensors { .. }, Queries::Varlen(_)) | (KeysValues::Varlen { .. }, Queries::Batched) => {
             let value = "one is varlen and the other is batched";
             return Err(Error::invalid("queries", value, "queries and keys must both be varlen, or neither"));
         }
-        (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => tensors(r, &p)?,
-        (KeysValues::Cache(kv), _) => on_cache(r, kv, &p)?,
-    };
+        (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => tensors(r, &p, all)?,
+        (KeysValues::Cache(kv), _) => on_cache(r, kv, &p, all)?,
+    }
     let [q, o] = [(&Q, Some(input(&Q, &r.q)?)), (&O, Some(output(&O, &r.o)?))];
     let alibi = (&ALIBI, r.scores.alibi.as_ref().map(|view| lse::slopes(view, &p)).transpose()?);
     let sinks = (&SINKS, r.scores.sinks.as_ref().map(|view| lse::sinks(view, p.heads_q)).transpose()?);
     let bias = (&BIAS, r.scores.bias.as_ref().map(|view| bias::bias(view, &p)).transpose()?);
     let mask = mask::mask(&r.mask, &p)?;
     let [workspace, counters] = scratch(&r.scratch)?;
-    let mut all = [NONE; PARTS];
-    all[..6].copy_from_slice(&keys);
-    all[6..READ].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
+    all[KEYS..READ].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
     all[READ] = o;
     all[READ + 1..][..RowOutputs::COUNT].copy_from_slice(&lse::outputs(r, &p)?);
-    all[PARTS - 2..].copy_from_slice(&[workspace, counters]);
-    Ok((p, all))
+    all[PARTS - 2..PARTS].copy_from_slice(&[workspace, counters]);
+    Ok(p)
 }
 
 /// The number of integers in an array of offsets.
@@ -76,21 +84,19 @@ fn integers(name: &'static Names, index: Option<Index>, needed: usize, what: &st
     Ok((name, index.map(footprint).transpose()?))
 }
 
-/// Checks keys and values in tensors.
-fn tensors(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; 6], Error> {
+/// Checks keys and values in tensors. Sets their parts.
+fn tensors(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<(), Error> {
     let shapes = p.shapes();
-    let Some([k, v]) = r.kv.tensors() else { return Ok([NONE; 6]) };
+    let Some([k, v]) = r.kv.tensors() else { return Ok(()) };
     for ((name, view), shape) in [(&Q, &r.q), (&K, k), (&V, v), (&O, &r.o)].into_iter().zip(shapes) {
         is_like(name, view, p.dtype, shape)?;
     }
-    let [starts, used] = match &r.kv {
-        KeysValues::Varlen { keys, .. } => [
-            integers(&CU_SEQLENS_K, Some(keys.cu_seqlens_k), p.batch + 1, OFFSETS)?,
-            integers(&SEQUSED_K, keys.seqused_k, p.batch, "one per sequence")?,
-        ],
-        KeysValues::Tensors { .. } | KeysValues::Cache(_) => [NONE; 2],
-    };
-    Ok([(&K, Some(input(&K, k)?)), (&V, Some(input(&V, v)?)), starts, used, NONE, NONE])
+    if let KeysValues::Varlen { keys, .. } = &r.kv {
+        all[2] = integers(&CU_SEQLENS_K, Some(keys.cu_seqlens_k), p.batch + 1, OFFSETS)?;
+        all[3] = integers(&SEQUSED_K, keys.seqused_k, p.batch, "one per sequence")?;
+    }
+    (all[0], all[1]) = ((&K, Some(input(&K, k)?)), (&V, Some(input(&V, v)?)));
+    Ok(())
 }
 
 /// Checks the dtype and the shape of a tensor.
@@ -107,8 +113,8 @@ pub(super) fn is_like(name: &Names, view: &TensorView, dtype: DType, shape: [usi
     Ok(())
 }
 
-/// Checks keys and values in a KV cache.
-fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part; 6], Error> {
+/// Checks keys and values in a KV cache. Sets their parts.
+fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem, all: &mut [Part]) -> Result<(), Error> {
     let keys = &kv.pages.keys;
     if keys.shape[3] != p.head_dim {
         let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
@@ -130,7 +136,8 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem) -> Result<[Part
         };
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
     }
-    cache::cache(kv, p.batch)
+    all[..KEYS].copy_from_slice(&cache::cache(kv, p.batch)?);
+    Ok(())
 }
 
 /// Checks the memory of workspace and counters.

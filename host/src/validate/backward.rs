@@ -1,7 +1,7 @@
 //! Checks of backward requests.
-use super::attention::{PARTS, is_like, parts};
+use super::attention::{NONE, PARTS, is_like, parts};
 use super::lse::natural;
-use super::{O, Part, Use, disjoint, input, memory, names, output};
+use super::{Use, disjoint, input, memory, names, output};
 use crate::request::{AttentionBackward, AttentionRequest, KeysValues, Scratch, Splits};
 use crate::{Error, MaskKind, Problem};
 use spec::GRADIENTS;
@@ -12,11 +12,12 @@ names!(D_O "d_o" D_LSE "d_lse" DQ "dq" DK "dk" DV "dv");
 const MAX_HEAD_DIM: usize = 256;
 
 /// Checks the problem, the tensors that the forward has read and written, and the gradients.
-pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
+pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> Result<Problem, Error> {
     // The scratch memory and the splits of the forward are no part of the backward pass.
     let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
     has_kernels(&forward.problem())?;
-    let (p, read) = parts(&forward)?;
+    let mut all = [NONE; PARTS + 6];
+    let p = parts(&forward, planned, &mut all)?;
     let Some(lse) = &forward.lse else {
         let expected = "the backward pass reads the LSE that the forward has written: set it in the forward";
         return Err(Error::invalid("lse", "none", expected));
@@ -31,8 +32,6 @@ pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
         Scratch::Memory { workspace, .. } => Some(memory(workspace)?),
         Scratch::None | Scratch::Fastest => None,
     };
-    let mut all: [Part; PARTS + 6] = [(&O, None); PARTS + 6];
-    all[..PARTS].copy_from_slice(&read);
     all[PARTS..].copy_from_slice(&[
         (&D_O, Some(input(&D_O, &r.d_o)?)),
         (&D_LSE, d_lse),
@@ -41,7 +40,8 @@ pub(crate) fn backward(r: &AttentionBackward<'_>) -> Result<(), Error> {
         (&DV, Some(output(&DV, &r.dv)?)),
         (&super::WORKSPACE, workspace),
     ]);
-    disjoint(&all, PARTS + 2)
+    disjoint(&all, PARTS + 2)?;
+    Ok(p)
 }
 
 /// Returns the error of a backward pass on a KV cache.

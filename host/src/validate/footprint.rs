@@ -9,8 +9,10 @@ pub(crate) struct Footprint {
     pub unit: u64,
     /// Dimensions: `(extent, stride in bytes)`.
     dims: [(u64, u64); 4],
-    /// See [`Footprint::span`]. Each check of an overlap begins with this number.
+    /// See [`Footprint::span`].
     span: Option<u64>,
+    /// One past the last byte. Each check of an overlap begins with this number.
+    end: Option<u64>,
 }
 
 impl Footprint {
@@ -19,7 +21,7 @@ impl Footprint {
         let span = dims.iter().try_fold(unit, |sum, &(extent, stride)| {
             sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?)
         });
-        Footprint { base, unit, dims, span }
+        Footprint { base, unit, dims, span, end: span.and_then(|span| base.checked_add(span)) }
     }
 
     /// Returns the number of bytes from the first byte to one past the last, or `None` above 2^64.
@@ -45,12 +47,10 @@ impl Footprint {
     /// Returns whether `self` and `other` share a byte. Slices, transpositions and parts of packed buffers
     /// take few steps of a search. If a search takes more than [`MOST_STEPS`], the views count as
     /// overlapping.
+    #[inline]
     pub fn overlaps(&self, other: &Footprint) -> bool {
-        let (Some(span), Some(other_span)) = (self.span, other.span) else { return true };
-        let apart = |a: u64, span: u64, b: u64| a.checked_add(span).is_some_and(|end| end <= b);
-        !apart(self.base, span, other.base)
-            && !apart(other.base, other_span, self.base)
-            && self.shares_bytes(other)
+        let (Some(end), Some(other_end)) = (self.end, other.end) else { return true };
+        end > other.base && other_end > self.base && self.shares_bytes(other)
     }
 
     /// Returns whether views whose ranges of bytes overlap share a byte.

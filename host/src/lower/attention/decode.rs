@@ -20,6 +20,11 @@ pub(super) fn single_queries<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'
     AttentionRequest { q: batched(r.q), o: batched(r.o), lse, ..*r }
 }
 
+/// Returns whether a combine kernel merges the splits of a decode kernel with these parameters.
+const fn combines(decode: &Decode, params: &DecodeParams) -> bool {
+    decode.workspace > 0 && params.counters.count == 0
+}
+
 impl Lowering<'_> {
     /// Adds a decode kernel: few queries on a KV cache, or on keys and values in tensors. In a mixed batch,
     /// the kernel takes the sequences of few queries.
@@ -30,11 +35,11 @@ impl Lowering<'_> {
                 let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
                 let few = FewParams { decode: params, cu_seqlens_q, most: decode.most, reserved: 0 };
                 self.step(decode.order.blocks, &few, []);
-                self.combine(decode, &params, &few);
+                self.combine::<FewParams>(decode, &params);
             }
             _ => {
                 self.step(decode.order.blocks, &params, []);
-                self.combine(decode, &params, &params);
+                self.combine::<DecodeParams>(decode, &params);
             }
         }
     }
@@ -44,14 +49,16 @@ impl Lowering<'_> {
         let params = self.decode_params(decode, order, cache, [UNSCALED; 2]);
         let boxes = PageBoxes::new(map.box_shape[1], map.pitch());
         self.step(decode.order.blocks, &MlaHopperParams { k: PAGED, decode: params, boxes }, [map]);
-        self.combine(decode, &params, &params);
+        if combines(decode, &params) {
+            self.launch.step(decode.combine, [decode.order.blocks, 1, 1], &params, []);
+        }
     }
 
-    /// Adds the combine kernel of a decode kernel with the parameters `params`, if no decode kernel merges
-    /// its splits. The combine kernel takes the parameters `own`.
-    fn combine<P: Part>(&mut self, decode: &Decode, params: &DecodeParams, own: &P) {
-        if decode.workspace > 0 && params.counters.count == 0 {
-            self.launch.step(decode.combine, [decode.order.blocks, 1, 1], own, []);
+    /// Adds the combine kernel of a decode kernel with the parameters `P`, if no decode kernel merges its
+    /// splits.
+    fn combine<P: Part>(&mut self, decode: &Decode, params: &DecodeParams) {
+        if combines(decode, params) {
+            self.launch.repeat::<P>(decode.combine, [decode.order.blocks, 1, 1]);
         }
     }
 
@@ -63,7 +70,7 @@ impl Lowering<'_> {
         cache: Cache,
         scales: [PerHead; 2],
     ) -> DecodeParams {
-        let (r, p) = (self.r, &self.p);
+        let (r, p) = (self.r, self.p);
         let (scale_log2, softcap) = p.base_two();
         let counters = decode.counters(r.scratch.counters().map(|counters| counters.address));
         DecodeParams {
