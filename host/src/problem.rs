@@ -20,8 +20,14 @@ pub const MAX_ROWS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// Element type of Q and O, and of K and V if they are tensors.
+    /// Element type of Q.
     pub dtype: DType,
+    /// Element type of K and V.
+    pub kv_dtype: DType,
+    /// Element type of O.
+    pub o_dtype: DType,
+    /// Element type of gradients: of dO, dQ, dK and dV.
+    pub grad_dtype: DType,
     /// Sequences.
     pub batch: usize,
     /// Queries per sequence.
@@ -86,6 +92,9 @@ impl Problem {
     pub const fn new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize) -> Self {
         Problem {
             dtype,
+            kv_dtype: dtype,
+            o_dtype: dtype,
+            grad_dtype: dtype,
             batch,
             seqlen_q: seqlen,
             seqlen_k: seqlen,
@@ -109,10 +118,18 @@ impl Problem {
     }
 
     setters! {
-        dtype: DType, batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
+        kv_dtype: DType, o_dtype: DType, grad_dtype: DType,
+        batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
         head_dim_v: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
         bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
         variant: Option<AnyVariant>, block_tile: Option<[u32; 2]>,
+    }
+
+    /// Changes [`dtype`](#structfield.dtype), and the element types of all other tensors to the same type.
+    #[must_use]
+    pub const fn dtype(mut self, dtype: DType) -> Self {
+        (self.dtype, self.kv_dtype, self.o_dtype, self.grad_dtype) = (dtype, dtype, dtype, dtype);
+        self
     }
 
     /// Changes [`head_dim`](#structfield.head_dim), and [`head_dim_v`](#structfield.head_dim_v) to the same
@@ -298,6 +315,9 @@ impl AttentionRequest<'_> {
         };
         Problem {
             dtype: self.q.dtype,
+            kv_dtype: k.dtype,
+            o_dtype: self.o.dtype,
+            grad_dtype: self.q.dtype,
             batch,
             seqlen_q,
             seqlen_k,

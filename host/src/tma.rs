@@ -27,7 +27,7 @@ pub(crate) fn accepts(r: &AttentionRequest<'_>) -> Result<(), &'static str> {
         KeysValues::Cache(cache) if cache.pages.latent_columns().is_some() => {
             latent_in(cache, ANY_BOX).map(|_| ())
         }
-        _ => maps_in(r, [ANY_BOX; 2]).map(|_| ()),
+        _ => maps_in(r, [ANY_BOX; 3]).map(|_| ()),
     }
 }
 
@@ -50,13 +50,13 @@ pub(crate) fn maps(
     kernel.has_maps().then(|| maps_in(r, kernel.boxes())).transpose()
 }
 
-/// Returns the tensor maps of Q, K, V and O, with the boxes of queries and of keys.
+/// Returns the tensor maps of Q, K, V and O, with the boxes of Q, of K and V, and of O.
 ///
 /// # Errors
 /// Returns the reason why TMA does not accept the tensors.
 fn maps_in(
     r: &AttentionRequest<'_>,
-    [queries, keys]: [[u32; 2]; 2],
+    [queries, keys, output]: [[u32; 2]; 3],
 ) -> Result<[MapDescription; 4], &'static str> {
     let (q, o) = (&r.q, &r.o);
     match &r.kv {
@@ -72,7 +72,7 @@ fn maps_in(
             };
             let boxes = |view, box_shape| MapDescription { box_shape, kind, ..whole(view) };
             let [k, v] = [k, v].map(|view| boxes(view, keys));
-            Ok([boxes(q, queries), k, v, boxes(o, queries)])
+            Ok([boxes(q, queries), k, v, boxes(o, output)])
         }
         KeysValues::Cache(cache) => {
             let Some(rows) = box_rows(cache, keys[1]) else {
@@ -93,12 +93,8 @@ fn maps_in(
             if k.pitch() != v.pitch() {
                 return Err("pages of keys and pages of values are different numbers of rows apart");
             }
-            let [q, o] = [&q, &o].map(|view| MapDescription {
-                box_shape: queries,
-                kind: MapKind::Ragged,
-                ..whole(view)
-            });
-            Ok([q, k, v, o])
+            let rows = |view, box_shape| MapDescription { box_shape, kind: MapKind::Ragged, ..whole(view) };
+            Ok([rows(&q, queries), k, v, rows(&o, output)])
         }
     }
 }
@@ -186,7 +182,7 @@ pub(crate) fn gradients(
     r: &AttentionBackward<'_>,
     kernel: &AttnInfo,
 ) -> Result<[MapDescription; 6], &'static str> {
-    let [keys, queries] = kernel.boxes();
+    let [keys, queries, _] = kernel.boxes();
     // A valid backward request has keys and values in tensors.
     let Some([k, v]) = r.forward.kv.tensors() else { return Err("keys are in a KV cache") };
     let of_queries = [&r.forward.q, &r.d_o].map(|view| (view, queries));

@@ -4,6 +4,7 @@ mod attention;
 mod backward;
 mod bias;
 mod cache;
+mod dtypes;
 mod footprint;
 mod keys;
 mod latent;

@@ -53,7 +53,7 @@ fn the_document_quotes_reasons() {
     let of_tensors = |change: Change| plan(&change(prefill(PROMPTS)), card("h200")).expect("valid").reason();
     let of_problem = |queries, head_dim, dtype, on| {
         let mut problem = prefill(Shape { queries, head_dim, ..PROMPTS }).problem();
-        problem.cache.as_mut().expect("a cache").dtype = dtype;
+        problem.kv_dtype = dtype;
         plan::explain(&problem, on, Scratch::None).expect("valid").1
     };
     let reasons = [

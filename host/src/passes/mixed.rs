@@ -144,7 +144,7 @@ fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
     let is_hoppers = |e: &&AttnInfo| q.kind.mixed && e.has_maps() && e.mask == MaskKind::Causal;
     let hopper = q.solving(Class::Paged).filter(is_hoppers).filter(|_| q.on.tensor_maps);
     let hopper = hopper.min_by_key(|e| e.columns()).filter(|e| q.layout.suits(e).is_ok());
-    let size = |e: &AttnInfo| (e.kv_dtype, e.head_dim);
+    let size = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim);
     hopper.into_iter().chain(q.solving(Class::Many)).filter_map(move |many| {
         let mut all = spec::of_class(Class::Few, many.dtype);
         let few = all.find(|e| size(e) == size(many) && e.has_columns_for(&q.kind))?;

@@ -11,7 +11,7 @@ use spec::{MERGES, MergeInfo, States};
 /// Returns the merge kernel that adds a problem's sinks, if the kernel of a pass cannot add them.
 pub(super) fn merge(p: &Problem, pass: &Scheduled) -> Option<Place> {
     let adds_sinks = pass.kernel.scores.sink || matches!(pass.schedule, Schedule::Decode(_));
-    let merges = |merge: &&MergeInfo| [merge.states, merge.output] == [p.dtype; 2];
+    let merges = |merge: &&MergeInfo| [merge.states, merge.output] == [p.o_dtype; 2];
     let merge = MERGES.iter().find(merges).filter(|_| p.sinks && !adds_sinks)?;
     Some(Place::of(&merge.contract))
 }

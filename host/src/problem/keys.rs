@@ -1,6 +1,5 @@
 //! The properties of keys and values that planning uses: their columns, and the KV cache that contains them.
 use super::{MAX_ROWS, Problem};
-use crate::DType;
 use crate::request::{KvCache, Paged};
 use spec::{Keys, MAX_SEQUENCES, PageKind, Pass, ProblemKind};
 
@@ -8,8 +7,6 @@ use spec::{Keys, MAX_SEQUENCES, PageKind, Pass, ProblemKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheShape {
-    /// Element type of keys and values.
-    pub dtype: DType,
     /// Keys per page.
     pub page: usize,
     /// Whether 16 consecutive keys always lie in one page, if the first one's index is a multiple of 16.
@@ -31,7 +28,7 @@ impl CacheShape {
         };
         let pages = &cache.pages;
         let (latent, equal_strides) = (pages.latent_columns().is_some(), pages.has_equal_strides());
-        CacheShape { dtype: pages.keys.dtype, page, tiled, total_k: cache.total_k, latent, equal_strides }
+        CacheShape { page, tiled, total_k: cache.total_k, latent, equal_strides }
     }
 }
 
@@ -48,7 +45,9 @@ impl Problem {
         ProblemKind {
             pass: Pass::Forward,
             dtype: self.dtype,
-            kv_dtype: self.cache.map_or(self.dtype, |cache| cache.dtype),
+            kv_dtype: self.kv_dtype,
+            o_dtype: self.o_dtype,
+            grad_dtype: self.grad_dtype,
             keys: match self.cache {
                 Some(cache) if cache.latent => Keys::Latent,
                 Some(cache) => Keys::Cache(pages(cache)),

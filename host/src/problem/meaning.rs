@@ -17,7 +17,7 @@ impl Problem {
 #[derive(PartialEq)]
 struct Meaning {
     sizes: [usize; 7],
-    dtype: DType,
+    dtypes: [DType; 4],
     kind: MaskKind,
     /// The prefix or the chunk of a mask.
     number: Option<u32>,
@@ -42,7 +42,7 @@ impl Meaning {
         }
         Meaning {
             sizes: [p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k, p.head_dim, p.head_dim_v],
-            dtype: p.dtype,
+            dtypes: [p.dtype, p.kv_dtype, p.o_dtype, p.grad_dtype],
             kind,
             number: match p.cheapest_mask() {
                 Mask::Prefix(Prefix::All(number)) | Mask::Chunked { chunk: number } => Some(number),

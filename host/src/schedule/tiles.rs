@@ -192,6 +192,7 @@ fn group(p: &Problem, on: &Capabilities) -> u32 {
 /// Returns the number of query heads whose keys and values fill at most 60 % of the L2 cache (36 MiB on an
 /// H200: docs/performance-log.md). The result divides the number of heads.
 fn head_group(p: &Problem, on: &Capabilities) -> u32 {
+    // Caches of eight bits were not measured: they count as caches of the queries' dtype.
     let kv_bytes = p.seqlen_k as u64 * (p.head_dim + p.head_dim_v) as u64 * p.dtype.bytes() as u64;
     let kv_heads = (on.l2_bytes.saturating_mul(3) / 5 / kv_bytes).max(1);
     let all_heads = (p.batch * p.heads_q) as u64;

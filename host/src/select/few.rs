@@ -109,7 +109,7 @@ fn best_decode(q: &Query<'_>, all: &[&'static AttnInfo]) -> Result<Choice, Error
 /// Returns whether the kernel is batch-invariant for this problem. The kernel's warps must split keys like
 /// the warps of a kernel for any pages, so that pages do not matter.
 fn keeps_bits(q: &Query<'_>, e: &AttnInfo) -> bool {
-    let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype], e.head_dim, e.tile_m, e.warps());
+    let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype, e.o_dtype], e.head_dim, e.tile_m, e.warps());
     let takes_any = |other: &AttnInfo| {
         other.keys == ANY_PAGES && kind(other) == kind(e) && !other.is_for_short_work() && q.runs(other)
     };

@@ -79,8 +79,8 @@ pub(super) fn of_front<'k>(
     q: &Query<'_>,
     kernels: impl Iterator<Item = &'k AttnInfo>,
 ) -> impl Iterator<Item = &'k AttnInfo> {
-    let dtypes = [q.kind.dtype, q.kind.kv_dtype];
-    kernels.filter(move |e| [e.dtype, e.kv_dtype] == dtypes)
+    let kind = q.kind;
+    kernels.filter(move |e| e.has_dtypes_of(&kind))
 }
 
 /// Returns the request's kind of tensors, in words.
@@ -164,16 +164,16 @@ fn apart<'a>(p: &Problem, kernels: impl Iterator<Item = &'a AttnInfo>) -> Error 
 /// # Errors
 /// Returns [`Error::Invalid`], which names the dtypes.
 pub(crate) fn reads_cache(e: &AttnInfo, p: &Problem) -> Result<(), Error> {
-    let Some(cache) = p.cache.filter(|cache| [e.dtype, e.kv_dtype] != [p.dtype, cache.dtype]) else {
+    if p.cache.is_none() || e.has_dtypes_of(&p.kind()) {
         return Ok(());
-    };
+    }
     let expected = format_args!(
         "it is a kernel for {} on caches of {}, and the request has {} on a cache of {}; name another kernel \
          (`ferroflash kernels`), or leave config out",
         e.dtype.name(),
         e.kv_dtype.name(),
         p.dtype.name(),
-        cache.dtype.name()
+        p.kv_dtype.name()
     );
     Err(Error::invalid("config", e.contract.symbol, expected))
 }
@@ -236,12 +236,12 @@ fn no_scores(q: &Query<'_>) -> Error {
     }
     let dtype = p.dtype.name();
     let keys = match p.cache {
-        Some(cache) => format!("on a KV cache of {}", cache.dtype.name()),
+        Some(_) => format!("on a KV cache of {}", p.kv_dtype.name()),
         None => "in tensors".to_owned(),
     };
     let store = match p.cache {
         // No kernel on a KV cache takes a bias.
-        Some(cache) if cache.dtype != p.dtype && p.bias.is_none() => {
+        Some(_) if p.kv_dtype != p.dtype && p.bias.is_none() => {
             format!("store the cache in {dtype}, or ")
         }
         _ => String::new(),

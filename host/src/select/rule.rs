@@ -224,7 +224,8 @@ impl Rule {
 /// Returns whether a caller's dense kernel has the tile and the schedule of a kernel of the table.
 fn is_of_table(q: &Query<'_>, e: &AttnInfo) -> bool {
     let shape = |e: &AttnInfo| (e.columns(), tile(e), e.stages, e.schedule, e.splits);
-    let of_table = || spec::plain(Isa::Sm80, Class::Dense).filter(|of| of.dtype == e.dtype);
+    let of_table =
+        || spec::plain(Isa::Sm80, Class::Dense).filter(|of| (of.dtype, of.o_dtype) == (e.dtype, e.o_dtype));
     q.problem.variant.is_some() && e.class() == Class::Dense && of_table().any(|of| shape(of) == shape(e))
 }
 

@@ -1,4 +1,5 @@
 //! Checks of attention requests.
+use super::dtypes::unlike;
 use super::shared_prefixes::shared_prefixes;
 use super::{
     ALIBI, BIAS, K, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
@@ -88,8 +89,9 @@ fn integers(name: &'static Names, index: Option<Index>, needed: usize, what: &st
 fn tensors(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<(), Error> {
     let shapes = p.shapes();
     let Some([k, v]) = r.kv.tensors() else { return Ok(()) };
-    for ((name, view), shape) in [(&Q, &r.q), (&K, k), (&V, v), (&O, &r.o)].into_iter().zip(shapes) {
-        is_like(name, view, p.dtype, shape)?;
+    let views = [(&Q, &r.q, p.dtype), (&K, k, p.kv_dtype), (&V, v, p.kv_dtype), (&O, &r.o, p.o_dtype)];
+    for ((name, view, dtype), shape) in views.into_iter().zip(shapes) {
+        is_like(name, view, dtype, shape)?;
     }
     if let KeysValues::Varlen { keys, .. } = &r.kv {
         all[2] = integers(&CU_SEQLENS_K, Some(keys.cu_seqlens_k), p.batch + 1, OFFSETS)?;
@@ -102,8 +104,7 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<()
 /// Checks the dtype and the shape of a tensor.
 pub(super) fn is_like(name: &Names, view: &TensorView, dtype: DType, shape: [usize; 4]) -> Result<(), Error> {
     if view.dtype != dtype {
-        let expected = format_args!("all tensors must have the dtype of q, {}", dtype.name());
-        return Err(Error::invalid(name.dtype, view.dtype.name(), expected));
+        return Err(unlike(name, view.dtype, dtype));
     }
     if view.shape != shape {
         let expected =
@@ -119,10 +120,6 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem, all: &mut [Part
     if keys.shape[3] != p.head_dim {
         let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
         return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
-    }
-    if r.o.dtype != p.dtype {
-        let expected = format_args!("all tensors must have the dtype of q, {}", p.dtype.name());
-        return Err(Error::invalid(O.dtype, r.o.dtype.name(), expected));
     }
     let [shape, .., output] = p.shapes();
     if r.q.shape != shape {

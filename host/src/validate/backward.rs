@@ -25,7 +25,7 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
     let [q, _, v, o] = p.shapes();
     let KeysValues::Tensors { k, .. } = &forward.kv else { return Err(no_tensors()) };
     let own = [(&D_O, &r.d_o, o), (&DQ, &r.dq, q), (&DK, &r.dk, k.shape), (&DV, &r.dv, v)];
-    own.into_iter().try_for_each(|(name, view, shape)| is_like(name, view, p.dtype, shape))?;
+    own.into_iter().try_for_each(|(name, view, shape)| is_like(name, view, p.grad_dtype, shape))?;
     let unit = "backward kernels read gradients of natural logarithms only; divide them by ln 2";
     let d_lse = r.d_lse.as_ref().map(|view| natural(&D_LSE, view, lse.shape, Use::Read, unit)).transpose()?;
     let workspace = match &r.scratch {

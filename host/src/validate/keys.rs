@@ -2,7 +2,7 @@
 use super::cache::{total_k, whole_chunks};
 use crate::problem::MAX_ROWS;
 use crate::request::{Alignment, Splits};
-use crate::{CacheShape, DType, Error, Problem};
+use crate::{CacheShape, Error, Problem};
 use spec::MAX_SEQUENCES;
 
 /// Exclusive bound of the number of splits of all sequences: the device counts them in 16 bits.
@@ -37,11 +37,7 @@ fn no_splits() -> Error {
 }
 
 fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {
-    if cache.dtype != p.dtype && !matches!(cache.dtype, DType::E4m3 | DType::Int8) {
-        let feature = format_args!("queries of {} on a cache of {}", p.dtype.name(), cache.dtype.name());
-        return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype, e4m3 or int8"));
-    }
-    whole_chunks(cache.dtype, p.head_dim)?;
+    whole_chunks(p.kv_dtype, p.head_dim)?;
     total_k(cache.total_k)?;
     if p.alignment == Alignment::TopLeft {
         let reason = "on a KV cache the last query aligns with the last key; use bottom-right";

@@ -7,7 +7,9 @@ const ON_TENSORS: &str = "project the latents up to k and v of each head, and ru
 
 /// Refuses each feature that decode kernels for latent caches lack.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
-    let Some(cache) = p.cache.filter(|cache| cache.latent) else { return Ok(()) };
+    if p.latent().is_none() {
+        return Ok(());
+    }
     if p.scale.is_none() {
         let expected = "a latent cache has no default scale; set the model's, for example 1 / sqrt(192) for \
                         keys of 128 columns and 64 rotary columns before absorption";
@@ -16,11 +18,6 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     let refused = |feature: &str, reason: &str| {
         Err(Error::unsupported(format_args!("{feature} on a latent cache"), reason))
     };
-    let dtype = p.dtype.name();
-    if cache.dtype != p.dtype {
-        let reason = format!("a latent cache has the dtype of q: store the latents in {dtype}");
-        return refused(&format!("dtype {}", cache.dtype.name()), &reason);
-    }
     if p.varlen.is_some() {
         return refused(
             "varlen queries",

@@ -1,9 +1,10 @@
 //! Checks problems, which do not depend on tensors. Also finds the first difference of two problems.
+use super::dtypes::dtypes;
 use super::keys::keys;
 use super::latent;
 use super::variant::variant;
 use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SEQLEN, Mask};
-use crate::{CacheShape, DType, Error, Problem};
+use crate::{CacheShape, Error, Problem};
 use spec::ScoreKinds;
 
 /// Permitted range of score factors (times log2 e) with ALiBi, a bias or a variant's scores: kernels divide
@@ -29,12 +30,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
         return Err(Error::invalid(what, 0, "every size must be 1 or more"));
     }
-    if let DType::E4m3 | DType::Int8 | DType::F32 = p.dtype {
-        let feature = format_args!("dtype {}", p.dtype.name());
-        let reason = "q, k, v and o must be f16 or bf16; only KV caches are e4m3 or int8, and only partial \
-                      states are f32";
-        return Err(Error::unsupported(feature, reason));
-    }
+    dtypes(p)?;
     if !p.heads_q.is_multiple_of(p.heads_k) {
         return Err(Error::invalid(
             "heads_q",
@@ -103,8 +99,8 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all.push(("alibi", p.alibi.to_string()));
     all.push(("mask", p.mask.to_string()));
     all.push(("alignment", format!("{:?}", p.alignment)));
-    if let Some(CacheShape { dtype, page, tiled, total_k, latent, equal_strides }) = p.cache {
-        all.push(("cache.keys.dtype", dtype.name().to_owned()));
+    if let Some(CacheShape { page, tiled, total_k, latent, equal_strides }) = p.cache {
+        all.push(("cache.keys.dtype", p.kv_dtype.name().to_owned()));
         all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
         all.push(("cache.values.shape", optional(latent.then(|| "a latent cache's".to_owned()))));
         let strides = if equal_strides { "the keys'" } else { "of their own" };

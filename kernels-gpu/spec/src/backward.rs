@@ -186,6 +186,8 @@ macro_rules! backward {
                 splits: false,
                 dtype: E::DTYPE,
                 kv_dtype: E::DTYPE,
+                o_dtype: E::DTYPE,
+                grad_dtype: Some(E::DTYPE),
                 head_dim: D as u32 * 16,
                 head_dim_v: D as u32 * 16,
                 mask: Mask::KIND,

@@ -78,7 +78,7 @@ impl CombineInfo {
             (TileScheduler::Lengths, _) => SplitKernels::Decoding,
             _ => SplitKernels::Prefill,
         };
-        let alike = self.dtype as u8 == entry.dtype as u8 && self.head_dim == entry.head_dim_v;
+        let alike = self.dtype as u8 == entry.o_dtype as u8 && self.head_dim == entry.head_dim_v;
         entry.splits && alike && self.of as u8 == of as u8
     }
 

@@ -110,6 +110,8 @@ impl<
         splits: true,
         dtype: Q::DTYPE,
         kv_dtype: E::DTYPE,
+        o_dtype: Q::DTYPE,
+        grad_dtype: None,
         head_dim: D as u32 * 16,
         head_dim_v: D as u32 * 16,
         mask: Mask::KIND,

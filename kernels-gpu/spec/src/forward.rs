@@ -129,6 +129,8 @@ macro_rules! forward {
                 splits: false,
                 dtype: E::DTYPE,
                 kv_dtype: E::DTYPE,
+                o_dtype: E::DTYPE,
+                grad_dtype: None,
                 head_dim: D as u32 * 16,
                 head_dim_v: $dv as u32 * 16,
                 mask: Mask::KIND,

@@ -22,10 +22,14 @@ pub struct AttnInfo {
     pub keys: Keys,
     /// Whether the kernel supports split-KV with a combine kernel.
     pub splits: bool,
-    /// Dtype of Q and O.
+    /// Dtype of Q.
     pub dtype: DType,
     /// Dtype of K and V.
     pub kv_dtype: DType,
+    /// Dtype of O.
+    pub o_dtype: DType,
+    /// Dtype of dO, dQ, dK and dV; forward kernels have none.
+    pub grad_dtype: Option<DType>,
     /// Largest head dim, in elements. Smaller head dims (multiples of 8) run with zeros in the missing
     /// columns.
     pub head_dim: u32,
@@ -224,21 +228,17 @@ impl AttnInfo {
     /// Rows per box of a Hopper kernel's Q and O: one warpgroup's rows.
     pub const Q_BOX_ROWS: u32 = 64;
 
-    /// Columns per box of a Hopper kernel: 64, with the 128-byte swizzle, or 32, with the 64-byte swizzle, if
-    /// the head dim is an odd multiple of 32.
-    pub const fn panel(&self) -> u32 {
-        panel(self.head_dim)
+    /// Columns per box of a Hopper kernel's tensor of this dtype. 16 bits: 64, with the 128-byte swizzle, or
+    /// 32, with the 64-byte swizzle, if the head dim is an odd multiple of 32. A row of a box of eight bits
+    /// has 128 bytes, too, even if the head dim is smaller.
+    const fn panel(&self, dtype: DType) -> u32 {
+        if dtype.bytes() == 1 { EIGHT_BIT_PANEL } else { panel(self.head_dim) }
     }
 
-    /// Columns per box of a Hopper kernel's K and V. A row of a box of eight bits has 128 bytes, too, even if
-    /// the head dim is smaller.
-    pub const fn key_panel(&self) -> u32 {
-        if self.kv_dtype.bytes() == 1 { EIGHT_BIT_PANEL } else { self.panel() }
-    }
-
-    /// Columns and rows of a Hopper kernel's boxes: first of Q and O, then of K and V.
-    pub const fn boxes(&self) -> [[u32; 2]; 2] {
-        [[self.panel(), Self::Q_BOX_ROWS], [self.key_panel(), self.tile_n]]
+    /// Columns and rows of a Hopper kernel's boxes: of Q, of K and V, and of O.
+    pub const fn boxes(&self) -> [[u32; 2]; 3] {
+        let [q, kv, o] = [self.panel(self.dtype), self.panel(self.kv_dtype), self.panel(self.o_dtype)];
+        [[q, Self::Q_BOX_ROWS], [kv, self.tile_n], [o, Self::Q_BOX_ROWS]]
     }
 
     /// The columns and rows of the boxes of a bias that a Hopper kernel copies beside keys.
@@ -252,7 +252,7 @@ pub(crate) const fn bias_box(tile_n: u32) -> [u32; 2] {
     [panel(tile_n), AttnInfo::Q_BOX_ROWS]
 }
 
-/// Like [`AttnInfo::boxes`], for a head dim and a number of keys per stage.
+/// The boxes of Q and O, and of K and V, of 16 bits, for a head dim and a number of keys per stage.
 pub(crate) const fn boxes(head_dim: u32, tile_n: u32) -> [[u32; 2]; 2] {
     [[panel(head_dim), AttnInfo::Q_BOX_ROWS], [panel(head_dim), tile_n]]
 }

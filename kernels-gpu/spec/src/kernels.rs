@@ -47,10 +47,12 @@ const LINES: usize = ATTENTION.len();
 
 /// The index of a class and a dtype of queries in [`SORTED`].
 const fn group(class: Class, dtype: DType) -> usize {
-    class as usize * 2 + matches!(dtype, DType::Bf16) as usize
+    class as usize * DTYPES + dtype as usize
 }
 
-const GROUPS: usize = 14;
+/// The number of dtypes, and of groups.
+const DTYPES: usize = DType::F32 as usize + 1;
+const GROUPS: usize = (Class::Many as usize + 1) * DTYPES;
 
 /// The places in [`ATTENTION`], sorted by class and dtype, and the end of each group.
 const SORTED: &([u16; LINES], [u16; GROUPS + 1]) = &{
@@ -120,7 +122,7 @@ pub fn beside(entry: &AttnInfo) -> Option<Contract> {
         Class::Many => Class::Few,
         _ => return None,
     };
-    let kind = |e: &AttnInfo| (e.kv_dtype, e.head_dim, e.mask, e.contract.target);
+    let kind = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim, e.mask, e.contract.target);
     let mut others = of_class(other, entry.dtype);
     others.find(|other| kind(other) == kind(entry)).map(|other| other.contract)
 }
@@ -129,6 +131,7 @@ pub fn beside(entry: &AttnInfo) -> Option<Contract> {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::info::panel;
     use std::collections::HashSet;
     use std::format;
 
@@ -178,7 +181,7 @@ mod tests {
             let Contract { symbol, target, param_align, smem_bytes, .. } = e.contract;
             assert_eq!((target, param_align), (Target::Exactly(90), TensorMap::ALIGN), "{symbol}");
             assert!(smem_bytes <= 227 << 10, "{symbol}: {smem_bytes}");
-            assert!(e.head_dim.is_multiple_of(e.panel()) && e.tile_n <= 256, "{symbol}");
+            assert!(e.head_dim.is_multiple_of(panel(e.head_dim)) && e.tile_n <= 256, "{symbol}");
         }
         assert!(attention().all(|e| e.has_maps() == (e.contract.param_align == TensorMap::ALIGN)));
     }

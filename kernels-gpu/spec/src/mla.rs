@@ -86,6 +86,8 @@ impl<
         splits: true,
         dtype: E::DTYPE,
         kv_dtype: E::DTYPE,
+        o_dtype: E::DTYPE,
+        grad_dtype: None,
         head_dim: D as u32 * 16,
         head_dim_v: DV as u32 * 16,
         mask: Mask::KIND,

@@ -6,10 +6,14 @@ use crate::{AttnInfo, DType, Keys, MaskKind, PageKind, Pass, Queries, ScoreKinds
 pub struct ProblemKind {
     /// The results.
     pub pass: Pass,
-    /// Dtype of Q and O.
+    /// Dtype of Q.
     pub dtype: DType,
     /// Dtype of K and V.
     pub kv_dtype: DType,
+    /// Dtype of O.
+    pub o_dtype: DType,
+    /// Dtype of the gradients, if the results are gradients.
+    pub grad_dtype: DType,
     /// The layout of keys and values. Tensors have no pages, so decode kernels for tiled pages take them.
     pub keys: Keys,
     /// Columns of Q and K, and of V and O.
@@ -101,11 +105,17 @@ impl AttnInfo {
     /// Whether the kernel solves a problem, or, in a mixed batch, its part of the problem.
     pub fn solves(&self, p: &ProblemKind) -> bool {
         self.pass == p.pass
-            && [self.dtype, self.kv_dtype] == [p.dtype, p.kv_dtype]
+            && self.has_dtypes_of(p)
             && self.has_columns_for(p)
             && self.reads(p)
             && self.computes(p)
             && p.tile.is_none_or(|tile| tile == [self.tile_m, self.tile_n])
+    }
+
+    /// Whether the kernel takes the dtypes of all tensors.
+    pub fn has_dtypes_of(&self, p: &ProblemKind) -> bool {
+        [self.dtype, self.kv_dtype, self.o_dtype] == [p.dtype, p.kv_dtype, p.o_dtype]
+            && self.grad_dtype.is_none_or(|dtype| dtype == p.grad_dtype)
     }
 
     /// Whether the kernel takes the numbers of columns of keys and of values, and their strides.

@@ -81,8 +81,7 @@ pub(super) fn pays(prefixes: &SharedPrefixes, p: &Problem, on: &Capabilities) ->
     };
     let keys = pages.saturating_mul(p.cache.map_or(0, |cache| cache.page));
     let columns = p.head_dim + if p.latent().is_some() { 0 } else { p.head_dim_v };
-    let bytes = p.cache.map_or(2, |cache| cache.dtype.bytes());
-    let key_bytes = (p.heads_k * columns * bytes) as u64;
+    let key_bytes = (p.heads_k * columns * p.kv_dtype.bytes()) as u64;
     let saved = (p.batch.saturating_sub(prefixes.count()) as u64).saturating_mul(keys as u64);
     prefixes.always || saved.saturating_mul(key_bytes) >= LEAST_BYTES * u64::from(on.sms)
 }

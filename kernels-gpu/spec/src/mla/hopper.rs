@@ -75,6 +75,8 @@ impl<E: Element, Mask: MaskMarker> Line for MlaHopper<E, Mask> {
         splits: true,
         dtype: E::DTYPE,
         kv_dtype: E::DTYPE,
+        o_dtype: E::DTYPE,
+        grad_dtype: None,
         head_dim: Self::D as u32 * 16,
         head_dim_v: Self::DV as u32 * 16,
         mask: Mask::KIND,

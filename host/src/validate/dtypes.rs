@@ -1,0 +1,81 @@
+//! Checks of the dtypes of a problem's tensors. One table says which dtypes go together.
+use super::{K, Names, O};
+use crate::DType::{self, Bf16, E4m3, F16, Int8};
+use crate::{Error, Problem};
+
+/// The dtypes that go with a dtype of Q.
+struct Row {
+    q: DType,
+    /// Of K and V in tensors.
+    tensors: &'static [DType],
+    /// Of K and V in a KV cache.
+    cache: &'static [DType],
+    /// Of a latent cache.
+    latent: &'static [DType],
+    o: &'static [DType],
+    gradients: &'static [DType],
+}
+
+const TABLE: &[Row] = &[half(&[F16], &[F16, E4m3, Int8]), half(&[Bf16], &[Bf16, E4m3, Int8])];
+
+/// Returns the row of a 16-bit dtype of Q.
+const fn half(own: &'static [DType; 1], cache: &'static [DType]) -> Row {
+    Row { q: own[0], tensors: own, cache, latent: own, o: own, gradients: own }
+}
+
+/// Checks that the table has the problem's dtypes.
+pub(super) fn dtypes(p: &Problem) -> Result<(), Error> {
+    let (q, kv) = (p.dtype.name(), p.kv_dtype.name());
+    let Some(row) = TABLE.iter().find(|row| row.q == p.dtype) else {
+        let reason = "q, k, v and o must be f16 or bf16; only KV caches are e4m3 or int8, and only partial \
+                      states are f32";
+        return Err(Error::unsupported(format_args!("dtype {q}"), reason));
+    };
+    match &p.cache {
+        None if !row.tensors.contains(&p.kv_dtype) => return Err(unlike(&K, p.kv_dtype, p.dtype)),
+        Some(_) if !row.cache.contains(&p.kv_dtype) => {
+            let feature = format_args!("queries of {q} on a cache of {kv}");
+            return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype, e4m3 or int8"));
+        }
+        Some(cache) if cache.latent && !row.latent.contains(&p.kv_dtype) => {
+            let reason = format_args!("a latent cache has the dtype of q: store the latents in {q}");
+            return Err(Error::unsupported(format_args!("dtype {kv} on a latent cache"), reason));
+        }
+        _ => {}
+    }
+    if !row.o.contains(&p.o_dtype) {
+        return Err(unlike(&O, p.o_dtype, p.dtype));
+    }
+    if !row.gradients.contains(&p.grad_dtype) {
+        let expected = format_args!("gradients must have the dtype of q, {q}");
+        return Err(Error::invalid("grad_dtype", p.grad_dtype.name(), expected));
+    }
+    Ok(())
+}
+
+/// Returns the error of a tensor whose dtype must be Q's.
+pub(super) fn unlike(name: &Names, dtype: DType, q: DType) -> Error {
+    let expected = format_args!("all tensors must have the dtype of q, {}", q.name());
+    Error::invalid(name.dtype, dtype.name(), expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dtypes_outside_of_the_table_are_refused_by_name() {
+        let p = Problem::new(F16, 1, 16, 1, 64);
+        let others = [
+            (p.kv_dtype(E4m3), "k.dtype"),
+            (p.o_dtype(DType::F32), "o.dtype"),
+            (p.grad_dtype(Bf16), "grad_dtype"),
+            (p.dtype(Int8), "dtype int8"),
+        ];
+        for (other, name) in others {
+            let error = dtypes(&other).expect_err("refused").to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        assert_eq!(dtypes(&p.dtype(Bf16)), Ok(()));
+    }
+}
