@@ -54,7 +54,7 @@ fn many_sequences() {
         let mut filled: Vec<usize> = (0..batch).map(|_| (random.bits() % 60) as usize).collect();
         filled[batch / 2] = 900;
         for (counters, cache) in [(true, DType::F16), (false, DType::F16), (true, DType::Int8)] {
-            let case = Case { splits, counters, cache, ..Case::new(filled.clone()) };
+            let case = Case { splits, counters, kv_dtype: Some(cache), ..Case::new(filled.clone()) };
             check(&Case { heads: [2, 1], ..case }, None);
         }
     }
@@ -81,7 +81,7 @@ fn garbage_lengths_and_pages() {
     for (cache, pages) in caches.into_iter().flat_map(|cache| layouts.map(|pages| (cache, pages))) {
         for (batch, queries) in [(6, 20), (40, 1)] {
             let filled: Vec<usize> = (0..batch).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
-            let case = Case { cache, pages, queries, heads: [2, 1], ..Case::new(filled) };
+            let case = Case { kv_dtype: Some(cache), pages, queries, heads: [2, 1], ..Case::new(filled) };
             let case = Case { max_k: most, ..case };
             let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
             let lengths = (0..batch).map(|b| garbage[b % garbage.len()]).collect();

@@ -108,7 +108,7 @@ fn an_order_of_converter_warps_that_is_missing_is_noticed() {
     let [_, entry] = smallest();
     let text = ptx::source(entry.contract.symbol).expect("this build carries every kernel");
     let many = paged_edges(entry).pop().expect("an edge of many tiles a block");
-    let many = Case { cache: entry.kv_dtype, ..many };
+    let many = Case { kv_dtype: Some(entry.kv_dtype), ..many };
     let orders = |mutant: &Mutant| {
         let is_of = |file| mutant.source.iter().any(|line| line.file.ends_with(file));
         let operators =
@@ -147,7 +147,7 @@ fn pages_of_every_size() {
             _ => Case { queries: 9, ..case },
         };
         for entry in smallest() {
-            let case = Case { cache: entry.kv_dtype, ..case.clone() };
+            let case = Case { kv_dtype: Some(entry.kv_dtype), ..case.clone() };
             check_on(&h200(), &case, Some(entry.contract.symbol));
         }
     }
@@ -168,7 +168,7 @@ fn a_clamp_that_is_missing_is_noticed() {
         // Boxes may begin in rows past a sequence's end, so the kernel has a separate clamp for columns of
         // the block table.
         let mut garbage = garbage_on_pages(Pages::Hnd(40));
-        garbage.iter_mut().for_each(|launch| launch.case.cache = entry.kv_dtype);
+        garbage.iter_mut().for_each(|launch| launch.case.kv_dtype = Some(entry.kv_dtype));
         let unnoticed = unnoticed(&subject.expect("in the table"), &garbage, &[]);
         assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
     }

@@ -81,7 +81,7 @@ fn attention(pair: &Pair) -> Attention<SimDriver> {
 
 /// A case with four query heads per key head, for which decode takes up to four queries per sequence.
 fn case(few: &AttnInfo, queries: &[usize], keys: &[usize], pages: Pages) -> Case {
-    let case = Case { dtype: few.dtype, cache: few.kv_dtype, heads: [8, 2], ..Case::new(keys) };
+    let case = Case { dtype: few.dtype, kv_dtype: Some(few.kv_dtype), heads: [8, 2], ..Case::new(keys) };
     Case { pages, mask: Mask::Causal, ..case }.packed(queries)
 }
 
@@ -257,7 +257,7 @@ fn garbage(few: &AttnInfo) -> Vec<Garbage> {
     }
     let case = Case { max_k: MOST, splits: Splits::Chunk(128), ..case(&[1], &[20], Pages::Nhd(16)) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
-    all.iter_mut().for_each(|launch| launch.case.cache = few.kv_dtype);
+    all.iter_mut().for_each(|launch| launch.case.kv_dtype = Some(few.kv_dtype));
     all
 }
 

@@ -49,7 +49,7 @@ impl On {
             Pages::Nhd(rows) if self.kernel.has_maps() && rows % 8 > 0 => Pages::Nhd(8 * rows),
             pages => pages,
         };
-        Case { pages, dtype: self.kernel.dtype, cache: self.kernel.kv_dtype, ..case.clone() }
+        Case { pages, dtype: self.kernel.dtype, kv_dtype: Some(self.kernel.kv_dtype), ..case.clone() }
     }
 
     #[track_caller]

@@ -19,7 +19,7 @@ fn pages_of_every_size() {
     for pages in [Pages::Nhd(1), Pages::Hnd(3), Pages::Nhd(16), Pages::Interleaved(64), Pages::Dense] {
         let case = Case { pages, queries: 33, mask: Mask::Causal, ..Case::new([130, 70, 33, 64]) };
         check(&case, None);
-        check(&Case { cache: DType::E4m3, ..case }, None);
+        check(&Case { kv_dtype: Some(DType::E4m3), ..case }, None);
     }
 }
 
@@ -33,7 +33,7 @@ fn chunks_give_the_bits_of_the_whole() {
         let case = Case { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..Case::new([300]) };
         let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
         let apart = (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize);
-        let case = Case { dtype, cache: entry.kv_dtype, head_dim, head_dim_v: apart, ..case };
+        let case = Case { dtype, kv_dtype: Some(entry.kv_dtype), head_dim, head_dim_v: apart, ..case };
         let attention = simulator_with(entry, Options::default());
         let memory = case.packed([300]).memory();
         let mut loaded = Loaded::new(&attention, &memory, None).expect("a plan");
@@ -74,13 +74,13 @@ fn a_clamp_that_is_missing_is_noticed() {
         plain(Isa::Sm80, Class::Paged).filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
     // The clamps do not depend on the mask.
     for entry in smallest.filter(|e| e.mask == MaskKind::Causal || is_thorough()) {
-        let (symbol, dtypes) = (entry.contract.symbol, (entry.dtype, entry.kv_dtype));
+        let (symbol, dtypes) = (entry.contract.symbol, (entry.dtype, Some(entry.kv_dtype)));
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
         // A column of the block table follows from a clamped length, and the host has checked that the table
         // has pages for this length.
         let superfluous: [&[&str]; 1] = [&["column.min(cache.columns - 1)"]];
         let mut launches = garbage_on_pages(Pages::Hnd(5));
-        launches.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.cache) = dtypes);
+        launches.iter_mut().for_each(|launch| (launch.case.dtype, launch.case.kv_dtype) = dtypes);
         let unnoticed = unnoticed(&subject, &launches, &superfluous);
         assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
     }

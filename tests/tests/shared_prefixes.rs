@@ -77,7 +77,7 @@ fn queries_heads_and_scores() {
     let of = plain(&[[3, 4]]);
     check(&Case { sinks: true, ..of.clone() });
     check(&Case { softcap: Some(20.0), mask: Mask::Causal, ..of.clone() });
-    check(&Case { cache: DType::E4m3, ..of.clone() });
+    check(&Case { kv_dtype: Some(DType::E4m3), ..of.clone() });
     check(&Case { scale: Some(0.3), counters: false, ..of });
     check(&Case { sinks: true, ..plain(&[[3, 2], [1, 5]]) });
 }

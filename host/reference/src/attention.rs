@@ -80,11 +80,12 @@ impl<'a> Inputs<'a> {
         k: HostTensor<'a>,
         v: HostTensor<'a>,
     ) -> Result<Self, TensorError> {
-        let Problem { dtype, heads_q, heads_k, .. } = problem;
-        for ((name, tensor), want) in [("q", q), ("k", k), ("v", v)].into_iter().zip(problem.shapes()) {
+        let Problem { dtype, kv_dtype, heads_q, heads_k, .. } = problem;
+        let tensors = [("q", q, dtype), ("k", k, kv_dtype), ("v", v, kv_dtype)];
+        for ((name, tensor, want_dtype), want) in tensors.into_iter().zip(problem.shapes()) {
             let (got, got_dtype) = (tensor.shape(), tensor.dtype());
-            if got != want || got_dtype != dtype {
-                return Err(TensorError::Mismatch { name, got, got_dtype, want, want_dtype: dtype });
+            if got != want || got_dtype != want_dtype {
+                return Err(TensorError::Mismatch { name, got, got_dtype, want, want_dtype });
             }
         }
         if heads_q % heads_k != 0 {

@@ -44,11 +44,13 @@ impl Pages {
 /// A problem and the seeds of its inputs, which are normal numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Element type of queries and output.
+    /// Element type of queries.
     pub dtype: DType,
-    /// Element type of the cache. An e4m3 cache has scale 2 for keys and 1/2 for values. In an int8 cache,
-    /// every row has its own scales.
-    pub cache: DType,
+    /// Element type of keys and values; `None` is the queries'. An e4m3 cache has scale 2 for keys and 1/2
+    /// for values. In an int8 cache, every row has its own scales.
+    pub kv_dtype: Option<DType>,
+    /// Element type of the output; `None` is the queries'.
+    pub o_dtype: Option<DType>,
     /// Number of keys of each sequence. The rows of a cache behind these keys are NaN.
     pub filled: Vec<usize>,
     /// Number of rows of K and V behind the keys of each sequence of varlen tensors; empty for none. The rows
@@ -118,7 +120,8 @@ impl Case {
         let filled = filled.into();
         Case {
             dtype: DType::F16,
-            cache: DType::F16,
+            kv_dtype: None,
+            o_dtype: None,
             max_k: filled.iter().copied().max().unwrap_or(1).max(1),
             seeds: (1..=filled.len() as u64).collect(),
             filled,
@@ -154,7 +157,8 @@ impl Case {
     pub fn tensors(p: Problem, layout: Layout, seed: u64) -> Self {
         Case {
             dtype: p.dtype,
-            cache: p.dtype,
+            kv_dtype: Some(p.kv_dtype),
+            o_dtype: Some(p.o_dtype),
             max_k: p.seqlen_k,
             queries: p.seqlen_q,
             heads: [p.heads_q, p.heads_k],
@@ -269,10 +273,20 @@ impl Case {
             .alignment(self.alignment)
             .alibi(self.alibi)
             .sinks(self.sinks)
-            .bias(self.bias);
+            .bias(self.bias)
+            .o_dtype(self.o_dtype.unwrap_or(self.dtype));
         (p.scale, p.softcap) = (self.scale, self.softcap);
+        // The reference reads the keys of a cache in the queries' type.
+        if let Pages::Tensors(_) = self.pages {
+            p.kv_dtype = self.kv_dtype();
+        }
         let rows = |all: Sequences| [all.rows() + self.spare[0], all.key_rows() + self.spare[1]];
         p.varlen(self.sequences().map(rows))
+    }
+
+    /// Returns the element type of keys and values.
+    pub fn kv_dtype(&self) -> DType {
+        self.kv_dtype.unwrap_or(self.dtype)
     }
 
     /// Returns the number of columns of values and of O.
@@ -292,7 +306,7 @@ impl Case {
     /// Returns the scale of keys (0) or of values (1). In an int8 cache, it is the scale of row `row`,
     /// counted in `[key][head]`.
     pub(super) fn scale(&self, which: usize, row: usize) -> f32 {
-        match self.cache {
+        match self.kv_dtype() {
             DType::E4m3 => [2.0, 0.5][which],
             DType::Int8 => {
                 let bits = ((row * 2 + which) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -313,20 +327,20 @@ impl Case {
     /// Converts a value that [`Case::read`] has returned to the bytes of the cache.
     pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
         let number = decode(self.dtype, bits);
-        let bytes = match self.cache {
-            DType::E4m3 => encode(self.cache, f64::from(number / scale)).to_le_bytes(),
-            DType::Int8 => encode(self.cache, f64::from(number)).to_le_bytes(),
+        let bytes = match self.kv_dtype() {
+            DType::E4m3 => encode(self.kv_dtype(), f64::from(number / scale)).to_le_bytes(),
+            DType::Int8 => encode(self.kv_dtype(), f64::from(number)).to_le_bytes(),
             _ => bits.to_ne_bytes(),
         };
-        bytes.into_iter().take(self.cache.bytes())
+        bytes.into_iter().take(self.kv_dtype().bytes())
     }
 
     /// Converts a number of the cache to a value of the queries' type. The conversion is exact. An integer of
     /// an int8 cache is not multiplied by its scale.
     pub(super) fn read(&self, bits: u16, scale: f32) -> u16 {
-        match self.cache {
-            DType::E4m3 => encode(self.dtype, f64::from(decode(self.cache, bits) * scale)),
-            DType::Int8 => encode(self.dtype, f64::from(decode(self.cache, bits))),
+        match self.kv_dtype() {
+            DType::E4m3 => encode(self.dtype, f64::from(decode(self.kv_dtype(), bits) * scale)),
+            DType::Int8 => encode(self.dtype, f64::from(decode(self.kv_dtype(), bits))),
             _ => bits,
         }
     }

@@ -10,6 +10,7 @@ use super::place::{Layout, Place};
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use super::told::Told;
+use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::RowOutputs;
 use ferroflash::variant::WithVariant;
@@ -205,7 +206,7 @@ impl Memory {
     /// Returns [`TensorError`] if a tensor is shorter than the problem needs.
     pub fn contiguous(problem: Problem, layout: Layout, qkv: [Vec<u16>; 3]) -> Result<Self, TensorError> {
         let memory = Memory { buffers: qkv.into(), ..Self::places(problem, layout) };
-        [memory.q, memory.k, memory.v].into_iter().try_for_each(|place| memory.tensor(place).map(drop))?;
+        memory.tensors()?;
         Ok(memory)
     }
 
@@ -269,7 +270,7 @@ impl Memory {
     pub fn place(&self, outputs: &Outputs) -> Vec<u16> {
         let mut bits = vec![0; self.o.span()];
         let [batches, rows, heads, head_dim] = self.o.shape;
-        let rounded = outputs.out_bits(self.problem.dtype);
+        let rounded = outputs.out_bits(self.problem.o_dtype);
         for (index, row) in rounded.chunks(head_dim).enumerate().take(batches * rows * heads) {
             bits[self.o.row(index)..][..head_dim].copy_from_slice(row);
         }
@@ -282,14 +283,20 @@ impl Memory {
     /// Returns [`TensorError`] if a buffer is too short, if keys lie on a cache, or if the number of query
     /// heads is not a multiple of the number of key heads.
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
-        let [q, k, v] = [self.q, self.k, self.v].map(|place| self.tensor(place));
-        let inputs = Inputs::new(self.problem, q?, k?, v?)?.packed(self.sequences.as_ref());
+        let [q, k, v] = self.tensors()?;
+        let inputs = Inputs::new(self.problem, q, k, v)?.packed(self.sequences.as_ref());
         Ok(inputs.alibi(self.slopes.as_ref(), 0).extras(&self.extras, [0; 2]))
     }
 
+    /// Returns Q, K and V in `buffers`.
+    fn tensors(&self) -> Result<[HostTensor<'_>; 3], TensorError> {
+        let kv = |place| self.tensor(place, self.problem.kv_dtype);
+        Ok([self.tensor(self.q, self.problem.dtype)?, kv(self.k)?, kv(self.v)?])
+    }
+
     /// Returns a tensor of `buffers`. The buffers of a cache are not among them.
-    fn tensor(&self, place: Place) -> Result<HostTensor<'_>, TensorError> {
+    fn tensor(&self, place: Place, dtype: DType) -> Result<HostTensor<'_>, TensorError> {
         let (bits, Place { offset, shape, strides, .. }) = (self.buffers.get(place.buffer), place);
-        HostTensor::new(bits.map_or(&[], |bits| bits), offset, self.problem.dtype, shape, strides)
+        HostTensor::new(bits.map_or(&[], |bits| bits), offset, dtype, shape, strides)
     }
 }

@@ -163,7 +163,7 @@ const LSE_RELATIVE: f64 = 1e-5;
 impl Reference {
     /// Computes the exact result, the naive result and the tolerances.
     pub fn new(inputs: &Inputs) -> Self {
-        let mut reference = Self::of_results(without_sinks(inputs), &naive(inputs), inputs.problem().dtype);
+        let mut reference = Self::of_results(without_sinks(inputs), &naive(inputs), inputs.problem().o_dtype);
         if let Some(largest) = inputs.v().largest_scaled() {
             // Decode kernels round each probability to f16 after its product with its value's scale, so the
             // error does not cancel with the error of the sum.
@@ -175,7 +175,7 @@ impl Reference {
             reference.lse_tolerance += max_difference(&rounded.lse, &reference.exact.lse);
         }
         if let Some(sinks) = inputs.sinks() {
-            reference.add_sinks(inputs.problem().dtype, sinks);
+            reference.add_sinks(inputs.problem().o_dtype, sinks);
         }
         reference
     }
@@ -195,7 +195,7 @@ impl Reference {
     #[must_use]
     pub fn of_merged_states(self, inputs: &Inputs, scale: f32) -> Self {
         let largest = attention(inputs, OnMagnitudes).out.into_iter().fold(0.0, f64::max) * f64::from(scale);
-        let rounding = unit_roundoff(inputs.problem().dtype) * largest;
+        let rounding = unit_roundoff(inputs.problem().o_dtype) * largest;
         Reference { tolerance: self.tolerance + rounding, ..self }
     }
 

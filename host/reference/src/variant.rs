@@ -59,9 +59,8 @@ impl Tensors {
         let of = |which: usize| case.lengths.iter().map(|lengths| lengths[which]).collect::<Vec<_>>();
         let (heads, head_dim, queries) = (case.heads, case.head_dim(), case.max_queries());
         let (dtype, spare, pages) = (case.kernel.dtype, [0; 2], Pages::Nhd(PAGE));
-        let (cache, seed) = (dtype, case.seed);
-        let new = Shape::new(of(1));
-        let shape = Shape { dtype, cache, heads, head_dim, queries, spare, pages, seed, ..new };
+        let (new, seed) = (Shape::new(of(1)), case.seed);
+        let shape = Shape { dtype, heads, head_dim, queries, spare, pages, seed, ..new };
         let rows = || {
             let starts = case.starts().into_iter().map(|[_, start]| start).zip(of(1));
             let row = heads[1] * head_dim;

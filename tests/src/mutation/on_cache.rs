@@ -8,7 +8,7 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     let rows = entry.tile_m as usize;
     let plain = |filled: Vec<usize>| Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         heads: [2, 1],
         ..Case::new(filled)
@@ -74,7 +74,7 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     let chunk = 16 / entry.kv_dtype.bytes();
     let plain = |filled: Vec<usize>| Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         heads: [1, 1],
         mask: Mask::Causal,

@@ -26,7 +26,7 @@ impl std::fmt::Display for Case {
             return write!(f, "{}", if self.peaks.is_some() { " with peaks" } else { "" });
         }
         let [heads_q, heads_k] = self.heads;
-        write!(f, "{} on {}, {} sequences", self.dtype.name(), self.cache.name(), self.filled.len())?;
+        write!(f, "{} on {}, {} sequences", self.dtype.name(), self.kv_dtype().name(), self.filled.len())?;
         write!(f, " of up to {} keys, {}, queries {}", self.max_k, self.pages, self.queries)?;
         write!(f, ", heads {heads_q}/{heads_k}, head_dim {}", self.head_dim)?;
         self.head_dim_v.map_or(Ok(()), |columns| write!(f, "/{columns}"))?;

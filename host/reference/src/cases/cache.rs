@@ -25,7 +25,7 @@ pub(super) fn less(entry: &AttnInfo) -> usize {
 pub(super) fn decode_edges(entry: &AttnInfo) -> Vec<Case> {
     let plain = |filled: &[usize]| Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         heads: [entry.tile_m as usize, 2],
         ..Case::new(filled)
@@ -104,7 +104,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<Case> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         head_dim_v: apart(entry),
         heads,
@@ -159,7 +159,7 @@ fn ragged(count: usize, most: usize) -> Vec<usize> {
 pub(super) fn decode_long(entry: &AttnInfo) -> Vec<Case> {
     let plain = |filled: Vec<usize>| Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         heads: [8, 1],
         mask: match entry.mask {
@@ -192,7 +192,7 @@ pub(super) fn paged_long(entry: &AttnInfo) -> Vec<Case> {
     };
     let plain = Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         head_dim_v: apart(entry),
         heads: [2, 1],

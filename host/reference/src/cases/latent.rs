@@ -11,7 +11,7 @@ const DEEPSEEK: f32 = 0.072_168_78;
 fn plain(entry: &AttnInfo, filled: &[usize]) -> Case {
     Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         head_dim_v: Some(entry.head_dim_v as usize),
         latent: true,

@@ -20,7 +20,7 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let [m, n] = [128, 64];
     let case = |filled: &[usize], heads| Case {
         dtype: entry.dtype,
-        cache: entry.kv_dtype,
+        kv_dtype: Some(entry.kv_dtype),
         head_dim: entry.head_dim as usize,
         heads,
         mask: Mask::Causal,

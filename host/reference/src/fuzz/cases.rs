@@ -114,7 +114,7 @@ pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn
     let splits = if many { [Splits::Auto, chunk] } else { [pick(random, &[Splits::Auto, exactly]), chunk] };
     let mut case = Case {
         dtype: own,
-        cache,
+        kv_dtype: Some(cache),
         max_k,
         queries,
         heads: [heads_k * group, heads_k],
@@ -179,7 +179,6 @@ pub(super) fn latent(random: &mut Random, limits: Limits) -> Drawn {
     ];
     let case = Case {
         dtype: own,
-        cache: own,
         max_k,
         queries,
         heads: [heads_k * group, heads_k],
@@ -219,7 +218,7 @@ pub(super) fn prefix(random: &mut Random, limits: Limits) -> Drawn {
     let head_dim = pick(random, &[16, 48, 64, 80, 128]);
     let case = Case {
         dtype: own,
-        cache: if eight { DType::E4m3 } else { own },
+        kv_dtype: eight.then_some(DType::E4m3),
         max_k: filled.iter().max().copied().unwrap_or(1) + page,
         queries,
         heads: [heads, heads_k],

@@ -84,7 +84,7 @@ impl Cache {
             let mut random = Random::new(*seed);
             let q = random.normals(case.dtype, case.queries_of(b) * heads * case.head_dim);
             let rows = [0, 1].map(|which| {
-                let numbers = random.normals(case.cache, keys * key).into_iter().enumerate();
+                let numbers = random.normals(case.kv_dtype(), keys * key).into_iter().enumerate();
                 numbers
                     .map(|(i, bits)| case.read(bits, case.scale(which, i / case.head_dim)))
                     .collect::<Vec<_>>()
@@ -137,7 +137,7 @@ impl Cache {
         let table = Table::new(case, &mut random, 0, |b| case.shared_with_previous(b));
         let [buffers, tensors] = case.sharing().buffers();
         let elements = table.count * case.paging().0 * case.heads[1] * case.head_dim;
-        let pool = Filling::Cycled(vec![(case.cache, tensors * elements); buffers]);
+        let pool = Filling::Cycled(vec![(case.kv_dtype(), tensors * elements); buffers]);
         Cache { case: case.clone(), pool, table }.with(q, sinks)
     }
 
@@ -167,7 +167,8 @@ impl Cache {
     /// Writes the keys and values of all sequences to their pages. All other bytes are poisoned.
     fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let (case, places, [buffers, tensors]) = (&self.case, self.places(), self.case.sharing().buffers());
-        let bytes = self.table.count * case.paging().0 * case.heads[1] * case.head_dim * case.cache.bytes();
+        let bytes =
+            self.table.count * case.paging().0 * case.heads[1] * case.head_dim * case.kv_dtype().bytes();
         let mut pool = vec![vec![POISON; bytes * tensors]; buffers];
         for (which, place) in places.into_iter().enumerate() {
             for (b, rows) in rows[which].iter().enumerate() {
@@ -183,7 +184,7 @@ impl Cache {
 
     /// Returns the rows of sequence `b` in `pool`.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
-        let (case, places, bytes) = (&self.case, self.places(), self.case.cache.bytes());
+        let (case, places, bytes) = (&self.case, self.places(), self.case.kv_dtype().bytes());
         [0, 1].map(|which| {
             let row = |i| {
                 let row = &pool[places[which].buffer - 1][self.at(&places[which], b, i)..];
@@ -199,7 +200,7 @@ impl Cache {
     /// `[pages][page][heads]` of an int8 cache. The scales of rows that belong to no sequence are poisoned.
     pub(super) fn scales(&self, which: usize) -> Vec<u8> {
         let (case, heads, (page, _)) = (&self.case, self.case.heads[1], self.case.paging());
-        if case.cache != DType::Int8 {
+        if case.kv_dtype() != DType::Int8 {
             return case.scale(which, 0).to_ne_bytes().repeat(heads);
         }
         let mut all = vec![POISON; self.table.count * page * heads * 4];
@@ -229,7 +230,7 @@ impl Cache {
 
     /// Returns the offset of a row's first byte in its buffer.
     fn at(&self, place: &Place, b: usize, row: usize) -> usize {
-        place.row(self.index(b, row)) * self.case.cache.bytes()
+        place.row(self.index(b, row)) * self.case.kv_dtype().bytes()
     }
 
     /// Returns the integers in device memory during a launch: `cu_seqlens_q` of a varlen batch, the keys of

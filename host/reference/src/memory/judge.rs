@@ -59,11 +59,11 @@ impl Memory {
         if part[1].is_empty() {
             return Ok(vec![]);
         }
-        let dtype = self.problem.dtype;
-        let values = self.buffers[self.v.buffer].iter().map(|bits| f64::from(decode(dtype, *bits)));
+        let (kv_dtype, o_dtype) = (self.problem.kv_dtype, self.problem.o_dtype);
+        let values = self.buffers[self.v.buffer].iter().map(|bits| f64::from(decode(kv_dtype, *bits)));
         let right = match rule {
             Rule::Bounds => Right::Bounds(Bounds::new(&inputs)),
-            rule => Right::Tolerance(Reference::new(&inputs).by(rule, dtype, values)),
+            rule => Right::Tolerance(Reference::new(&inputs).by(rule, o_dtype, values)),
         };
         Ok(vec![Expected { sequence: None, part, right }])
     }
@@ -95,7 +95,7 @@ impl Memory {
     fn without_keys(&self, queries: usize) -> Reference {
         let [.., heads, columns] = self.o.shape;
         let sinks = self.extras.sinks.as_deref();
-        Reference::without_keys([1, queries, heads, columns], self.problem.dtype, sinks)
+        Reference::without_keys([1, queries, heads, columns], self.problem.o_dtype, sinks)
     }
 
     /// Returns the reference of sequence `b` on its first `keys` keys, which are in `rows`.
@@ -107,12 +107,12 @@ impl Memory {
         rule: Rule,
     ) -> Result<Reference, TensorError> {
         let (case, [batches, queries]) = (&cache.case, self.part(b));
-        let q = self.tensor(self.q)?.batches(batches).rows(queries);
+        let q = self.tensor(self.q, case.dtype)?.batches(batches).rows(queries);
         let scales = [0, 1].map(|which| (0..keys * case.heads[1]).map(move |row| case.scale(which, row)));
         let scales = scales.map(Iterator::collect::<Vec<_>>);
         let kv = |which: usize, columns| {
             let rows = HostTensor::bshd(&rows[which], case.dtype, [1, keys, case.heads[1], columns])?;
-            if case.cache == DType::Int8 { rows.scaled(&scales[which]) } else { Ok(rows) }
+            if case.kv_dtype() == DType::Int8 { rows.scaled(&scales[which]) } else { Ok(rows) }
         };
         let inputs = Inputs::new(case.problem_of(b, keys), q, kv(0, case.head_dim)?, kv(1, case.columns())?)?;
         let inputs = inputs.alibi(self.slopes.as_ref(), b).extras(&self.extras, [b, 0]);
@@ -121,10 +121,10 @@ impl Memory {
             Some(_) => reference.of_merged_states(&inputs, 1.0),
             None => reference,
         };
-        let scale = |i| if case.cache == DType::Int8 { case.scale(1, i / case.columns()) } else { 1.0 };
+        let scale = |i| if case.kv_dtype() == DType::Int8 { case.scale(1, i / case.columns()) } else { 1.0 };
         let values = rows[1].iter().enumerate();
         let values = values.map(|(i, bits)| f64::from(decode(case.dtype, *bits) * scale(i)));
-        Ok(reference.by(rule, case.dtype, values))
+        Ok(reference.by(rule, self.problem.o_dtype, values))
     }
 
     /// Compares the outcome of a launch on a cache with the reference for these lengths, and returns every
@@ -135,7 +135,7 @@ impl Memory {
     pub fn failures(&self, outcome: &Outcome, lengths: &[i32]) -> Result<Vec<String>, TensorError> {
         let expected = self.cache.as_ref().map(|cache| self.of_lengths(cache, lengths, Rule::Tolerance));
         let expected = expected.transpose()?.unwrap_or_default();
-        let judged = expected.iter().map(|expected| expected.judge(outcome, self.problem.dtype));
+        let judged = expected.iter().map(|expected| expected.judge(outcome, self.problem.o_dtype));
         Ok(judged.fold(outcome.outside(), Judgement::and).failures)
     }
 

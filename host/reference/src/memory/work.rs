@@ -29,26 +29,33 @@ impl Memory {
     /// Returns the request in device memory. Copies of the [inputs](Work::inputs) are at `inputs`, O is at
     /// `o`, and a contiguous LSE is at `lse`.
     pub fn request(&self, inputs: &[u64], o: u64, lse: u64) -> AttentionRequest<'static> {
-        let Problem { dtype, mask, alignment, scale, softcap, .. } = self.problem;
+        let Problem { dtype, kv_dtype, o_dtype, mask, alignment, scale, softcap, .. } = self.problem;
         let mut inputs = inputs.iter().copied();
         let next = &mut || inputs.next().unwrap_or(0);
         let integers = self.integers(Told::Filled).into_iter();
         let integers: Vec<_> = integers.map(|(_, all)| Index::new(next(), all.len() as u64)).collect();
         let buffers: Vec<_> = self.buffers.iter().map(|buffer| (next(), buffer.len())).collect();
-        let tensor = |place: &super::Place| {
+        let tensor = |place: &super::Place, dtype| {
             let (base, elements) = buffers[place.buffer];
             place.view(base, elements, dtype)
         };
-        let (q, o) = (tensor(&self.q), self.o.view(o, self.o.span(), dtype));
+        let (q, o) = (tensor(&self.q, dtype), self.o.view(o, self.o.span(), o_dtype));
         let request = match (&self.cache, &self.sequences, &integers[..]) {
             (Some(cache), ..) => self.on_cache(cache, [q, o], &integers, next),
             (None, Some(sequences), [starts_q, starts_k, used @ ..]) => {
                 let keys = VarlenKeys::new(*starts_k, self.problem.seqlen_k);
                 let keys = used.iter().fold(keys, |keys, used| keys.seqused_k(*used));
                 let queries = VarlenQueries::new(sequences.count(), *starts_q, self.problem.seqlen_q);
-                AttentionRequest::varlen(q, tensor(&self.k), tensor(&self.v), o, queries, keys)
+                AttentionRequest::varlen(
+                    q,
+                    tensor(&self.k, kv_dtype),
+                    tensor(&self.v, kv_dtype),
+                    o,
+                    queries,
+                    keys,
+                )
             }
-            _ => AttentionRequest::dense(q, tensor(&self.k), tensor(&self.v), o),
+            _ => AttentionRequest::dense(q, tensor(&self.k, kv_dtype), tensor(&self.v, kv_dtype), o),
         };
         let mut scores = Scores::new().softcap(softcap.unwrap_or_default());
         (scores.scale, scores.alibi) = (scale, self.slopes.as_ref().map(|slopes| slopes.view(next())));
@@ -73,9 +80,9 @@ impl Memory {
         let pool: Vec<_> = (0..buffers).map(|_| next()).collect();
         let rows = table.count * page * heads;
         let pages = [&self.k, &self.v]
-            .map(|place| place.view(pool[place.buffer - 1], tensors * rows * case.head_dim, case.cache));
+            .map(|place| place.view(pool[place.buffer - 1], tensors * rows * case.head_dim, case.kv_dtype()));
         let (table_at, mut scale) = (Index::new(next(), table.numbers.len() as u64), || next());
-        let pages = match case.cache {
+        let pages = match case.kv_dtype() {
             // The scales of keys are in device memory, one per head. The scale of values is a number.
             DType::E4m3 => {
                 let k = KvScale::Device { address: scale(), elements: heads as u64, strides: [0, 1] };
@@ -127,7 +134,7 @@ impl Cache {
     /// Returns the buffers of the cache.
     fn inputs(&self) -> Vec<Input> {
         let table = Input::new("table", bytes!(self.table.numbers));
-        let scales = (self.case.cache != self.case.dtype).then(|| {
+        let scales = (self.case.kv_dtype() != self.case.dtype).then(|| {
             [("k_scale", 0), ("v_scale", 1)].map(|(name, which)| Input::new(name, self.scales(which)))
         });
         self.pool
@@ -185,7 +192,7 @@ impl Work for Memory {
     }
 
     fn rows(&self, written: &Written) -> Option<Rows> {
-        let (place, dtype) = (self.written(), self.problem.dtype);
+        let (place, dtype) = (self.written(), self.problem.o_dtype);
         let [batches, rows, heads, columns] = place.shape;
         let outcome = Outcome::new(self, written, rows, true);
         let row = |index| &outcome.o()[place.row(index)..][..columns];
@@ -200,7 +207,7 @@ impl Work for Memory {
             let (rows, expected) = &rounds[round];
             let outcome = Outcome::new(self, written, *rows, true);
             let judged =
-                expected.iter().flatten().map(|expected| expected.judge(&outcome, self.problem.dtype));
+                expected.iter().flatten().map(|expected| expected.judge(&outcome, self.problem.o_dtype));
             judged.fold(outcome.outside(), crate::work::Judgement::and)
         }))
     }

@@ -85,7 +85,7 @@ impl Shape {
         queries.dedup();
         let case = Case {
             dtype: one.dtype,
-            cache,
+            kv_dtype: Some(cache),
             heads: [one.heads_q, one.heads_k],
             head_dim: one.head_dim,
             pages: match (page, order) {
