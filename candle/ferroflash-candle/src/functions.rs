@@ -1,16 +1,17 @@
 //! candle-flash-attn's functions, with their names and arguments, and functions with all options of
 //! [`Attend`].
 use crate::attend::Attend;
-use crate::operation::Attention;
-use crate::starts::Starts;
 #[cfg(feature = "cuda")]
-use crate::{
-    errors::invalid,
+use crate::errors::invalid;
+#[cfg(feature = "cuda")]
+use crate::gpu::{
     forward::forward,
     paged::PagedKv,
     ranges::{unsigned, with_ranges},
     run::{Results, both, run},
 };
+use crate::operation::Attention;
+use crate::starts::Starts;
 use candle::{Result, Tensor};
 #[cfg(feature = "cuda")]
 use ferroflash::request::RowOutputs;

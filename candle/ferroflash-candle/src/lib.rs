@@ -30,64 +30,18 @@
 //! driver compiles kernels, you can capture a CUDA graph. Tensors may have any strides that are multiples of
 //! 8 elements; the last stride is 1.
 #![forbid(unsafe_code)]
-#[cfg(feature = "cuda")]
-mod append;
 mod attend;
-#[cfg(feature = "cuda")]
-mod backward;
-#[cfg(feature = "cuda")]
-mod cache;
 mod errors;
-#[cfg(feature = "cuda")]
-mod extras;
-#[cfg(feature = "cuda")]
-mod forward;
 mod functions;
 #[cfg(feature = "cuda")]
-mod here;
-#[cfg(feature = "cuda")]
-mod inputs;
-#[cfg(feature = "cuda")]
-mod latent;
-#[cfg(feature = "cuda")]
-mod merge;
+mod gpu;
 mod operation;
-#[cfg(feature = "cuda")]
-mod paged;
-#[cfg(feature = "cuda")]
-mod pages;
-#[cfg(feature = "cuda")]
-mod parts;
 mod plain;
-#[cfg(feature = "cuda")]
-mod ranges;
-#[cfg(feature = "cuda")]
-mod rotary;
-#[cfg(feature = "cuda")]
-mod run;
-#[cfg(feature = "cuda")]
-mod shared;
 mod starts;
-#[cfg(feature = "cuda")]
-mod step;
 
-#[cfg(feature = "cuda")]
-pub use append::{CacheScales, append, append_latent, append_latent_rotary, append_rotary};
 pub use attend::Attend;
-#[cfg(feature = "cuda")]
-pub use cache::KvCache;
 pub use ferroflash::request::{RotaryStyle, RowOutputs};
 pub use functions::*;
 #[cfg(feature = "cuda")]
-pub use latent::LatentCache;
-#[cfg(feature = "cuda")]
-pub use merge::merge;
+pub use gpu::*;
 pub use operation::FlashAttn;
-#[cfg(feature = "cuda")]
-pub use paged::{PagedKv, SharedPages};
-#[cfg(feature = "cuda")]
-pub use pages::{PagePool, Sequence};
-#[cfg(feature = "cuda")]
-pub use rotary::RotaryTable;
-#[cfg(feature = "cuda")]
-pub use step::Step;

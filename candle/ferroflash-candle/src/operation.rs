@@ -1,9 +1,9 @@
 //! The operations of the functions that have a gradient.
 use crate::attend::Attend;
+#[cfg(feature = "cuda")]
+use crate::gpu::{backward, forward};
 use crate::plain;
 use crate::starts::Starts;
-#[cfg(feature = "cuda")]
-use crate::{backward, forward};
 #[cfg(feature = "cuda")]
 use candle::CudaStorage;
 use candle::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};

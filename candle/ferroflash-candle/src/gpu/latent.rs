@@ -1,12 +1,12 @@
 //! The latent cache (MLA) of one layer.
-use crate::append::{append_latent, append_latent_rotary};
 use crate::attend::Attend;
 use crate::errors::invalid;
-use crate::inputs::no_such_type;
-use crate::parts::LayerPages;
-use crate::rotary::RotaryTable;
-use crate::run::both;
-use crate::step::Step;
+use crate::gpu::append::{append_latent, append_latent_rotary};
+use crate::gpu::inputs::no_such_type;
+use crate::gpu::parts::LayerPages;
+use crate::gpu::rotary::RotaryTable;
+use crate::gpu::run::both;
+use crate::gpu::step::Step;
 use candle::{DType, Device, Result, Tensor};
 use ferroflash::request::RowOutputs;
 

@@ -1,7 +1,7 @@
 //! Operations without a gradient, and the results of operations.
 use crate::attend::Attend;
 use crate::errors::invalid;
-use crate::inputs::{Read, Stored};
+use crate::gpu::inputs::{Read, Stored};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaSlice;

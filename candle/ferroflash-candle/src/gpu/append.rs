@@ -1,8 +1,8 @@
 //! Append: writes new keys and values to a KV cache of the caller, latent or not, with a rotation or not.
 use crate::errors::{invalid, refused};
-use crate::here::{Here, lock};
-use crate::inputs::{Read, input, long, number, written};
-use crate::rotary::RotaryTable;
+use crate::gpu::here::{Here, lock};
+use crate::gpu::inputs::{Read, input, long, number, written};
+use crate::gpu::rotary::RotaryTable;
 use candle::backend::BackendStorage;
 use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor};
 use ferroflash::cudarc::{Append, PagesMut, SliceMut, Tensor as Input, TensorMut, Turn as Rotary};

@@ -2,10 +2,10 @@
 //! (`mm_prefix_ranges`).
 use crate::attend::Attend;
 use crate::errors::{invalid, unsupported};
-use crate::inputs::Read;
-use crate::merge::merge;
-use crate::paged::PagedKv;
-use crate::run::{stored, tensor};
+use crate::gpu::inputs::Read;
+use crate::gpu::merge::merge;
+use crate::gpu::paged::PagedKv;
+use crate::gpu::run::{stored, tensor};
 use candle::{DType, Result, Tensor};
 use ferroflash::request::Mask;
 

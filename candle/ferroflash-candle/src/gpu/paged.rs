@@ -1,14 +1,14 @@
 //! Attention on a paged KV cache of the caller.
-use crate::append::CacheScales;
 use crate::attend::Attend;
 use crate::errors::invalid;
-use crate::forward::compute;
-use crate::inputs::{Read, Stored, input};
-use crate::run::{Outputs, Results, both, device, run};
+use crate::gpu::append::CacheScales;
+use crate::gpu::forward::compute;
+use crate::gpu::inputs::{Read, Stored, input};
+use crate::gpu::run::{Outputs, Results, both, device, run};
 use candle::{Result, Tensor};
 use ferroflash::DType;
 use ferroflash::cudarc::{Cache, Inputs, Pages};
-use ferroflash::request::{self, KvScale, RowOutputs, SharedPrefixes, TokenScales, VarlenQueries};
+use ferroflash::request::{KvScale, Queries, RowOutputs, SharedPrefixes, TokenScales, VarlenQueries};
 
 /// A paged KV cache of the caller. The device reads lengths and page indices when a launch runs. Invalid
 /// lengths and indices give wrong results, but no invalid memory access.
@@ -52,15 +52,8 @@ pub struct SharedPages<'a> {
     pub rest: &'a Tensor,
 }
 
-/// The layout of the queries.
-#[derive(Clone, Copy)]
-pub(crate) enum Queries<'a> {
-    /// `(sequences, queries, heads, head_dim)`.
-    Even,
-    /// `(rows of all sequences, heads, head_dim)`, with the sequences' offsets and the maximum number of
-    /// queries per sequence.
-    Packed { seqlens: &'a Tensor, max: usize },
-}
+/// The offsets of varlen queries, and the maximum number of queries per sequence.
+type Varlen<'a> = (&'a Tensor, usize);
 
 impl<'a> PagedKv<'a> {
     /// Returns a KV cache. The block table's capacity is the maximum number of keys per sequence.
@@ -88,7 +81,7 @@ impl<'a> PagedKv<'a> {
     /// # Errors
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn attend(&self, q: &Tensor, attend: &Attend) -> Result<Tensor> {
-        Ok(self.run(q, Queries::Even, attend, RowOutputs::NONE)?.0)
+        Ok(self.run(q, None, attend, RowOutputs::NONE)?.0)
     }
 
     /// Returns the result of [`PagedKv::attend`] and the natural LSE of each row, f32 `(sequences, heads,
@@ -97,7 +90,7 @@ impl<'a> PagedKv<'a> {
     /// # Errors
     /// Returns the errors of [`PagedKv::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, attend: &Attend) -> Result<(Tensor, Tensor)> {
-        both(self.run(q, Queries::Even, attend, RowOutputs::LSE)?)
+        both(self.run(q, None, attend, RowOutputs::LSE)?)
     }
 
     /// Computes attention of varlen queries. `q` is `(rows of all sequences, heads, head_dim)`. Sequence `b`
@@ -112,8 +105,7 @@ impl<'a> PagedKv<'a> {
         max_seqlen_q: usize,
         attend: &Attend,
     ) -> Result<Tensor> {
-        let queries = Queries::Packed { seqlens: seqlens_q, max: max_seqlen_q };
-        Ok(self.run(q, queries, attend, RowOutputs::NONE)?.0)
+        Ok(self.run(q, Some((seqlens_q, max_seqlen_q)), attend, RowOutputs::NONE)?.0)
     }
 
     /// Returns the result of [`PagedKv::attend_varlen`] and the natural LSE of each row, f32 `(heads, rows)`.
@@ -128,29 +120,29 @@ impl<'a> PagedKv<'a> {
         max_seqlen_q: usize,
         attend: &Attend,
     ) -> Result<(Tensor, Tensor)> {
-        let queries = Queries::Packed { seqlens: seqlens_q, max: max_seqlen_q };
-        both(self.run(q, queries, attend, RowOutputs::LSE)?)
+        both(self.run(q, Some((seqlens_q, max_seqlen_q)), attend, RowOutputs::LSE)?)
     }
 
+    /// Computes attention of `q`: `(sequences, queries, heads, head_dim)`, or with offsets `(rows, heads,
+    /// head_dim)`.
     pub(crate) fn run(
         &self,
         q: &Tensor,
-        queries: Queries<'_>,
+        varlen: Option<Varlen<'_>>,
         attend: &Attend,
         wanted: RowOutputs<bool>,
     ) -> Result<Results> {
-        run([q, self.keys, self.values], attend, |inputs| self.on(inputs, queries, attend, wanted))
+        run([q, self.keys, self.values], attend, |inputs| self.on(inputs, varlen, attend, wanted))
     }
 
     fn on(
         &self,
         [q, k, v]: [Stored<'_>; 3],
-        queries: Queries<'_>,
+        varlen: Option<Varlen<'_>>,
         attend: &Attend,
         wanted: RowOutputs<bool>,
     ) -> Result<Outputs> {
-        let packed = matches!(queries, Queries::Packed { .. });
-        let (device, q) = (device(q), input("q", q, packed)?);
+        let (device, q) = (device(q), input("q", q, varlen.is_some())?);
         let mut pages = pages(k, v)?;
         let (page, heads) = (pages.keys.shape[1], pages.keys.shape[2]);
         if let Some(CacheScales { keys, values }) = self.scales {
@@ -169,14 +161,11 @@ impl<'a> PagedKv<'a> {
         let cache = cache.table_stride(table.row_stride()).max_k(max_k);
         let mut inputs = Inputs::of_cache(q, cache);
 
-        let (starts, max) = match queries {
-            Queries::Even => (None, 0),
-            Queries::Packed { seqlens, max } => (Some(Read::of("seqlens_q", seqlens)), max),
-        };
-        if let Some(starts) = &starts {
+        let varlen = varlen.map(|(starts, max)| (Read::of("seqlens_q", starts), max));
+        if let Some((starts, max)) = &varlen {
             let sequences = starts.shape().elem_count().saturating_sub(1);
-            let queries = VarlenQueries::new(sequences, starts.numbers(1)?, max);
-            inputs = inputs.queries(request::Queries::Varlen(queries));
+            let queries = VarlenQueries::new(sequences, starts.numbers(1)?, *max);
+            inputs = inputs.queries(Queries::Varlen(queries));
         }
         let rest = self.shared_prefixes.map(|shared| (shared, Read::of("shared_prefixes.rest", shared.rest)));
         if let Some((SharedPages { groups, pages, .. }, rest)) = &rest {

@@ -2,7 +2,7 @@
 //! variant.
 use crate::attend::{Attend, Extras};
 use crate::errors::{invalid, unsupported};
-use crate::inputs::{Read, long, number};
+use crate::gpu::inputs::{Read, long, number};
 use candle::{DType, Result};
 use ferroflash::cudarc::{Inputs, OwnVariant, Slice};
 use ferroflash::request::{AlibiSlopes, Bias, Mask, MaskBits, Prefix, Sinks};

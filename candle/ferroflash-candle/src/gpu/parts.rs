@@ -1,10 +1,10 @@
 //! Attention of a step on the pages of one layer: single queries and prompts in separate launches.
-use crate::append::CacheScales;
 use crate::attend::Attend;
 use crate::errors::invalid;
-use crate::paged::{PagedKv, Queries, SharedPages};
-use crate::run::Results;
-use crate::step::Step;
+use crate::gpu::append::CacheScales;
+use crate::gpu::paged::{PagedKv, SharedPages};
+use crate::gpu::run::Results;
+use crate::gpu::step::Step;
 use candle::{Result, Tensor};
 use ferroflash::request::RowOutputs;
 
@@ -65,16 +65,16 @@ impl LayerPages {
             let shared = part.shared.as_ref();
             kv.shared_prefixes =
                 shared.map(|(groups, rest)| SharedPages { groups: groups.count, pages: groups.pages, rest });
-            let (q, queries) = match part.even {
+            let (q, varlen) = match part.even {
                 // The reshape copies only if the tensor's rows are not contiguous.
-                true if part.widest == 1 => (q.unsqueeze(1)?, Queries::Even),
-                true if part.sequences == 1 => (q.unsqueeze(0)?, Queries::Even),
-                true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, Queries::Even),
-                false => (q, Queries::Packed { seqlens: &part.starts, max: part.widest }),
+                true if part.widest == 1 => (q.unsqueeze(1)?, None),
+                true if part.sequences == 1 => (q.unsqueeze(0)?, None),
+                true => (q.reshape((part.sequences, part.widest, heads, head_dim))?, None),
+                false => (q, Some((&part.starts, part.widest))),
             };
             // Each sequence before this part has one row.
             let attend = attend.sequences(part.first_row, part.sequences, part.widest)?;
-            let (o, rows) = kv.run(&q, queries, &attend, wanted)?;
+            let (o, rows) = kv.run(&q, varlen, &attend, wanted)?;
             outputs.push(o.reshape((part.rows, heads, columns))?);
             // An output of rows of a launch without varlen is `[sequences, heads, queries]`.
             let flat = |rows: Tensor| match part.even {

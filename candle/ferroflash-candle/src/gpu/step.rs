@@ -1,7 +1,7 @@
 //! One step of a batch: the integers on the device that every layer's KV cache needs.
 use crate::errors::{invalid, refused};
-use crate::pages::{MOST, Sequence};
-use crate::shared::{Groups, groups};
+use crate::gpu::pages::{MOST, Sequence};
+use crate::gpu::shared::{Groups, groups};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::DeviceRepr;

@@ -1,9 +1,9 @@
 //! Merges attention over two sets of keys into attention over all keys. A merge also adds attention sinks for
 //! kernels without sinks.
 use crate::errors::{invalid, refused};
-use crate::here::Here;
-use crate::inputs::{Read, Stored, input, number, typed};
-use crate::run::{are_untracked, device, stored, tensor};
+use crate::gpu::here::Here;
+use crate::gpu::inputs::{Read, Stored, input, number, typed};
+use crate::gpu::run::{are_untracked, device, stored, tensor};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};

@@ -1,11 +1,11 @@
 //! Gradients of attention on a GPU.
 use crate::attend::Attend;
 use crate::errors::{refused, unsupported};
-use crate::extras::Reads;
-use crate::forward::{forward, with_inputs};
-use crate::here::{Here, lock};
-use crate::inputs::{Read, Stored, input, typed};
-use crate::run::{device, stored, tensor};
+use crate::gpu::extras::Reads;
+use crate::gpu::forward::{forward, with_inputs};
+use crate::gpu::here::{Here, lock};
+use crate::gpu::inputs::{Read, Stored, input, typed};
+use crate::gpu::run::{device, stored, tensor};
 use crate::starts::Starts;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::CudaView;

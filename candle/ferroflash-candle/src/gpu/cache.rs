@@ -1,11 +1,11 @@
 //! The paged KV cache of one layer.
-use crate::append::{AppendScales, CacheScales, Tokens, Turn};
 use crate::attend::Attend;
-use crate::inputs::no_such_type;
-use crate::parts::LayerPages;
-use crate::rotary::RotaryTable;
-use crate::run::both;
-use crate::step::Step;
+use crate::gpu::append::{AppendScales, CacheScales, Tokens, Turn};
+use crate::gpu::inputs::no_such_type;
+use crate::gpu::parts::LayerPages;
+use crate::gpu::rotary::RotaryTable;
+use crate::gpu::run::both;
+use crate::gpu::step::Step;
 use candle::{DType, Device, Result, Tensor};
 use ferroflash::request::RowOutputs;
 

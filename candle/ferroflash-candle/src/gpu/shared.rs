@@ -1,5 +1,5 @@
 //! Detection of the first pages that the sequences of a step share.
-use crate::pages::Sequence;
+use crate::gpu::pages::Sequence;
 
 /// Groups of equal numbers of consecutive sequences. The sequences of a group share their first pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

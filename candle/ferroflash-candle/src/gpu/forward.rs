@@ -1,11 +1,11 @@
 //! Attention on a GPU, on tensors or on a KV cache.
 use crate::attend::Attend;
 use crate::errors::{invalid, refused};
-use crate::extras::Reads;
-use crate::here::{Here, lock};
-use crate::inputs::{Read, Stored, input, typed};
-use crate::merge::with_sinks;
-use crate::run::{Outputs, device, stored, tensor};
+use crate::gpu::extras::Reads;
+use crate::gpu::here::{Here, lock};
+use crate::gpu::inputs::{Read, Stored, input, typed};
+use crate::gpu::merge::with_sinks;
+use crate::gpu::run::{Outputs, device, stored, tensor};
 use crate::starts::Starts;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};
