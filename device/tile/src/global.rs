@@ -13,4 +13,4 @@ pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use quantise::RowQuantiser;
 pub use rows::{FillInts, GlobalInts, GlobalRows, GlobalVec};
-pub use sums::GlobalSums;
+pub use sums::{GlobalSums, SumTile};

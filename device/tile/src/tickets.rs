@@ -88,7 +88,7 @@ impl TicketProducer {
         // initialised the mbarriers. All readers have read the last ticket, or the wait is for the phase
         // before the first, which counts as ended. This thread alone arrives at *full*.
         unsafe {
-            let ticket = atom_add(sums.counters as *mut u32, 1, Order::Relaxed, Scope::Device);
+            let ticket = atom_add(sums.counters() as *mut u32, 1, Order::Relaxed, Scope::Device);
             mbarrier::wait_parity(self.base + EMPTY, self.parity ^ 1);
             st_shared_b32(self.base + TICKET, ticket);
             mbarrier::arrive(self.base);

@@ -156,8 +156,8 @@ impl<
         let base_tile = 256 * E::BYTES;
         let kept = 2 * (M * D * base_tile + 1024);
         let stages = 2 * (STAGES * (N * D * base_tile + (N * 64).next_multiple_of(1024)) + 1024);
-        // dS twice, and the mbarriers of tickets and turns.
-        kept + stages + 2 * N * M * base_tile + 64
+        // dS twice, tickets and turns.
+        kept + stages + 2 * N * M * base_tile + 32 + 48
     };
     const PARAM_ALIGN: u32 = TensorMap::ALIGN;
     const BOXES: &'static [[u32; 2]] = &Boxes::<N, D>::ALL;
@@ -223,7 +223,7 @@ impl<E: Element, const W: usize, const SHARE: usize, const D: usize> Kernel for 
     const SMEM_BYTES: usize = 0;
     const BLOCKS_PER_SM: u32 = 4;
     fn grid(params: &BwdConvertDqParams) -> [u32; 3] {
-        [params.tiles.get() * params.sums.heads, 1, 1]
+        [params.tiles.get() * params.sums.heads(), 1, 1]
     }
 }
 

@@ -14,7 +14,7 @@ impl<E: Mma, const W: usize, const SHARE: usize, const D: usize> Run for BwdConv
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
         let (share, warp_of) = (warp.index() / 4, warp.index() % 4);
         let sums = GlobalSums::<W, SHARE>::new(&p.sums);
-        let mut acc = sums.load(sums.tile(of_all, tile), share, warp);
+        let mut acc = sums.tile(of_all, tile).load(warp);
         acc.map(|x| x * p.scale);
         let dq = GlobalRows::<E, D>::new(&p.dq, batch, head);
         dq.store_by_quads(&acc, [tile * 64 + warp_of * 16, share * SHARE as u32], warp);

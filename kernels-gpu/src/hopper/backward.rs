@@ -14,7 +14,6 @@ use crate::backward::gradient::{of_rounded, of_scores, probabilities};
 use crate::entries::Run;
 use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
-use cuda_std::math::opaque;
 use key_block::{KeyBlock, Visit, Visits};
 use spec::{BwdHopper, BwdHopperParams, MaskKind, WorkTile};
 use tile::beside::HeadValues;
@@ -26,16 +25,24 @@ use tile::shared::SharedTiles;
 use tile::tickets::Tickets;
 use tile::tma::{Tma, TmaTensor, ValuedTile};
 use tile::turns::Turns;
-use tile::wgmma::{JointA, Late, Step, StepOrder, ValuedStage};
+use tile::wgmma::{After, JointA, Late, Never, Step, StepOrder, ValuedStage};
 use tile::{Block, Smem, Warp};
 
 pub mod key_block;
 
 /// A block's shared memory: keys and values; stages of queries and dO, with minus LSE and delta; dS; the
 /// mbarriers of tickets and turns.
-type Shared<E, const M: usize, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+type Shared<
+    E,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const SHARE: usize,
+    const STAGES: usize,
+> = (
     Twins<SharedTiles<E, 4, D, W>, 1, Tma>,
-    (Twins<ValuedTile<E, N, D>, STAGES, Tma>, (JointA<E, N, M>, (Tickets<KEEPERS>, Turns))),
+    (Twins<ValuedTile<E, N, D>, STAGES, Tma>, (JointA<E, N, M>, (Tickets<KEEPERS>, Turns<W, SHARE>))),
 );
 /// The number of keepers.
 const KEEPERS: u32 = 2;
@@ -136,7 +143,7 @@ impl<
         let [k_rows, v_rows] = [block.tensor(|p| &p.k), block.tensor(|p| &p.v)];
         let [dk, dv]: [TmaTensor<_, 4, D>; 2] = [block.tensor(|p| &p.dk), block.tensor(|p| &p.dv)];
         let sums = GlobalSums::<W, SHARE>::new(&p.sums);
-        let shared: Shared<E, M, W, N, D, STAGES> = smem.split();
+        let shared: Shared<E, M, W, N, D, SHARE, STAGES> = smem.split();
 
         block.specialize(
             shared,
@@ -164,7 +171,7 @@ impl<
                     loop {
                         let visit = visits.visit;
                         let tile = sums.tile(view.head_of_all(p, visit), visit.n);
-                        keeper.keep(&p.sums, tile, view.block.turn(visit.n));
+                        keeper.keep(tile, view.block.turn(visit.n));
                         if !visits.advance() {
                             break;
                         }
@@ -184,15 +191,12 @@ impl<
                         group.forget_thread();
                     }
                     let at = (group.first_row(), group.warp());
-                    // The compiler does not know that there is a head.
-                    let never = opaque(p.heads_per_kv) == 0;
+                    let never = Never::opaque();
                     let rows = view.block.existing();
                     let [v, k] = keys.take();
                     let (mut acc_dk, mut acc_dv) = (Acc::cleared(), Acc::cleared());
-                    let mut add = |visit: Visit, acc_dq: &mut Acc<1, SHARE>, group: &mut Warpgroup<W>| {
-                        let tile = sums.tile(view.head_of_all(p, visit), visit.n);
-                        turns.add(sums, (tile, view.block.turn(visit.n) == 0), acc_dq, group)
-                    };
+                    let mut add =
+                        |acc_dq: &mut Acc<1, SHARE>, group: &mut Warpgroup<W>| turns.add(acc_dq, group);
                     let ds_of =
                         |s: &Acc<1, N>, dp: &Acc<1, N>, p: &AFrag<E, 1, N>, d_o: &ValuedStage<_, N, D>| {
                             let delta = d_o.columns(at.1);
@@ -200,37 +204,32 @@ impl<
                         };
 
                     let mut visits = view.visits(p);
-                    let mut visit = visits.visit;
+                    let visit = visits.visit;
                     let [mut q_last, d_o] = queries.take();
                     let mut ds = group.five_products(
-                        None,
+                        After::Nothing(joint),
                         |_: &mut Acc<1, SHARE>, _| (),
                         Step { k: &k, v: &v, q: &q_last, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
                         |s| view.probabilities(p, s, visit, &q_last, at),
                         |s, dp, p| ds_of(s, dp, p, &d_o),
-                        &mut joint,
                     );
                     drop(d_o);
                     while visits.advance() {
-                        let next = visits.visit;
+                        let visit = visits.visit;
                         let [q_now, d_o] = queries.take();
                         ds = group.five_products(
-                            Some(Late { dk: &mut acc_dk, ds: &ds, q: q_last }),
-                            |acc_dq, group| add(visit, acc_dq, group),
+                            After::Step(Late { dk: &mut acc_dk, ds, q: q_last }),
+                            &mut add,
                             Step { k: &k, v: &v, q: &q_now, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
-                            |s| view.probabilities(p, s, next, &q_now, at),
+                            |s| view.probabilities(p, s, visit, &q_now, at),
                             |s, dp, p| ds_of(s, dp, p, &d_o),
-                            &mut joint,
                         );
-                        (q_last, visit) = (q_now, next);
+                        q_last = q_now;
                     }
-                    group.two_products(
-                        Late { dk: &mut acc_dk, ds: &ds, q: q_last },
-                        &k,
-                        |acc_dq, group| add(visit, acc_dq, group),
-                        &mut joint,
-                        |group| v.store_through(&acc_dv, &dv, view.keys(), group),
-                    );
+                    joint =
+                        group.two_products(Late { dk: &mut acc_dk, ds, q: q_last }, &k, &mut add, |group| {
+                            v.store_through(&acc_dv, &dv, view.keys(), group)
+                        });
                     acc_dk.map(|x| x * p.scale);
                     k.store_through(&acc_dk, &dk, view.keys(), &mut group);
                 }

@@ -13,6 +13,14 @@ use cuda_std::memory::{ld_global_v4_b32, st_global_v4_b32};
 #[derive(Clone, Copy)]
 pub struct GlobalSums<'p, const W: usize, const H: usize>(&'p TileSums);
 
+/// A tile of [`GlobalSums`], which exists.
+#[derive(Clone, Copy)]
+pub struct SumTile<'p, const W: usize, const H: usize> {
+    sums: &'p TileSums,
+    /// The index among the tiles of all heads.
+    index: u32,
+}
+
 /// Bytes of four registers of all threads of a warpgroup.
 const QUADS: u64 = 128 * 16;
 
@@ -33,29 +41,23 @@ impl<'p, const W: usize, const H: usize> GlobalSums<'p, W, H> {
         GlobalSums(sums)
     }
 
-    /// The index of tile `n` of head `head`, counted over all batches.
+    /// Tile `n` of head `head`, counted over all batches, or the first tile of all if there is no such tile.
     #[inline(always)]
-    pub fn tile(self, head: u32, n: u32) -> u32 {
-        head * self.0.tiles + n
+    pub fn tile(self, head: u32, n: u32) -> SumTile<'p, W, H> {
+        // Comparisons take no register from step to step, as smaller bounds would.
+        let exists = head < self.0.heads() && n < self.0.tiles();
+        SumTile { sums: self.0, index: if exists { head * self.0.tiles() + n } else { 0 } }
     }
 
-    /// The device address of this thread's first four sums in part `part` of a tile.
-    #[inline(always)]
-    fn at(self, tile: u32, part: u32, warp: Warp) -> u64 {
-        let parts = tile as u64 * W as u64 + part as u64;
-        let within = (warp.index % 4 * 32 + warp.lane) * 16;
-        self.0.base.wrapping_add(parts * (2 * H as u64 * QUADS)).wrapping_add(within as u64)
-    }
-
-    /// Adds to the warpgroup's part of a tile, or stores it if `is_first`.
+    /// Adds to the warpgroup's part of a tile, or stores it if this is the tile's first turn.
     ///
     /// # Safety
-    /// - The tile exists. The warpgroup has its turn at the tile ([`crate::turns`]). It is the first turn if
-    ///   `is_first` is true, and another one otherwise.
+    /// - `grant` is of [`SumTile::grant`]. The warpgroup has this turn at the tile ([`crate::turns`]).
     #[inline(always)]
-    pub(crate) unsafe fn add(self, tile: u32, acc: &Acc<1, H>, is_first: bool, group: &Warpgroup<W>) {
+    pub(crate) unsafe fn add(grant: [u32; 2], acc: &Acc<1, H>, group: &Warpgroup<W>) {
+        let (tile, is_first) = ((grant[1] as u64) << 32 | (grant[0] & !1) as u64, grant[0] & 1 != 0);
         // This computes the address again for each tile: the numbers would take registers in every step.
-        let at = self.at(tile, group.index, group.warp.forget_lane());
+        let at = of_thread::<H>(tile, group.index, group.warp.forget_lane());
         match is_first {
             // SAFETY: these are the thread's own words of a tile that exists. Other blocks access them only
             // in their turns, which come after this one.
@@ -64,14 +66,46 @@ impl<'p, const W: usize, const H: usize> GlobalSums<'p, W, H> {
             false => each(acc, at, |at, x| unsafe { red_add_v4_f32(at, x) }),
         }
     }
+}
 
-    /// Part `part` of a tile, which an earlier launch has computed. The warps of four take 16 rows each.
+/// The device address of this thread's first four sums in part `part` of the tile at `tile`.
+#[inline(always)]
+fn of_thread<const H: usize>(tile: u64, part: u32, warp: Warp) -> u64 {
+    let within = (warp.index % 4 * 32 + warp.lane) * 16;
+    tile.wrapping_add(part as u64 * (2 * H as u64 * QUADS)).wrapping_add(within as u64)
+}
+
+impl<const W: usize, const H: usize> SumTile<'_, W, H> {
+    /// The device address of the tile.
     #[inline(always)]
-    pub fn load(self, tile: u32, part: u32, warp: Warp) -> Acc<1, H> {
-        let (at, mut acc) = (self.at(tile, part, warp), Acc::unset());
+    fn address(self) -> u64 {
+        self.sums.base().wrapping_add(self.index as u64 * (2 * W as u64 * H as u64 * QUADS))
+    }
+
+    /// The device address of the tile's counter.
+    #[inline(always)]
+    pub(crate) fn counter(self) -> u64 {
+        // The sum of 32 bits: with one of 64 bits, LLVM would keep the address of the first counter.
+        self.sums.counters().wrapping_add(TileSums::FIRST_TILE.wrapping_add(self.index) as u64 * 4)
+    }
+
+    /// What the warps that add to the tile must know: its address, whose lowest bit says whether they have
+    /// the tile's first turn.
+    #[inline(always)]
+    pub(crate) fn grant(self, is_first: bool) -> [u32; 2] {
+        let address = self.address();
+        [address as u32 | is_first as u32, (address >> 32) as u32]
+    }
+
+    /// The part of the warp's warpgroup in the tile, which an earlier launch has computed. The warps of a
+    /// warpgroup take 16 rows each.
+    #[inline(always)]
+    pub fn load(self, warp: Warp) -> Acc<1, H> {
+        let part = (warp.index / 4).min(W as u32 - 1);
+        let (at, mut acc) = (of_thread::<H>(self.address(), part, warp), Acc::unset());
         for n in 0..H {
             for h in 0..2 {
-                // SAFETY: the tile exists, as `TileSums` promises, and no thread of this launch writes it.
+                // SAFETY: the tile exists and has the part. No thread of this launch writes it.
                 let x = unsafe { ld_global_v4_b32(at.wrapping_add((n * 2 + h) as u64 * QUADS)) };
                 acc.0[0][n][h] = x.map(f32::from_bits);
             }

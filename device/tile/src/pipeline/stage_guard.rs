@@ -4,10 +4,10 @@
 //! byte count. If several producer threads share a stage, the first of them arrives. A phase of *empty*
 //! completes when every warp of every warpgroup has released the stage.
 //!
-//! `wgmma` reads these stages, by descriptor, so no stage appears as a [`SharedTile`]. Only the values beside
-//! a tile ([`crate::tma::ValuedTile`]) are read by lanes. A stage's
-//! descriptor is the pipeline's descriptor plus an offset, one 64-bit addition. A computation from the
-//! address would cost three more instructions per product.
+//! `wgmma` reads these stages, by descriptor, so no stage appears as a [`SharedTile`]. Lanes read only the
+//! values beside a tile ([`crate::tma::ValuedTile`]). A stage's descriptor is the pipeline's descriptor plus
+//! an offset, one 64-bit addition. A computation from the address would cost three more instructions per
+//! product.
 use crate::Warp;
 use crate::pipeline::mbarrier::PipelineState;
 use crate::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageConverter};

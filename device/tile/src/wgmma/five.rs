@@ -20,21 +20,36 @@ use crate::wgmma::sealed::Issue;
 use contract::Element;
 use core::hint::cold_path;
 use cuda_std::math::opaque;
-use cuda_std::warp;
+use cuda_std::{thread, warp};
 
 /// A tile of 64 rows for each of `W` warpgroups, which the block keeps.
 pub type KeptRows<'s, E, const D: usize, const W: usize> = StageGuard<'s, SharedTiles<E, 4, D, W>>;
 /// A stage of `N` base tiles of rows, with one value per row.
 pub type ValuedStage<'s, E, const N: usize, const D: usize> = StageGuard<'s, ValuedTile<E, N, D>>;
 
+/// dS of a step, which all warpgroups have published in the joint operand. Only
+/// [`Warpgroup::five_products`] makes one.
+pub struct Ds<E, const N: usize, const M: usize> {
+    fragment: AFrag<E, 1, N>,
+    joint: JointA<E, N, M>,
+}
+
 /// The products of one step later: `dk += ds q`, after which the stage is released, and dQ of the same dS.
-pub struct Late<'p, E: Element, const N: usize, const D: usize> {
+pub struct Late<'p, E: Element, const N: usize, const D: usize, const M: usize> {
     /// The sum.
     pub dk: &'p mut Acc<1, D>,
     /// dS of the last step.
-    pub ds: &'p AFrag<E, 1, N>,
+    pub ds: Ds<E, N, M>,
     /// The stage of the last step.
     pub q: ValuedStage<'p, E, N, D>,
+}
+
+/// What a step follows.
+pub enum After<'p, E: Element, const N: usize, const D: usize, const M: usize> {
+    /// Nothing: it is the first step.
+    Nothing(JointA<E, N, M>),
+    /// Another step, whose last products run in this step.
+    Step(Late<'p, E, N, D, M>),
 }
 
 /// The order of a step's products. More products in flight take more registers.
@@ -65,65 +80,82 @@ pub struct Step<'p, E: Element, const N: usize, const D: usize, const W: usize> 
     pub rows: u32,
     /// The order of the products, which must be a constant.
     pub order: StepOrder,
-    /// False, but the compiler must not know it. It ends basic blocks, over which ptxas hoists no wait.
-    pub never: bool,
+    /// Ends basic blocks.
+    pub never: Never,
 }
 
-/// Ends a basic block: see [`Step::never`].
-///
-/// # Safety
-/// - All lanes of the warp have the same `never`.
-#[inline(always)]
-unsafe fn end_block(never: bool) {
-    if never {
-        cold_path();
-        // SAFETY: the caller keeps the precondition.
-        unsafe { warp::sync() }
+/// False in all threads, but the compiler does not know it. A branch on it ends a basic block, over which
+/// ptxas hoists no wait.
+#[derive(Clone, Copy)]
+pub struct Never(bool);
+
+impl Never {
+    /// Compares the grid's size, which the compiler does not know, with 0.
+    #[inline(always)]
+    pub fn opaque() -> Self {
+        Never(opaque(thread::grid_dim_x()) == 0)
+    }
+
+    /// Ends a basic block.
+    ///
+    /// # Safety
+    /// - The warp has converged.
+    #[inline(always)]
+    unsafe fn end_block(self) {
+        if self.0 {
+            cold_path();
+            // SAFETY: all lanes of the converged warp have the same number, that of the launch.
+            unsafe { warp::sync() }
+        }
     }
 }
 
 impl<const W: usize> Warpgroup<W> {
     /// Runs a step: the products of `step`, and those of the last step, if there is one. `add` receives dQ of
     /// the last step. `p_of` makes P of S and may change S. `ds_of` makes dS of both accumulators and P.
-    /// Returns dS. [`Step::never`] is the same in all lanes.
+    /// Returns dS.
     #[inline(always)]
     pub fn five_products<E: WarpgroupCore, const N: usize, const D: usize, const M: usize, const H: usize>(
         &mut self,
-        late: Option<Late<'_, E, N, D>>,
+        after: After<'_, E, N, D, M>,
         add: impl FnOnce(&mut Acc<1, H>, &mut Self),
         step: Step<'_, E, N, D, W>,
         p_of: impl FnOnce(&mut Acc<1, N>) -> AFrag<E, 1, N>,
         ds_of: impl FnOnce(&Acc<1, N>, &Acc<1, N>, &AFrag<E, 1, N>) -> AFrag<E, 1, N>,
-        joint: &mut JointA<E, N, M>,
-    ) -> AFrag<E, 1, N> {
+    ) -> Ds<E, N, M> {
         let Step { k, v, q, d_o, dv, rows, order, never } = step;
         let (mut acc_s, mut acc_t) = (Acc::unset(), Acc::unset());
         let (mut s, mut t) = (GuardedAbt(&mut acc_s, k, q), GuardedAbt(&mut acc_t, v, d_o));
-        // SAFETY: `Warpgroup` stands for 128 converged threads, and `never` is the same in all of them. The
-        // steps of each product run in order, and every product ends within this call.
+        // SAFETY: `Warpgroup` stands for 128 converged threads. The steps of each product run in order, and
+        // every product ends within this call.
         unsafe {
-            if let Some(Late { dk, ds, q: last }) = late {
-                let mut acc_dq = Acc::<1, H>::unset();
-                let mut dq = JointAb::new(&mut acc_dq, joint, k);
-                let mut dk = GuardedAb(dk, ds, &last);
-                dq.issue(self.index);
-                Issue::<W>::issue(&mut dk, self.index);
-                dq.settle::<1>();
-                add(dq.acc(), self);
-                end_block(never);
-                s.issue(self.index);
-                if order == StepOrder::Together {
-                    t.issue(self.index);
-                    Issue::<W>::settle::<2>(&mut dk);
-                } else {
-                    Issue::<W>::settle::<1>(&mut dk);
+            let mut joint = match after {
+                After::Step(Late { dk, ds: Ds { fragment, joint }, q: last }) => {
+                    let mut acc_dq = Acc::<1, H>::unset();
+                    let mut dq = JointAb::new(&mut acc_dq, &joint, k);
+                    let mut dk = GuardedAb(dk, &fragment, &last);
+                    dq.issue(self.index);
+                    Issue::<W>::issue(&mut dk, self.index);
+                    dq.settle::<1>();
+                    add(dq.acc(), self);
+                    never.end_block();
+                    s.issue(self.index);
+                    if order == StepOrder::Together {
+                        t.issue(self.index);
+                        Issue::<W>::settle::<2>(&mut dk);
+                    } else {
+                        Issue::<W>::settle::<1>(&mut dk);
+                    }
+                    joint
                 }
-            } else {
-                s.issue(self.index);
-                if order == StepOrder::Together {
-                    t.issue(self.index);
+                After::Nothing(joint) => {
+                    s.issue(self.index);
+                    if order == StepOrder::Together {
+                        t.issue(self.index);
+                    }
+                    joint
                 }
-            }
+            };
             if order == StepOrder::Wide {
                 t.issue(self.index);
             }
@@ -134,7 +166,7 @@ impl<const W: usize> Warpgroup<W> {
             }
             let p = p_of(s.acc());
             if order == StepOrder::Apart {
-                end_block(never);
+                never.end_block();
                 t.issue(self.index);
             }
             let mut dv = GuardedAb(dv, &p, d_o);
@@ -143,37 +175,36 @@ impl<const W: usize> Warpgroup<W> {
             if order != StepOrder::Together {
                 Issue::<W>::settle::<0>(&mut dv);
             }
-            let mut ds = ds_of(s.acc(), t.acc(), &p);
-            end_block(never);
+            let mut fragment = ds_of(s.acc(), t.acc(), &p);
+            never.end_block();
             if rows < W as u32 * 64 {
                 // This computes the warp's number again in each step: it would take a register.
                 let before = opaque(self.warp.index) * 16;
-                ds.keep_rows_before(rows as i32 - before as i32, self.warp.forget_lane());
+                fragment.keep_rows_before(rows as i32 - before as i32, self.warp.forget_lane());
             }
-            joint.write(&ds, self);
+            joint.write(&fragment, self);
             if order == StepOrder::Together {
                 Issue::<W>::settle::<0>(&mut dv);
             }
             joint.publish(self);
-            ds
+            Ds { fragment, joint }
         }
     }
 
     /// Runs the products of the last step. `beside` runs beside them. All warpgroups have then read the kept
-    /// tiles.
+    /// tiles and the joint operand, which this function returns.
     #[inline(always)]
     pub fn two_products<E: WarpgroupCore, const N: usize, const D: usize, const M: usize, const H: usize>(
         &mut self,
-        late: Late<'_, E, N, D>,
+        late: Late<'_, E, N, D, M>,
         k: &KeptRows<'_, E, D, W>,
         add: impl FnOnce(&mut Acc<1, H>, &mut Self),
-        joint: &mut JointA<E, N, M>,
         beside: impl FnOnce(&mut Self),
-    ) {
-        let Late { dk, ds, q } = late;
+    ) -> JointA<E, N, M> {
+        let Late { dk, ds: Ds { fragment, joint }, q } = late;
         let mut acc_dq = Acc::<1, H>::unset();
-        let mut dq = JointAb::new(&mut acc_dq, joint, k);
-        let mut dk = GuardedAb(dk, ds, &q);
+        let mut dq = JointAb::new(&mut acc_dq, &joint, k);
+        let mut dk = GuardedAb(dk, &fragment, &q);
         // SAFETY: as in `five_products`.
         unsafe {
             dq.issue(self.index);
@@ -185,5 +216,6 @@ impl<const W: usize> Warpgroup<W> {
         }
         drop(q);
         self.wait_for_all();
+        joint
     }
 }
