@@ -2,7 +2,7 @@
 //! a reason to survive. `cargo xtask mutate` runs every mutant of every kernel.
 use ferroflash::kernels::{AttnInfo, MaskKind, Schedule, entry};
 use ferroflash_tests::is_carried;
-use ferroflash_tests::mutation::{Fate, STACK, Sample, Subject, score, spot};
+use ferroflash_tests::mutation::{Fate, STACK, Sample, Spot, Subject, score, spot};
 use ptx_sim::mutate::Operator;
 use std::collections::BTreeMap;
 
@@ -97,6 +97,35 @@ fn merging_states() {
     check(SAMPLE, |subject| subject.of.family() == "merge");
 }
 
+/// Portable kernels of the backward pass, and those that run beside them.
+#[test]
+fn gradients() {
+    for kernel in ["bwd_delta", "bwd_dkdv", "bwd_dq"] {
+        check(SAMPLE, |subject| subject.kernel.symbol.starts_with(kernel));
+    }
+}
+
+#[test]
+fn gradients_on_hopper() {
+    let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
+    check(SAMPLE, |subject| subject.kernel.symbol.starts_with("bwd_convert_dq"));
+    let mut carried = Subject::all().filter(|subject| is_carried(subject.kernel.symbol));
+    let subject = carried.find(|subject| subject.kernel.symbol.starts_with("bwd_hopper"));
+    assert_noticed(&spot(&subject.expect("a build carries one"), SAMPLE));
+}
+
+/// Tests that checkers and results catch most mutants of a spot that do harm.
+#[track_caller]
+fn assert_noticed(spot: &Spot) {
+    let fates = || spot.ends.iter().map(|(_, fate, _)| fate);
+    let by_checkers = fates().filter(|fate| matches!(fate, Fate::Checker(_))).count();
+    let by_results = fates().filter(|fate| **fate == Fate::Result).count();
+    println!("{}: {by_checkers} and {by_results} of {}", spot.entry, spot.ends.len());
+    let harmless = spot.ends.iter().filter(|(_, _, reason)| reason.is_some()).count();
+    let harmful = spot.ends.len() - harmless;
+    assert!(spot.caught() * 2 > harmful && by_checkers > 0 && by_results > 0, "{spot:#?}");
+}
+
 /// The kind of a Hopper kernel, by its body.
 fn kind(symbol: &str) -> &'static str {
     let wide = ["_d192_", "_d256_"].iter().any(|dim| symbol.contains(dim));
@@ -132,13 +161,7 @@ fn every_hopper_kernel() {
         // If a kind has few kernels, the test runs more mutants per kernel.
         let each = 8_usize.div_ceil(of_kind(subject).count()).min(3);
         let spot = spot(subject, Sample { each: Some(each), seed: 1 });
-        let fates = || spot.ends.iter().map(|(_, fate, _)| fate);
-        let by_checkers = fates().filter(|fate| matches!(fate, Fate::Checker(_))).count();
-        let by_results = fates().filter(|fate| **fate == Fate::Result).count();
-        println!("{}: {by_checkers} and {by_results} of {}", spot.entry, spot.ends.len());
-        let harmless = spot.ends.iter().filter(|(_, _, reason)| reason.is_some()).count();
-        let harmful = spot.ends.len() - harmless;
-        assert!(spot.caught() * 2 > harmful && by_checkers > 0 && by_results > 0, "{spot:#?}");
+        assert_noticed(&spot);
         let caught = kinds.entry(kind(spot.entry)).or_default();
         for (mutant, fate, reason) in &spot.ends {
             *caught.entry(mutant.operator).or_default() +=

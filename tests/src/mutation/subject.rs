@@ -5,16 +5,38 @@ use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::{is_carried, subjects};
-use spec::{COMBINES, Class, Contract, Keys, SplitKernels, attention, beside, combine_of};
+use spec::{
+    COMBINES, CONVERT_DQS, Class, Contract, DELTAS, GRADIENTS, Keys, Pass, SplitKernels, attention, beside,
+    combine_of,
+};
 
 /// A kernel of which mutants are made.
 #[derive(Clone, Copy)]
 pub struct Subject {
     /// The launch contract of the kernel.
     pub kernel: Contract,
-    /// The subject whose launches run the kernel: the kernel itself, a kernel whose splits it combines, or
-    /// the decode kernel that runs beside it in a mixed batch.
+    /// The subject whose launches run the kernel: the kernel itself, a kernel whose splits it combines, the
+    /// decode kernel that runs beside it in a mixed batch, or another kernel of the backward pass.
     pub of: &'static dyn reference::Subject,
+}
+
+/// The kernels that run in launches of other backward kernels: of -LSE and delta, of dQ, and those that round
+/// sums of dQ.
+fn beside_gradients() -> impl Iterator<Item = Subject> {
+    let of = |kernel: Contract, runs: &dyn Fn(&AttnInfo) -> bool| {
+        let of = GRADIENTS.iter().find(|of| of.pass != Pass::Dq && runs(of))?;
+        Some(Subject { kernel, of })
+    };
+    let delta_of =
+        |of: &AttnInfo| DELTAS.iter().find(|delta| delta.dtype == of.dtype && delta.head_dim >= of.head_dim);
+    let delta = DELTAS.iter().filter_map(move |e| of(e.contract, &|of| delta_of(of) == Some(e)));
+    let kind = |e: &AttnInfo| (e.dtype, e.head_dim, e.mask);
+    let dq = GRADIENTS.iter().filter(|e| e.pass == Pass::Dq);
+    let dq = dq.filter_map(move |e| of(e.contract, &|of| of.pass == Pass::DkDv && kind(of) == kind(e)));
+    let convert = CONVERT_DQS.iter();
+    let convert =
+        convert.filter_map(move |e| of(e.contract, &|of| of.pass == Pass::Gradients && e.rounds(of)));
+    delta.chain(dq).chain(convert)
 }
 
 impl Subject {
@@ -37,10 +59,11 @@ impl Subject {
             let combine = combine_of(few).filter(|_| few.kv_dtype == few.dtype);
             [beside(few), combine].into_iter().flatten().map(move |kernel| Subject { kernel, of: few })
         });
-        own.chain(combines).chain(mixed)
+        own.chain(combines).chain(mixed).chain(beside_gradients())
     }
 
-    /// Whether the kernel is a combine kernel, or the prefill kernel of a mixed batch.
+    /// Whether the kernel is a combine kernel, the prefill kernel of a mixed batch, or beside a backward
+    /// kernel.
     pub fn merges(&self) -> bool {
         self.kernel.symbol != self.of.contract().symbol
     }
