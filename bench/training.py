@@ -4,11 +4,13 @@
     flash_attn_func(q, k, v, causal=True).backward(d_o)
 
 The library needs the feature `training` (`cargo build --release --package ferroflash-cabi --features training`). The forward
-writes the log-sum-exp (LSE), and the backward pass reads it. The module keeps one plan and one workspace per layout, stream and
-thread. A repeated backward pass gives identical bits. Slopes, sinks, biases and masks get no gradient.
+writes the log-sum-exp (LSE), and the backward pass reads it. The module keeps the plans of the last layouts of each stream and
+thread; torch's allocator lends the workspace for a launch. A repeated backward pass gives identical bits. Slopes, sinks and biases
+get no gradient: if one requires it, the functions raise an error.
 """
 import ctypes
 import math
+import threading
 import weakref
 
 import torch
@@ -18,20 +20,31 @@ import varlen
 from ferroflash import LIB, Unsupported, c
 
 
+# Plans that a thread keeps. Lengths of varlen batches change at every step of a training.
+KEPT = 256
+
+
+class _Local(threading.local):
+    """The backward passes that a thread has planned, the last one last."""
+
+    def __init__(self):
+        self.planned = {}
+
+
+_local = _Local()
+
+
 def layout(forward):
     """Returns a forward's arguments as bytes, in which a pointer says only whether it is set."""
     blank = c.Attention.from_buffer_copy(forward)
     for name, kind in c.Attention._fields_:
         if kind is ctypes.c_void_p:
             setattr(blank, name, 1 if getattr(blank, name) else None)
-    # The backward pass has no named kernels.
-    blank.config = None
     return bytes(blank)
 
 
 class Backward:
-    """The backward pass of one layout on the stream that is current now: its arguments, its plan, its workspace. It belongs to
-    one thread."""
+    """The backward pass of one layout on the stream that is current now: its arguments and its plan. It belongs to one thread."""
 
     def __init__(self, forward, device, stream, order, d_lse, **tensors):
         self.context, self.stream = ferroflash._context(device.index), stream
@@ -47,9 +60,7 @@ class Backward:
         ferroflash._check(LIB.ferroflash_backward_plan_create(self.context, self.where, ctypes.byref(plan)))
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
         ferroflash._check(LIB.ferroflash_plan_describe(plan, ctypes.byref(info)))
-        self.plan, self.entry = plan, info.entry.decode()
-        self.workspace = torch.empty(info.workspace_bytes, dtype=torch.uint8, device=device)
-        args.workspace, args.workspace_bytes = self.workspace.data_ptr(), info.workspace_bytes
+        self.plan, self.entry, self.device, args.workspace_bytes = plan, info.entry.decode(), device, info.workspace_bytes
         # The kernels must be compiled before the launch, because a graph may capture the launch.
         ferroflash._check(LIB.ferroflash_load(self.context, plan))
 
@@ -60,6 +71,9 @@ class Backward:
             setattr(self.args, name, None if tensor is None else tensor.data_ptr())
 
     def enqueue(self):
+        # The allocator gives this memory to later work of the same stream only.
+        workspace = torch.empty(self.args.workspace_bytes, dtype=torch.uint8, device=self.device)
+        self.args.workspace = workspace.data_ptr()
         ferroflash._check(LIB.ferroflash_backward_launch(self.context, self.plan, self.where, self.stream))
 
 
@@ -67,12 +81,17 @@ def gradients(forward, order, q, k, v, d_o, d_lse):
     """Returns the gradients of q, k and v. `forward` has the arguments of the forward; `order` are the dimensions of batch, row,
     head and column."""
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-    tensors = {"d_o": d_o, "dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
-    key = ("backward", q.device.index, stream, layout(forward), order, *(t.stride() for t in tensors.values()),
+    # No kernel writes rows that belong to no sequence.
+    make = torch.zeros_like if forward.cu_seqlens_q else torch.empty_like
+    tensors = {"d_o": d_o, "dq": make(q), "dk": make(k), "dv": make(v)}
+    key = (q.device.index, stream, layout(forward), order, *(t.stride() for t in tensors.values()),
            None if d_lse is None else d_lse.stride())
-    launch = ferroflash._local.launches.get(key)
+    launch = _local.planned.pop(key, None)
     if launch is None:
-        launch = ferroflash._local.launches[key] = Backward(forward, q.device, stream, order, d_lse, **tensors)
+        launch = Backward(forward, q.device, stream, order, d_lse, **tensors)
+        if len(_local.planned) == KEPT:
+            del _local.planned[next(iter(_local.planned))]
+    _local.planned[key] = launch
     launch.point(forward, d_lse=d_lse, **tensors)
     launch.enqueue()
     return tensors["dq"], tensors["dk"], tensors["dv"]
@@ -86,8 +105,13 @@ def readable(tensor):
 
 def of_strides(tensor, strides):
     """Returns the tensor with these strides: hooks of saved tensors may return copies with other strides."""
-    return tensor if tensor.stride() == strides else torch.empty_strided(
-        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    if tensor.stride() == strides:
+        return tensor
+    whole = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    # Rows that share memory are equal, so one of them is enough.
+    one = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
+    whole[one].copy_(tensor[one])
+    return whole
 
 
 class Attention(torch.autograd.Function):
@@ -99,6 +123,8 @@ class Attention(torch.autograd.Function):
         launch, o, lse = run(q, k, v)
         # Later calls set other addresses in the launch's own arguments.
         ctx.args, ctx.order = c.Attention.from_buffer_copy(launch.args), order
+        # The backward pass has no named kernels, and the name belongs to the launch.
+        ctx.args.config = None
         # `run` owns the slopes and masks whose addresses the arguments have.
         ctx.run, ctx.device, ctx.strides = run, q.device, [t.stride() for t in (q, k, v, o, lse)]
         ctx.save_for_backward(q, k, v, o, lse)
@@ -106,6 +132,7 @@ class Attention(torch.autograd.Function):
         return o, lse
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx, d_o, d_lse):
         q, k, v, o, lse = map(of_strides, ctx.saved_tensors, ctx.strides)
         forward = c.Attention.from_buffer_copy(ctx.args)
@@ -124,11 +151,19 @@ def results(o, lse, return_lse, return_attn_probs):
     return (o, lse) if return_lse else o
 
 
+def refuse_tracked(**options):
+    """Raises an error if a gradient of an option is wanted."""
+    for name, option in options.items():
+        if isinstance(option, torch.Tensor) and option.requires_grad and torch.is_grad_enabled():
+            raise Unsupported(f"{name} requires a gradient: FerroFlash computes those of q, k and v; pass {name}.detach()")
+
+
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, return_lse=False, bhsd=False, **options):
     """Computes ferroflash.flash_attn_func with gradients of q, k and v. A loss may depend on the LSE of `return_lse`."""
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: FerroFlash has no dropout; it must be 0.0")
+    refuse_tracked(alibi_slopes=alibi_slopes, **options)
 
     def run(q, k, v):
         launch, o, lse = ferroflash.prepare(q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
@@ -152,6 +187,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
             **options)
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: FerroFlash has no dropout; it must be 0.0")
+    refuse_tracked(alibi_slopes=alibi_slopes, **options)
     starts, ends, used = (varlen.integers(t, q.device) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
 
     def run(q, k, v):
