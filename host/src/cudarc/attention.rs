@@ -101,7 +101,7 @@ impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     }
 
     /// Returns the request with this O, and without outputs of rows.
-    fn with_output<'b, W>(self, o: TensorView<W>) -> AttentionRequest<'b, Slice<'b>, W>
+    pub(super) fn with_output<'b, W>(self, o: TensorView<W>) -> AttentionRequest<'b, Slice<'b>, W>
     where
         'a: 'b,
     {

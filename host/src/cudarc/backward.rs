@@ -6,7 +6,7 @@ use super::scratch::ScratchMemory;
 use super::views::{Tensor, TensorMut};
 use crate::Error;
 use crate::plan::PlanOf;
-use crate::request::{AttentionBackward, AttentionRequest, LseView, Resolve, TensorView};
+use crate::request::{AttentionBackward, AttentionRequest, LseView, Resolve, Scratch, TensorView};
 use crate::validate::no_tensors;
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
@@ -51,9 +51,7 @@ impl<'a> Inputs<'a> {
         'a: 'b,
     {
         let lse = LseView::read(lse, self.q.shape);
-        let AttentionRequest { q, queries, kv, mask, alignment, scores, variant, .. } = self;
-        let request = AttentionRequest::new(q, queries, kv, o).mask(mask).scores(scores);
-        AttentionRequest { variant, ..request.alignment(alignment).lse(lse) }
+        self.with_output(o).lse(lse)
     }
 }
 
@@ -66,6 +64,7 @@ impl<'a, W> AttentionBackward<'a, Slice<'a>, W> {
     {
         let variant = self.forward.variant;
         let mut request = self.on(guards)?;
+        request.forward.scratch = Scratch::None;
         request.forward.take_variant(variant, guards)?;
         Ok(request)
     }
