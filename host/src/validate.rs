@@ -66,7 +66,7 @@ fn per_token(name: &'static Names, base: u64, count: u64, wide: bool) -> Result<
     let unit = if wide { 8 } else { 4 };
     address(name, base, unit)?;
     let footprint = Footprint::new(base, unit, [(count, unit), (1, 0), (1, 0), (1, 0)]);
-    if count == 0 || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
+    if count == 0 || footprint.span().is_none() {
         let expected = "it must be 1 or more, and they must end within 64 bits";
         return Err(Error::invalid(name.elements, count, expected));
     }
@@ -177,8 +177,7 @@ pub(crate) enum Use {
 /// Checks that a view stays in its buffer, and that the buffer ends within 64 bits. `field` is the name of
 /// the buffer's size.
 fn fits(field: &'static str, footprint: &Footprint, elements: u64) -> Result<(), Error> {
-    let span = footprint.span().filter(|span| footprint.base.checked_add(*span).is_some());
-    match span.map(|span| span / footprint.unit) {
+    match footprint.span().map(|span| span / footprint.unit) {
         Some(needed) if needed <= elements => Ok(()),
         Some(needed) => Err(Error::invalid(field, elements, format_args!("shape and strides need {needed}"))),
         None => Err(Error::invalid(field, elements, "shape and strides reach beyond 64 bits")),

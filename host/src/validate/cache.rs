@@ -275,7 +275,7 @@ pub(crate) fn index(name: &Names, index: &Index, needed: u64, what: &str) -> Res
     let Index { address: base, elements } = *index;
     address(name, base, 4)?;
     let footprint = Footprint::new(base, 4, [(needed, 4), (1, 0), (1, 0), (1, 0)]);
-    if elements < needed || footprint.span().is_none_or(|span| base.checked_add(span).is_none()) {
+    if elements < needed || footprint.span().is_none() {
         let expected = format_args!("it must be {needed} or more, {what}, and end within 64 bits");
         return Err(Error::invalid(name.elements, elements, expected));
     }

@@ -9,9 +9,7 @@ pub(crate) struct Footprint {
     pub unit: u64,
     /// Dimensions: `(extent, stride in bytes)`.
     dims: [(u64, u64); 4],
-    /// See [`Footprint::span`].
-    span: Option<u64>,
-    /// One past the last byte. Each check of an overlap begins with this number.
+    /// One past the last byte, or `None` beyond 64 bits. Each check of an overlap begins with this number.
     end: Option<u64>,
 }
 
@@ -21,12 +19,13 @@ impl Footprint {
         let span = dims.iter().try_fold(unit, |sum, &(extent, stride)| {
             sum.checked_add(extent.checked_sub(1)?.checked_mul(stride)?)
         });
-        Footprint { base, unit, dims, span, end: span.and_then(|span| base.checked_add(span)) }
+        Footprint { base, unit, dims, end: span.and_then(|span| base.checked_add(span)) }
     }
 
-    /// Returns the number of bytes from the first byte to one past the last, or `None` above 2^64.
-    pub const fn span(&self) -> Option<u64> {
-        self.span
+    /// Returns the number of bytes from the first byte to one past the last, or `None` if the last byte is
+    /// beyond 64 bits.
+    pub fn span(&self) -> Option<u64> {
+        self.end.map(|end| end - self.base)
     }
 
     /// Returns whether two indices may name one byte. If every stride is at least the span of all dimensions
