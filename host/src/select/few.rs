@@ -1,7 +1,7 @@
 //! Selection for few queries on many keys: of decode kernels, on a KV cache or on tensors, and of MLA decode
 //! kernels, on a latent cache. A key ranks the kernels, and a rule gives the reason for the best one.
 //! docs/selection.md has the measurements.
-use super::pays::of_short_splits;
+use super::pays::{has_measured_splits, of_short_splits};
 use super::rule::Case;
 use super::{Choice, Query, rules, tiles};
 use crate::problem::MAX_ROWS;
@@ -186,10 +186,7 @@ pub(super) fn latent(q: &Query<'_>) -> Result<Choice, Error> {
 /// blocks of an SM hide each other's latency; longer work runs faster in one thread block with more stages
 /// (H200, 16 heads: 8 x 32768 keys 94.5 us instead of 116.1, 128 x 1024 keys 63.9 us instead of 59.9). A few
 /// sequences are excluded, because twice as many splits cost more to merge than they gain.
-///
-/// Only Hopper is measured. An A100 has half of an H200's bandwidth per SM, so that it waits for bytes.
 fn splits_fill(q: &Query<'_>) -> bool {
     let work = q.problem.batch * q.problem.heads_k;
-    let measured = q.on.compute_capability == (9, 0) && q.problem.splits == Splits::Auto;
-    measured && (8..=q.on.sms as usize / 4).contains(&work)
+    has_measured_splits(q) && (8..=q.on.sms as usize / 4).contains(&work)
 }

@@ -14,31 +14,22 @@ const MERGE: &str = "the only kernel for these dtypes of states and output";
 pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<Choice<Place>, Error> {
     let types = [append.k.dtype, append.pages.keys.dtype];
     let rounds = (types[0] != types[1]).then_some(types);
-    let mut refusal = None;
     let rotates = append.rotary.map(|_| types[0]);
     let fits = |kernel: &&AppendInfo| kernel.rounds == rounds && kernel.rotates == rotates;
-    for kernel in APPENDS.iter().filter(fits) {
-        match on.runs(&kernel.contract) {
-            Ok(()) => {
-                let reason = match (rounds, kernel.contract.target) {
-                    (None, _) if rotates.is_some() => {
-                        "tokens have the KV cache's dtype: the kernel rotates and rounds once"
-                    }
-                    (None, _) => "tokens have the KV cache's dtype: the kernel copies bytes",
-                    (Some([_, DType::Int8]), _) => {
-                        "the kernel rounds each row to int8: a warp finds the row's scale"
-                    }
-                    (Some(_), Target::From(80)) => "the kernel rounds to e4m3 by integer arithmetic",
-                    (Some(_), _) => "the kernel rounds to e4m3 with an instruction of this device",
-                };
-                return Ok(Choice::new(Place::of(&kernel.contract), reason));
-            }
-            Err(error) => refusal = Some(error),
-        }
-    }
+    let running = APPENDS.iter().filter(fits).map(|kernel| on.runs(&kernel.contract).map(|()| kernel));
     let [tokens, cache] = types.map(|dtype| dtype.name());
     let nothing = || Error::unsupported(format_args!("{tokens} tokens and an {cache} cache"), "no kernel");
-    Err(refusal.unwrap_or_else(nothing))
+    let kernel = running.reduce(Result::or).unwrap_or_else(|| Err(nothing()))?;
+    let reason = match (rounds, kernel.contract.target) {
+        (None, _) if rotates.is_some() => {
+            "tokens have the KV cache's dtype: the kernel rotates and rounds once"
+        }
+        (None, _) => "tokens have the KV cache's dtype: the kernel copies bytes",
+        (Some([_, DType::Int8]), _) => "the kernel rounds each row to int8: a warp finds the row's scale",
+        (Some(_), Target::From(80)) => "the kernel rounds to e4m3 by integer arithmetic",
+        (Some(_), _) => "the kernel rounds to e4m3 with an instruction of this device",
+    };
+    Ok(Choice::new(Place::of(&kernel.contract), reason))
 }
 
 /// Returns the merge kernel for these dtypes of states and output, and the reason for it.

@@ -120,6 +120,11 @@ pub(super) fn of_short_splits(q: &Query<'_>, all: &[&'static AttnInfo]) -> Optio
 fn splits_are_short(q: &Query<'_>) -> bool {
     let (p, sequences) = (q.problem, q.problem.batch.saturating_mul(q.problem.heads_k));
     let keys = sequences.saturating_mul(p.seqlen_k) / q.on.sms.max(1) as usize;
-    let measured = q.on.compute_capability == (9, 0) && p.splits == Splits::Auto;
-    measured && p.rows() <= 16 && sequences <= 64 && (64..=512).contains(&keys)
+    has_measured_splits(q) && p.rows() <= 16 && sequences <= 64 && (64..=512).contains(&keys)
+}
+
+/// Returns whether splits of a latent cache were measured: on Hopper only. An A100 has half of an H200's
+/// bandwidth per SM, so that it waits for bytes.
+pub(super) fn has_measured_splits(q: &Query<'_>) -> bool {
+    q.on.compute_capability == (9, 0) && q.problem.splits == Splits::Auto
 }
