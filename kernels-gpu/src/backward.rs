@@ -10,8 +10,8 @@
 //! | [`convert_dq`] | dQ of the sums in f32 that Hopper's kernel leaves |
 //!
 //! [`dkdv`] computes transposed scores, S^T = K Q^T, so P^T and dS^T are the left operands of its products.
-//! [`transposed`] exchanges the roles of queries and keys in a mask. [`gradient`] has the arithmetic of P and
-//! dS for both kernels.
+//! [`crate::variant::transposed`] exchanges the roles of queries and keys in masks and scores. [`gradient`]
+//! has the arithmetic of P and dS for both kernels.
 //!
 //! An infinity or NaN in a row of Q or dO reaches the gradients of every key of the row's stages (0 times
 //! infinity), and one in a row of K or V the dQ of every query of the key's stages.
@@ -20,4 +20,3 @@ pub mod delta;
 pub mod dkdv;
 pub mod dq;
 pub mod gradient;
-pub mod transposed;

@@ -61,6 +61,11 @@ pub fn score<M: MaskFn>(params: &M::Params, of: &Sequence, product: f32, p: i32,
     if M::Scores::SCALED { changed } else { changed * of.scale() }
 }
 
+/// The derivative of [`score`] by the scaled product, if the query sees the key.
+pub fn gradient<M: MaskFn>(params: &M::Params, of: &Sequence, product: f32, p: i32, k: i32) -> f32 {
+    M::scores(&Uncapped, params, of).derivative_of_one(product, p, k)
+}
+
 /// Attention of the query at position `p`: writes the query's row of O, and returns the LSE. `product`
 /// returns the product of the query and a key; `value` returns a column of a key's value. Without a key, O is
 /// 0 and the LSE is minus infinity. A sink changes O and the LSE.

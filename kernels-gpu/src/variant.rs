@@ -7,7 +7,9 @@ pub mod mask;
 pub mod score;
 pub mod softcap;
 pub mod staged;
+pub mod then;
 pub mod tile_mask;
+pub mod transposed;
 
 use crate::capped::Capped;
 use crate::rows::Sequence;
@@ -20,6 +22,7 @@ use crate::variant::mask::{MaskMod, Windowed};
 use crate::variant::score::ScoreMod;
 use crate::variant::softcap::softcap;
 use crate::variant::staged::{BiasStages, Staged};
+use crate::variant::then::Then;
 use crate::variant::tile_mask::{Listed, TileMask};
 use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
@@ -81,15 +84,33 @@ pub trait Scores: Copy + Sealed {
     const IS_NONE: bool = false;
     /// Whether [`Scores::of_block`] may return a modification.
     const BLOCK_BIAS: bool = false;
-    /// Whether [`Scores::through`] is the modification's derivative. If this constant is false, a backward
-    /// kernel does not compile.
-    const DIFFERENTIABLE: bool = false;
+    /// Whether the derivative of each changed score by its scaled product is 1.
+    const ADDITIVE: bool;
+    /// The modification of transposed scores, whose rows are keys and whose columns are queries.
+    type Turned: Scores;
+
+    /// Exchanges the roles of queries and keys, for the sequence `of`.
+    fn turned(self, of: &Sequence) -> Self::Turned;
 
     /// Changes the products of a warp's rows and the keys of a block.
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At);
 
-    /// The gradient that passes through the modification: `x` times the derivative of the changed score `s`
-    /// by its scaled product. Only backward kernels call this function, with `x` = 0 where the mask made `s`
+    /// [`Scores::change`], for backward kernels. The derivative of a changed score by its scaled product is
+    /// the product of what this function returns, if it returns something, and of what [`Scores::through`]
+    /// computes of the changed score.
+    #[inline(always)]
+    fn differentiate<const W: usize, const N: usize>(
+        self,
+        p: &impl Capped,
+        acc_s: &mut Acc<W, N>,
+        at: At,
+    ) -> Option<Acc<W, N>> {
+        self.change(p, acc_s, at);
+        None
+    }
+
+    /// `x` times the derivative of the changed score `s`, as far as `s` determines it: see
+    /// [`Scores::differentiate`]. Backward kernels call this function with `x` = 0 where the mask made `s`
     /// minus infinity.
     #[inline(always)]
     fn through(_: &impl Capped, _s: f32, x: f32) -> f32 {
@@ -102,6 +123,12 @@ pub trait Scores: Copy + Sealed {
     #[inline(always)]
     fn change_one(self, s: f32, _p: i32, _k: i32) -> f32 {
         s
+    }
+
+    /// The derivative of [`Scores::change_one`] by the scaled product.
+    #[inline(always)]
+    fn derivative_of_one(self, _s: f32, _p: i32, _k: i32) -> f32 {
+        1.0
     }
 
     /// The modification of all products of the queries at positions `p` and the keys `k`, if it is the same
@@ -120,12 +147,14 @@ pub trait Scores: Copy + Sealed {
 
 impl Sealed for () {}
 impl Sealed for CapAndSlope {}
-impl<A: Scores, S: ScoreMod> Sealed for Then<A, S> {}
 
 /// No modification: products stay as they are.
 impl Scores for () {
     const IS_NONE: bool = true;
-    const DIFFERENTIABLE: bool = true;
+    const ADDITIVE: bool = true;
+    type Turned = ();
+    #[inline(always)]
+    fn turned(self, _: &Sequence) {}
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, _: &impl Capped, _: &mut Acc<W, N>, _: At) {}
     #[inline(always)]
@@ -139,7 +168,13 @@ impl Scores for () {
 pub struct CapAndSlope(Alibi);
 
 impl Scores for CapAndSlope {
-    const DIFFERENTIABLE: bool = true;
+    const ADDITIVE: bool = false;
+    type Turned = Self;
+    /// A slope's factor is the distance of query and key, in either direction.
+    #[inline(always)]
+    fn turned(self, _: &Sequence) -> Self {
+        self
+    }
     #[inline(always)]
     fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
         softcap(acc_s, p.softcap(), p.scale_log2());
@@ -151,58 +186,6 @@ impl Scores for CapAndSlope {
     fn through(p: &impl Capped, s: f32, x: f32) -> f32 {
         let t = s.max(-1.0);
         if p.softcap() == 0.0 { x } else { fma(-t * t, x, x) }
-    }
-}
-
-/// The score modification of a mask, followed by a [`ScoreMod`].
-#[derive(Clone, Copy)]
-pub struct Then<A, S> {
-    first: A,
-    then: Option<S>,
-    scale: f32,
-}
-
-impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
-    const SCALED: bool = {
-        assert!(!(A::SCALED && S::CHANGES && !S::SCALED), "scaled scores precede unscaled scores");
-        A::SCALED || S::CHANGES && S::SCALED
-    };
-    const CHANGES_EACH: bool = A::CHANGES_EACH || S::CHANGES;
-    const BLOCK_BIAS: bool = match S::CHANGES {
-        true => S::BLOCK_BIAS && (A::IS_NONE || A::BLOCK_BIAS),
-        false => A::BLOCK_BIAS,
-    };
-    /// A sink changes no score.
-    const DIFFERENTIABLE: bool = A::DIFFERENTIABLE && !S::CHANGES;
-
-    #[inline(always)]
-    fn change<const W: usize, const N: usize>(self, p: &impl Capped, acc_s: &mut Acc<W, N>, at: At) {
-        let Then { first, then, scale } = self;
-        first.change(p, acc_s, at);
-        if let Some(then) = then {
-            then.change(acc_s, (Self::SCALED && !A::SCALED).then_some(scale), at);
-        }
-    }
-
-    #[inline(always)]
-    fn of_block(&self, p: Range<i32>, k: Range<i32>) -> Option<BlockBias> {
-        let first = self.first.of_block(p.clone(), k.clone())?;
-        let Some(then) = self.then else { return Some(first) };
-        let by = if Self::SCALED && !A::SCALED { self.scale } else { 1.0 };
-        Some(BlockBias { scale: first.scale * by, add: first.add * by + then.block_bias(p, k)? })
-    }
-
-    #[inline(always)]
-    fn through(p: &impl Capped, s: f32, x: f32) -> f32 {
-        A::through(p, s, x)
-    }
-
-    #[inline(always)]
-    fn change_one(self, s: f32, p: i32, k: i32) -> f32 {
-        let Then { first, then, scale } = self;
-        let s = first.change_one(s, p, k);
-        let Some(then) = then else { return s };
-        then.score(if Self::SCALED && !A::SCALED { s * scale } else { s }, p, k)
     }
 }
 
@@ -297,7 +280,7 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     #[inline(always)]
     fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> Self::Scores {
         let then = if S::CHANGES { Some(S::load(&params.b, of)) } else { None };
-        Then { first: M::scores(p, &params.a, of), then, scale: of.scale() }
+        Then::new(M::scores(p, &params.a, of), then, of)
     }
     #[inline(always)]
     fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {

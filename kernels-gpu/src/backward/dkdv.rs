@@ -4,11 +4,11 @@
 //! same keys. Each computes P^T and dS^T of its part of a stage's queries, and passes them to the others.
 //! Each multiplies all of them with its share of the columns.
 use crate::backward::gradient::{of_scores, probabilities};
-use crate::backward::transposed::Transposed;
 use crate::entries::{Portable, Run};
 use crate::forward::ByBlock;
 use crate::rows::{Rows, Sequence};
 use crate::variant::blocks::{At, BlockRange, Seen};
+use crate::variant::transposed::Transposed;
 use crate::variant::{MaskFn, Scores};
 use spec::{BwdDkDv, BwdDkDvParams, BwdParams, Kernel, Tensor, WorkTile};
 use tile::beside::{HeadValues, SharedValues};
@@ -35,6 +35,9 @@ shared_layout! {
 
 /// The mask of transposed scores.
 type SeenBy<Mask> = Transposed<<Mask as MaskFn>::Keys>;
+
+/// The modification of transposed scores.
+type Turned<Mask> = <<Mask as MaskFn>::Scores as Scores>::Turned;
 
 /// A block of keys, as the rows of transposed scores.
 struct KeyTile<'p, Mask: MaskFn> {
@@ -183,7 +186,8 @@ impl<
         let (mut acc_dk, mut acc_dv) = (Acc::<W, SHARE>::zero(), Acc::<W, SHARE>::zero());
         for head in 0..p.heads_per_kv {
             let (mask, range) = keys.range(head, &warp);
-            let scores = Mask::scores(p, variant, &keys.sequence(head, &warp));
+            let of = keys.sequence(head, &warp);
+            let scores = Mask::scores(p, variant, &of).turned(&of);
             let row0 = first + mine.first();
             let seen = Seen::<_, W>::of(mask, At { rows: &keys.rows, row0, key0: 0, warp });
             for n in (range.start..range.end).rev() {
@@ -194,13 +198,13 @@ impl<
                 let (q, d_o) = (stage.q.tile(team), stage.d_o.tile(team));
                 let (mut acc_s, mut acc_dp) = (Acc::<W, N>::zero(), Acc::<W, N>::zero());
                 acc_s.mma_abt(&k, &q, warp, |_| {}); // S^T = K Q^T
-                scores.change(p, &mut acc_s, at);
+                let factors = scores.differentiate(p, &mut acc_s, at);
                 let is_interior = range.interior.0 <= n && n < range.interior.1;
                 if !Mask::SEES_ALL && !is_interior {
                     seen.from(key0).mask(&mut acc_s, at);
                 }
                 let minus_lse = stage.beside.columns::<0>(team, warp);
-                let probs = probabilities::<E, Mask::Scores, W, N>(p, &mut acc_s, &minus_lse);
+                let probs = probabilities::<E, Turned<Mask>, W, N>(p, &mut acc_s, factors, &minus_lse);
                 acc_dp.mma_abt(&v, &d_o, warp, |_| {}); // dP^T = V dO^T
                 let ds = of_scores::<E, W, N>(&acc_dp, &acc_s, &stage.beside.columns::<1>(team, warp));
                 let own = [probs, ds];

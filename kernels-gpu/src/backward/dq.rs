@@ -103,11 +103,11 @@ impl<
             let (k, v) = (stage.k.tile(SplitGroup::ONLY), stage.v.tile(SplitGroup::ONLY));
             let (mut acc_s, mut acc_dp) = (Acc::<W, N>::zero(), Acc::<W, N>::zero());
             acc_s.mma_abt(&q, &k, warp, |_| {}); // S = Q K^T
-            scores.change(p, &mut acc_s, at);
+            let factors = scores.differentiate(p, &mut acc_s, at);
             if edge {
                 seen.mask(&mut acc_s, at)
             }
-            let _ = probabilities::<E, Mask::Scores, W, N>(p, &mut acc_s, &minus_lse);
+            let _ = probabilities::<E, Mask::Scores, W, N>(p, &mut acc_s, factors, &minus_lse);
             acc_dp.mma_abt(&d_o, &v, warp, |_| {}); // dP = dO V^T
             let ds = of_scores::<E, W, N>(&acc_dp, &acc_s, &delta);
             acc_dq.mma_ab(&ds, &k, warp, |_| {}); // dQ += dS K

@@ -6,24 +6,24 @@ use tile::beside::Beside;
 use tile::mma::{AFrag, Acc, Mma};
 
 /// P = 2^(S scale - LSE) of changed and masked scores, as the left operand of dV = P^T dO. Each score becomes
-/// P times the derivative of its modification.
+/// P times the derivative of its modification. `factors` are what [`Scores::differentiate`] has returned.
 #[inline(always)]
 pub fn probabilities<E: Mma, S: Scores, const M: usize, const N: usize>(
     p: &impl Capped,
     scores: &mut Acc<M, N>,
+    factors: Option<Acc<M, N>>,
     minus_lse: &impl Beside<M, N>,
 ) -> AFrag<E, M, N> {
-    const {
-        assert!(
-            S::DIFFERENTIABLE,
-            "backward kernels support softcap, ALiBi slopes and sinks, and no other score"
-        )
-    }
     let scale_log2 = S::scale_log2(p);
-    scores.split_beside(minus_lse, |s, minus_lse| {
+    let probs = scores.split_beside(minus_lse, |s, minus_lse| {
         let prob = ex2(fma(s, scale_log2, minus_lse));
         [prob, S::through(p, s, prob)]
-    })
+    });
+    if let Some(factors) = factors {
+        // Where the mask hides a key, a function's derivative may be infinite.
+        scores.zip(&factors, |prob, factor| if prob == 0.0 { 0.0 } else { prob * factor });
+    }
+    probs
 }
 
 /// dS = P (dP - delta), as the left operand of the products that give dQ and dK. `probs` are the values that

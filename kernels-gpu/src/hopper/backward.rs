@@ -109,7 +109,7 @@ impl<Mask: MaskFn<Params = ()>> View<Mask> {
         let scores = Mask::scores(p, &(), &sequence(p, &self.tile, visit.head, &warp));
         scores.change(p, products, self.block.at(visit.n, first_row, warp));
         self.block.mask(products, visit.n, (first_row, warp));
-        probabilities::<E, Mask::Scores, 1, N>(p, products, &queries.columns(warp))
+        probabilities::<E, Mask::Scores, 1, N>(p, products, None, &queries.columns(warp))
     }
 }
 
@@ -136,6 +136,10 @@ impl<
         const {
             let has_no_gap = matches!(Mask::KIND, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
             assert!(has_no_gap && !Mask::LISTED, "the keys of consecutive queries must leave no gap");
+            assert!(
+                !Mask::Scores::CHANGES_EACH,
+                "Hopper's backward kernels take no `ScoreMod`: use `BwdDkDv` and `BwdDq`"
+            );
             assert!(N == 4 || Mask::Scores::IS_NONE, "wide stages have no registers for modified scores");
         }
         let p = &p;

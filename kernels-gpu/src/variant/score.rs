@@ -23,6 +23,10 @@ pub trait ScoreMod: ScoreMarker {
     /// Whether [`ScoreMod::block_bias`] may return a number. If this constant is false, no kernel calls that
     /// function.
     const BLOCK_BIAS: bool = false;
+    /// Whether [`ScoreMod::score`] adds a number that does not depend on the score, so that the derivative of
+    /// the changed score by the score is 1. If this constant is false, backward kernels call
+    /// [`ScoreMod::gradient`], for which they need registers.
+    const ADDITIVE: bool = true;
     /// The function that returns the natural logit of an attention sink. A sink belongs to a sequence and a
     /// head: it is one more key with value 0, which all their queries see. [`ScoreMarker::KINDS`] has a sink
     /// exactly if this function exists; otherwise the kernel does not compile.
@@ -36,6 +40,21 @@ pub trait ScoreMod: ScoreMarker {
     #[inline(always)]
     fn score(&self, s: f32, _p: i32, _k: i32) -> f32 {
         s
+    }
+
+    /// The derivative of [`ScoreMod::score`] by `s`, for the same arguments. Backward kernels multiply the
+    /// gradient of the changed score by it. If [`ScoreMod::ADDITIVE`] is true, no kernel calls this function.
+    /// If the constant is false and this function is missing, backward kernels do not compile.
+    #[inline(always)]
+    fn gradient(&self, _s: f32, _p: i32, _k: i32) -> f32 {
+        const {
+            assert!(
+                Self::ADDITIVE,
+                "backward kernels need the derivative of scores that are not additive: write \
+                 `ScoreMod::gradient`"
+            )
+        }
+        1.0
     }
 
     /// The number that [`ScoreMod::score`] adds to every score of the queries at positions `p` and the keys
@@ -144,6 +163,7 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
         assert!(!mixed, "one of the scores takes scaled products (`SCALED`) and the other does not");
         if A::CHANGES { A::SCALED } else { B::SCALED }
     };
+    const ADDITIVE: bool = is_additive::<A>() && is_additive::<B>();
     const BLOCK_BIAS: bool =
         Self::CHANGES && (A::BLOCK_BIAS || !A::CHANGES) && (B::BLOCK_BIAS || !B::CHANGES);
     const SINK: Option<fn(&Self) -> f32> = match (A::SINK, B::SINK) {
@@ -160,10 +180,25 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
         self.1.score(self.0.score(s, p, k), p, k)
     }
     #[inline(always)]
+    fn gradient(&self, s: f32, p: i32, k: i32) -> f32 {
+        derivative(&self.0, s, p, k) * derivative(&self.1, self.0.score(s, p, k), p, k)
+    }
+    #[inline(always)]
     fn block_bias(&self, p: Range<i32>, k: Range<i32>) -> Option<f32> {
         let a = if A::CHANGES { self.0.block_bias(p.clone(), k.clone())? } else { 0.0 };
         Some(if B::CHANGES { a + self.1.block_bias(p, k)? } else { a })
     }
+}
+
+/// Whether the derivative of the changed scores is 1.
+pub const fn is_additive<S: ScoreMod>() -> bool {
+    S::ADDITIVE || !S::CHANGES
+}
+
+/// The derivative of the changed score, by the score `s`.
+#[inline(always)]
+pub fn derivative<S: ScoreMod>(scores: &S, s: f32, p: i32, k: i32) -> f32 {
+    if const { is_additive::<S>() } { 1.0 } else { scores.gradient(s, p, k) }
 }
 
 #[inline(always)]

@@ -192,6 +192,12 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         r
     }
 
+    /// Replaces each value `x` by `f(x, y)`, where `y` is the value of `other` at its place.
+    #[inline(always)]
+    pub fn zip(&mut self, other: &Self, f: impl Fn(f32, f32) -> f32) {
+        self.each(|m, n, h, i, x| *x = f(*x, other.0[m][n][h][i]));
+    }
+
     /// Keeps the columns before each row's `end`. All other values become minus infinity.
     #[inline(always)]
     pub fn keep_before(&mut self, end: &RowBounds<M>) {

@@ -1,9 +1,9 @@
 //! A block of keys, as the rows of transposed scores: the tiles of queries that it visits, and its turns
 //! there.
-use crate::backward::transposed::Transposed;
 use crate::rows::{Rows, Sequence};
 use crate::variant::blocks::{At, BlockRange, Seen};
 use crate::variant::mask::MaskMod;
+use crate::variant::transposed::Transposed;
 use core::ops::Range;
 use tile::Warp;
 use tile::mma::Acc;

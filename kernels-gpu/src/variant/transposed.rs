@@ -1,17 +1,18 @@
-//! A mask with the roles of queries and keys exchanged: the queries that see a key.
+//! Masks and scores with the roles of queries and keys exchanged: the queries that see a key.
 use crate::rows::{Rows, Sequence};
 use crate::variant::mask::MaskMod;
+use crate::variant::score::ScoreMod;
 use core::ops::Range;
-use spec::{MaskMarker, Window};
+use spec::{MaskMarker, ScoreKinds, ScoreMarker, Window};
 
-/// Mask `M` of the transposed scores, whose rows are keys and whose columns are queries.
+/// Mask or scores `M` of the transposed scores, whose rows are keys and whose columns are queries.
 ///
 /// From one query to the next, neither bound of a query's keys decreases. The queries that see a key are
 /// therefore an interval, too, and from one key to the next neither of its bounds decreases. Bisection finds
 /// them or, with `BY_FORMULA`, the mask's own formula if it has one, which takes fewer registers.
 #[derive(Clone, Copy)]
 pub struct Transposed<M, const BY_FORMULA: bool = false> {
-    mask: M,
+    of: M,
     /// Number of queries, and the position of query 0 among the keys.
     queries: i32,
     shift: i32,
@@ -22,13 +23,21 @@ impl<M: MaskMarker, const BY_FORMULA: bool> MaskMarker for Transposed<M, BY_FORM
     type Params = M::Params;
 }
 
-impl<M: MaskMod, const BY_FORMULA: bool> Transposed<M, BY_FORMULA> {
-    /// Mask `mask` of the sequence `of`, turned around.
+impl<M, const BY_FORMULA: bool> Transposed<M, BY_FORMULA> {
+    /// Mask or scores `turned` of the sequence `of`, turned around.
     #[inline(always)]
-    pub fn new(mask: M, of: &Sequence) -> Self {
-        Transposed { mask, queries: of.queries, shift: of.shift }
+    pub fn new(turned: M, of: &Sequence) -> Self {
+        Transposed { of: turned, queries: of.queries, shift: of.shift }
     }
 
+    /// The position and the key of the score at row `p + shift` and column `query`.
+    #[inline(always)]
+    fn turn(&self, p: i32, query: i32) -> [i32; 2] {
+        [query + self.shift, p + self.shift]
+    }
+}
+
+impl<M: MaskMod, const BY_FORMULA: bool> Transposed<M, BY_FORMULA> {
     /// The first query for which `is_behind(position)` is true, or the number of queries. Once it is true, it
     /// stays true. All lanes take equally many steps.
     #[inline(always)]
@@ -63,16 +72,43 @@ impl<M: MaskMod, const BY_FORMULA: bool> MaskMod for Transposed<M, BY_FORMULA> {
             return 0..i32::MAX;
         }
         let key = p + self.shift;
-        if BY_FORMULA && let Some(Range { start, end }) = self.mask.queries(key) {
+        if BY_FORMULA && let Some(Range { start, end }) = self.of.queries(key) {
             return start - self.shift..end.saturating_sub(self.shift);
         }
-        let end = if M::LEFT { self.first(|p| self.mask.keys(p).start > key) } else { i32::MAX };
-        self.first(|p| self.mask.keys(p).end > key)..end
+        let end = if M::LEFT { self.first(|p| self.of.keys(p).start > key) } else { i32::MAX };
+        self.first(|p| self.of.keys(p).end > key)..end
     }
 
     #[inline(always)]
     fn sees(&self, p: i32, query: i32) -> bool {
-        self.mask.sees(query + self.shift, p + self.shift)
+        let [p, k] = self.turn(p, query);
+        self.of.sees(p, k)
+    }
+}
+
+impl<S: ScoreMarker> ScoreMarker for Transposed<S> {
+    const KINDS: ScoreKinds = S::KINDS;
+    type Params = S::Params;
+}
+
+impl<S: ScoreMod> ScoreMod for Transposed<S> {
+    const CHANGES: bool = S::CHANGES;
+    const SCALED: bool = S::SCALED;
+    const ADDITIVE: bool = S::ADDITIVE;
+
+    #[inline(always)]
+    fn load(params: &S::Params, of: &Sequence) -> Self {
+        Transposed::new(S::load(params, of), of)
+    }
+    #[inline(always)]
+    fn score(&self, s: f32, p: i32, query: i32) -> f32 {
+        let [p, k] = self.turn(p, query);
+        self.of.score(s, p, k)
+    }
+    #[inline(always)]
+    fn gradient(&self, s: f32, p: i32, query: i32) -> f32 {
+        let [p, k] = self.turn(p, query);
+        self.of.gradient(s, p, k)
     }
 }
 
