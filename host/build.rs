@@ -1,5 +1,6 @@
-//! Gathers the kernels' PTX into a table that the library includes. Without the feature `kernels`, the table
-//! is empty. The PTX comes from the first of these sources that exists:
+//! Gathers the kernels' PTX into a table that the library includes. Without the feature `kernels`, the
+//! table has only the kernels that the backward pass of a caller's kernels needs (feature `training`). The
+//! PTX comes from the first of these sources that exists:
 //!
 //! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. The folder has files
 //!    `<symbol>.ptx`, and some kernels may be missing. If this environment variable is empty, it counts as
@@ -48,7 +49,7 @@ fn gather() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
-    let modules = if env::var_os("CARGO_FEATURE_KERNELS").is_none() {
+    let modules = if wanted().next().is_none() {
         Modules::Texts(vec![])
     } else if let Some(folder) = set("FERROFLASH_PTX_DIR") {
         Modules::Texts(given(&folder))
@@ -169,11 +170,17 @@ fn carried(folder: &Path, what: &str, table: &mut String) -> Result<Vec<(String,
     Ok(places.into_iter().map(part).collect())
 }
 
+/// Returns whether this build has the feature.
+fn is_on(feature: &str) -> bool {
+    env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some()
+}
+
 /// Returns whether this build embeds the kernel. A build embeds the kernels of the lineage, and those of the
-/// backward pass, only with their features.
+/// backward pass, only with their features. -LSE and delta of a caller's backward pass come from
+/// FerroFlash's kernels.
 fn is_wanted(symbol: &str) -> bool {
-    let is_on = |feature: &str| env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some();
-    spec::feature_of(symbol).is_none_or(is_on)
+    let is_delta = spec::DELTAS.iter().any(|delta| delta.contract.symbol == symbol);
+    (is_on("kernels") || is_delta) && spec::feature_of(symbol).is_none_or(is_on)
 }
 
 fn wanted() -> impl Iterator<Item = spec::Contract> {
@@ -266,7 +273,8 @@ fn built(kernels: &Path, out: &Path) -> Result<Vec<(&'static str, String)>> {
     let builder = builder.debug(if with_lines { DebugInfo::Lines } else { DebugInfo::None });
     let (start, compiles) = (Instant::now(), !builder.is_kept().map_err(|error| error.to_string())?);
     let output = builder.build().map_err(|error| error.to_string())?;
-    if compiles {
+    // A caller's backward pass needs few kernels, whose compilation takes seconds.
+    if compiles && is_on("kernels") {
         let (count, time) = (output.modules.len(), clock(start.elapsed()));
         let folder = folder.canonicalize().unwrap_or(folder);
         println!("cargo::warning={count} kernels compiled in {time}; they are kept in {}", folder.display());

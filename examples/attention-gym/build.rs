@@ -13,6 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         shared_prefix_d64::CONTRACT,
         images_d64::CONTRACT,
         relu_d64::CONTRACT,
+        relu_dkdv_d64::CONTRACT,
+        relu_dq_d64::CONTRACT,
     ];
     let kernels = cuda_builder::CudaBuilder::new("kernels").entries(contracts);
     kernels.copy_to(std::env::var("OUT_DIR")?).build()?.emit_rerun_if_changed();

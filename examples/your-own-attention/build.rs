@@ -6,6 +6,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         streaming_d64::CONTRACT,
         streaming_decode_d64::CONTRACT,
         documents_d64::CONTRACT,
+        documents_dkdv_d64::CONTRACT,
+        documents_dq_d64::CONTRACT,
         prefix_d64::CONTRACT,
         prefix_paged_d64::CONTRACT,
         chunked_d64::CONTRACT,
@@ -15,8 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         t5_d64::CONTRACT,
         t5_varlen_d64::CONTRACT,
         t5_decode_d64::CONTRACT,
+        t5_dkdv_d64::CONTRACT,
+        t5_dq_d64::CONTRACT,
         alibi_d64::CONTRACT,
         capped_window_d64::CONTRACT,
+        capped_window_dkdv_d64::CONTRACT,
+        capped_window_dq_d64::CONTRACT,
     ];
     let kernels = cuda_builder::CudaBuilder::new("kernels").entries(contracts);
     kernels.copy_to(std::env::var("OUT_DIR")?).build()?.emit_rerun_if_changed();

@@ -54,7 +54,7 @@ const MOST: usize = {
         size_of::<MlaHopperParams>() + decode,
         few + many + decode,
         size_of::<RotaryAppendParams>(),
-        size_of::<BwdDeltaParams>() + size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>(),
+        size_of::<BwdDeltaParams>() + size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>() + 2 * variant,
         size_of::<BwdDeltaParams>() + size_of::<BwdHopperParams>() + size_of::<BwdConvertDqParams>(),
     ])
 };
@@ -208,6 +208,11 @@ impl Launch {
     /// Returns the places of the steps' kernels.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
         self.steps.into_iter().flatten().map(|step| step.place)
+    }
+
+    /// Returns the place of each step's kernel, with the bytes of its parameters.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = (Place, &[u8])> {
+        self.steps.iter().flatten().map(|step| (step.place, self.bytes(step)))
     }
 
     /// Returns the descriptions of all steps' tensor maps.

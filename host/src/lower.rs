@@ -13,6 +13,7 @@ pub(crate) use append::append;
 pub(crate) use attention::attention;
 pub(crate) use gradient::{GradientMemory, gradient};
 pub(crate) use merge::{Merged, merge, state};
+pub(crate) use variant::fits;
 
 use crate::Error;
 

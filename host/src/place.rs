@@ -1,6 +1,6 @@
 //! The place of a launch's kernel: in the table, or in a variant.
-use crate::variant::Compiled;
-use crate::{Contract, KERNELS};
+use crate::variant::{AnyVariant, Compiled};
+use crate::{AttnInfo, Contract, KERNELS};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -22,6 +22,12 @@ impl Place {
     /// Returns the place of a kernel of the table.
     pub fn of(contract: &Contract) -> Self {
         Place::Table(INDICES.get(contract.symbol).copied().unwrap_or_default())
+    }
+
+    /// Returns the place of a kernel of the table or, if the problem has a variant, of the variant.
+    pub fn of_either(kernel: &'static AttnInfo, variant: Option<AnyVariant>) -> Self {
+        let own = variant.and_then(|variant| variant.compiled().find(|own| std::ptr::eq(own.info(), kernel)));
+        own.map_or_else(|| Place::of(&kernel.contract), Place::Variant)
     }
 
     /// Returns the kernel's launch contract.

@@ -55,10 +55,7 @@ impl Scheduled {
             Keys::Cache(_) | Keys::Latent => Schedule::Tiles(Tiles::on_cache(p, kernel, None, on)?),
             Keys::Batched | Keys::Varlen => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
-        let own =
-            p.variant.and_then(|variant| variant.compiled().find(|own| std::ptr::eq(own.info(), kernel)));
-        let place = own.map_or_else(|| Place::of(&kernel.contract), Place::Variant);
-        Ok(Scheduled { kernel, place, schedule })
+        Ok(Scheduled { kernel, place: Place::of_either(kernel, p.variant), schedule })
     }
 
     /// Returns the schedules of a mixed batch. The decode kernel `few` takes the sequences of few queries,

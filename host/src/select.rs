@@ -55,8 +55,9 @@ impl<'a> Query<'a> {
 
     /// Returns the kernels of a class for Q's dtype: the kernels of the problem's variant, or the table's.
     fn class(&self, class: Class) -> impl Iterator<Item = &'static AttnInfo> + Clone + use<> {
-        let (variant, dtype) = (self.problem.variant, self.kind.dtype);
-        let own = variant.into_iter().flat_map(AnyVariant::kernels).filter(move |e| e.class() == class);
+        let (variant, dtype, pass) = (self.problem.variant, self.kind.dtype, self.kind.pass);
+        let is_of = move |e: &&AttnInfo| e.class() == class && e.pass == pass;
+        let own = variant.into_iter().flat_map(AnyVariant::kernels).filter(is_of);
         own.chain(variant.is_none().then(|| spec::of_class(class, dtype)).into_iter().flatten())
     }
 

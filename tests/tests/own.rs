@@ -3,6 +3,8 @@
 //! access outside of the tensors. Verification finds planted errors. The tests need the device compiler.
 #[path = "own/block_bias.rs"]
 mod block_bias;
+#[path = "own/trained.rs"]
+mod trained;
 #[path = "own/verified.rs"]
 mod verified;
 
@@ -42,6 +44,9 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         own_kernels::block_bias::distance_blocks_wrong::CONTRACT,
         own_kernels::block_bias::distance_twice::CONTRACT,
         own_kernels::strided::strided::CONTRACT,
+        own_kernels::trained::capped_dkdv::CONTRACT,
+        own_kernels::trained::capped_dq::CONTRACT,
+        own_kernels::trained::steep_dkdv::CONTRACT,
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
     CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules

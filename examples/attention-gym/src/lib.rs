@@ -13,4 +13,5 @@ pub static TEMPORAL: Variant<Temporal> = variant!("temporal", gym_kernels::{temp
 pub static DIFFUSION: Variant<Diffusion> = variant!("diffusion", gym_kernels::{diffusion_d64});
 pub static SHARED_PREFIX: Variant<SharedPrefix> = variant!("shared-prefix", gym_kernels::{shared_prefix_d64});
 pub static IMAGES: Variant<Images> = variant!("images", gym_kernels::{images_d64});
-pub static RELU: Variant<Scored<Causal, Relu>> = variant!("relu", gym_kernels::{relu_d64});
+pub static RELU: Variant<Scored<Causal, Relu>> =
+    variant!("relu", gym_kernels::{relu_d64, relu_dkdv_d64, relu_dq_d64});

@@ -34,16 +34,24 @@ pub struct Gradients {
 }
 
 impl Gradients {
-    /// Computes the gradients in f64. The tensors are batches of equal lengths, without sinks and bias.
+    /// Computes the gradients in f64. The tensors are batches of equal lengths, without sinks.
     pub fn exact(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
-        gradients(inputs, upstream, |x| x)
+        Self::exact_of(inputs, inputs, upstream)
+    }
+
+    fn exact_of(scored: &impl Scored, inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
+        gradients(scored, inputs, upstream, |x| x)
     }
 
     /// Computes the gradients like an implementation in separate 16-bit steps: S, P, O, dP, dS and the
     /// gradients are tensors of the inputs' type, as in FlashAttention's own tests.
     pub fn naive(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
+        Self::naive_of(inputs, inputs, upstream)
+    }
+
+    fn naive_of(scored: &impl Scored, inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
         let dtype = inputs.problem().dtype;
-        gradients(inputs, upstream, |x| f64::from(decode(dtype, encode(dtype, x))))
+        gradients(scored, inputs, upstream, |x| f64::from(decode(dtype, encode(dtype, x))))
     }
 }
 
@@ -59,8 +67,13 @@ pub struct GradientReference {
 impl GradientReference {
     /// Computes the exact gradients and the tolerances.
     pub fn new(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
-        let exact = Gradients::exact(inputs, upstream);
-        let naive = Gradients::naive(inputs, upstream);
+        Self::of(inputs, inputs, upstream)
+    }
+
+    /// [`GradientReference::new`], with these scores of the inputs.
+    pub(crate) fn of(scored: &impl Scored, inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
+        let exact = Gradients::exact_of(scored, inputs, upstream);
+        let naive = Gradients::naive_of(scored, inputs, upstream);
         let tolerances = [0, 1, 2].map(|of| {
             2.0 * max_difference(&naive.values[of], &exact.values[of])
                 + 1e-5
@@ -91,6 +104,38 @@ impl From<Vec<Worst>> for Judgement {
     }
 }
 
+/// The mask and the scores of an attention.
+pub(crate) trait Scored: Sync {
+    /// Returns the score of a query `[batch, head, row]` and a key, and its derivative by the scaled product
+    /// `product()`. Returns `None` if the query does not see the key.
+    fn score(&self, at: [usize; 3], key: usize, product: impl FnOnce() -> f64) -> Option<[f64; 2]>;
+
+    /// Returns the natural logit of the sink of `[batch, head]`, if there is one.
+    fn sink(&self, of: [usize; 2]) -> Option<f64>;
+}
+
+impl Scored for Inputs<'_> {
+    fn score(&self, at: [usize; 3], key: usize, product: impl FnOnce() -> f64) -> Option<[f64; 2]> {
+        let [batch, head, row] = at;
+        let (bias, slope) = (f64::from(self.bias(at, key)), f64::from(self.slope(batch, head)));
+        // A bias of -inf hides the key.
+        let sees = self.visible([batch, row]).contains(&key) && self.bit(at, key) && bias > f64::NEG_INFINITY;
+        sees.then(|| {
+            let product = product();
+            let (score, derivative) = self.problem().softcap.map_or((product, 1.0), |cap| {
+                let tanh = (product / f64::from(cap)).tanh();
+                (f64::from(cap) * tanh, 1.0 - tanh * tanh)
+            });
+            let distance = self.position(row).abs_diff(key as i64);
+            [score - slope * distance as f64 + bias, derivative]
+        })
+    }
+
+    fn sink(&self, [_, head]: [usize; 2]) -> Option<f64> {
+        self.sinks().map(|sinks| sinks[head].into())
+    }
+}
+
 /// The gradients of a key head: of the rows of its query heads, and of its keys and values.
 struct OfHead {
     dq: Vec<Vec<f64>>,
@@ -100,6 +145,7 @@ struct OfHead {
 }
 
 fn gradients(
+    scored: &impl Scored,
     inputs: &Inputs<'_>,
     upstream: &Upstream<'_>,
     round: impl Fn(f64) -> f64 + Copy + Sync,
@@ -109,7 +155,7 @@ fn gradients(
     let group = heads / kv_heads;
     let all: Vec<_> = (0..batches * kv_heads)
         .into_par_iter()
-        .map(|i| of_head(inputs, upstream, [i / kv_heads, i % kv_heads], round))
+        .map(|i| of_head(scored, inputs, upstream, [i / kv_heads, i % kv_heads], round))
         .collect();
     let [mut dq, mut dk, mut dv] =
         [queries * heads, keys * kv_heads, keys * kv_heads].map(|rows| vec![0.0; batches * rows * d]);
@@ -134,6 +180,7 @@ fn gradients(
 }
 
 fn of_head(
+    scored: &impl Scored,
     inputs: &Inputs<'_>,
     upstream: &Upstream<'_>,
     [batch, kv_head]: [usize; 2],
@@ -141,7 +188,7 @@ fn of_head(
 ) -> OfHead {
     let [_, queries, heads, d] = inputs.q().shape();
     let [_, keys, kv_heads, _] = inputs.k().shape();
-    let (scale, softcap) = (f64::from(inputs.problem().softmax_scale()), inputs.problem().softcap);
+    let scale = f64::from(inputs.problem().softmax_scale());
     let rows = |tensor: HostTensor<'_>, rows: usize, head: usize| -> Vec<f64> {
         (0..rows).flat_map(|row| tensor.values(batch, row, head)).map(f64::from).collect()
     };
@@ -160,22 +207,15 @@ fn of_head(
         for row in 0..queries {
             let [q, d_o] = [&q, &d_o].map(|all| &all[row * d..][..d]);
             let at = [batch, head, row];
-            let seen: Vec<_> =
-                inputs.visible([batch, row]).filter(|key| inputs.bit(at, *key)).map(|key| key * d).collect();
-            let slope = f64::from(inputs.slope(batch, head));
+            let score = |key: usize| {
+                let product = || round(dot(q, &k[key * d..][..d]) * scale);
+                scored.score(at, key, product).map(|[score, derivative]| (key * d, (score, derivative)))
+            };
             // The scores, and the derivatives of their modification.
-            let scores = seen.iter().map(|&key| {
-                let product = round(dot(q, &k[key..][..d]) * scale);
-                let (score, derivative) = softcap.map_or((product, 1.0), |cap| {
-                    let tanh = (product / f64::from(cap)).tanh();
-                    (f64::from(cap) * tanh, 1.0 - tanh * tanh)
-                });
-                let distance = inputs.position(row).abs_diff((key / d) as i64);
-                (score - slope * distance as f64, derivative)
-            });
-            let scores: Vec<_> = scores.collect();
-            let max = scores.iter().map(|(score, _)| *score).fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = scores.iter().map(|(score, _)| (score - max).exp()).sum();
+            let (seen, scores): (Vec<_>, Vec<_>) = (0..keys).filter_map(score).unzip();
+            let all = || scores.iter().map(|(score, _)| *score).chain(scored.sink([batch, head]));
+            let max = all().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = all().map(|score| (score - max).exp()).sum();
             let p: Vec<_> = scores.iter().map(|(score, _)| round((score - max).exp() / sum)).collect();
             let mut o = vec![0.0; d];
             seen.iter().zip(&p).for_each(|(&key, p)| add(&mut o, *p, &v[key..][..d]));
@@ -222,7 +262,8 @@ mod tests {
         for case in [
             base.clone(),
             Case { mask: Mask::Causal, softcap: Some(2.0), ..base.clone() },
-            Case { mask: window, alibi: true, seed: 2, ..base },
+            Case { mask: window, alibi: true, seed: 2, ..base.clone() },
+            Case { bias: Some(DType::F32), mask: Mask::Chunked { chunk: 3 }, ..base },
         ] {
             let mut memory = BackwardMemory::new(&BackwardCase { forward: case.clone(), d_lse: true });
             // Multiples of 1/64 stay f16 numbers after a step of 1/128.

@@ -17,10 +17,12 @@
 //! # Ok(())
 //! # }
 //! ```
+mod backward;
 mod block_bias;
 mod buffers;
 mod case;
 mod exact;
+mod gradient;
 mod report;
 
 pub use buffers::Buffers;
@@ -32,6 +34,7 @@ use crate::inputs::Random;
 use crate::memory::{Cache, Loaded, Memory};
 use crate::place::Layout;
 use ferroflash::driver::Harness;
+use ferroflash::spec::Pass;
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, Error};
 use kernels_gpu::exact::{MaskFn, Sequence};
@@ -96,6 +99,10 @@ type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
 /// `kernels_gpu::exact::Broken`, and a bias of a block (`ScoreMod::block_bias`) must be the bias of each
 /// score of the block.
 ///
+/// A kernel of dK and dV runs in whole backward passes, with the variant's kernel of dQ. The gradients must
+/// keep the rule of [`GradientReference`](crate::GradientReference). The derivative of the scores
+/// (`ScoreMod::gradient`) must agree with finite differences.
+///
 /// If the functions have an error, the kernel and `exact` have the same error: see [`verify_against`].
 ///
 /// # Errors
@@ -137,9 +144,12 @@ fn run<M: MaskFn, D: Harness>(
     definition: Option<Definition<'_>>,
 ) -> Result<Report, Failure> {
     let mut report = Report { variant: variant.any().name(), kernels: vec![], skipped: vec![] };
+    let trains = variant.any().kernels().any(|kernel| kernel.pass != Pass::Forward);
     let mut kernels = vec![];
     for kernel in variant.any().kernels() {
         let cases = match card.capabilities().runs(&kernel.contract) {
+            // The launches of a kernel of dK and dV also run this kernel.
+            Ok(()) if kernel.pass == Pass::Dq => continue,
             Ok(()) => case::edges(kernel).map_err(str::to_owned),
             Err(error) => Err(error.to_string()),
         };
@@ -154,17 +164,32 @@ fn run<M: MaskFn, D: Harness>(
         let params = params_of::<M, D>(params, &mut buffers, case)?;
         exact::keeps_rules::<M>(case, &params, buffers.copies())?;
         block_bias::is_right::<M>(case, &params, buffers.copies())?;
+        if trains {
+            gradient::is_right::<M>(case, &params, buffers.copies())?;
+        }
         if let Some(definition) = definition {
             exact::is_defined::<M>(case, &params, &Tensors::random(case), buffers.copies(), definition)?;
         }
     }
     for cases in &kernels {
-        let mut verified: Option<Verified> = None;
-        for case in cases.iter().flat_map(|case| SEEDS.map(|seed| Case { seed, ..case.clone() })) {
-            let one = one(card, variant, params, &case)?;
-            verified = Some(verified.map_or(one.clone(), |all| all.and(&one)));
+        for (number, case) in cases.iter().enumerate() {
+            // A backward pass takes several times as long as a forward, so each case has one of the seeds.
+            let is_forward = case.kernel.pass == Pass::Forward;
+            let seeds = if is_forward { &SEEDS[..] } else { &SEEDS[number % SEEDS.len()..][..1] };
+            for case in seeds.iter().map(|seed| Case { seed: *seed, ..case.clone() }) {
+                if is_forward {
+                    report.add(one(card, variant, params, &case)?);
+                } else {
+                    backward::one(card, variant, params, &case)?.into_iter().for_each(|one| report.add(one));
+                }
+            }
         }
-        report.kernels.extend(verified);
+    }
+    for kernel in variant.any().kernels().filter(|kernel| kernel.pass != Pass::Forward) {
+        let symbol = kernel.contract.symbol;
+        if !report.mentions(symbol) {
+            report.skipped.push((symbol, "the planner prefers another kernel of this variant".to_owned()));
+        }
     }
     if report.kernels.is_empty() { Err(Failure::Nothing(report)) } else { Ok(report) }
 }
@@ -199,7 +224,7 @@ fn one<M: MaskFn, D: Harness>(
         Loaded::new(card, &memory, Some(symbol)).and_then(|loaded| loaded.run()).map_err(refused)?;
     let verdict = outcome.judge(&expected, case.kernel.dtype);
     match verdict {
-        Some(verdict) if verdict.passed() => Ok(Verified { symbol, launches: 1, worst: verdict }),
+        Some(verdict) if verdict.passed() => Ok(Verified { symbol, launches: 1, worst: verdict.worst() }),
         verdict => Err(Failure::Wrong { case: Box::new(case.clone()), verdict: verdict.map(Box::new) }),
     }
 }

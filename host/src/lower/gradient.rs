@@ -1,6 +1,6 @@
 //! Parameters of backward kernels.
-use super::Refusal;
 use super::tensors::{keys_values, lse, slopes, tensor};
+use super::{Refusal, variant};
 use crate::launch::Launch;
 use crate::request::AttentionBackward;
 use crate::schedule::{GradientPass, GradientWork};
@@ -76,6 +76,9 @@ pub(crate) fn gradient(
             };
             launch.step(pass.place, [tiles.get() * sums.heads, 1, 1], &params, []);
         }
+    }
+    if let Some(kernel) = pass.kernel {
+        variant::add(launch, &r.forward, &r.forward.problem(), kernel, None);
     }
     Ok(())
 }

@@ -42,27 +42,29 @@ pub(super) fn add(
     }
 }
 
-/// Checks that the launch of a variant's kernel has the number of bytes of parameters that the kernel takes,
-/// and the block mask of the kernel's tiles.
+/// Checks that each step of a launch with a variant's kernel has the number of bytes of parameters that the
+/// kernel takes, and the block mask of the kernel's tiles.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names both numbers of bytes. The check refuses a type that gives a
 /// kernel no parameters for its mask (a type without `With`). Returns [`Error::Invalid`] if the block mask is
 /// of another kernel or of another request.
-pub(super) fn fits(launch: &Launch, r: &AttentionRequest<'_>, p: &Problem) -> Result<(), Error> {
-    let Place::Variant(kernel) = launch.place() else { return Ok(()) };
-    if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {
-        block_mask::check(mask, kernel.info(), p)?;
+pub(crate) fn fits(launch: &Launch, r: &AttentionRequest<'_>, p: &Problem) -> Result<(), Error> {
+    for (place, params) in launch.steps() {
+        let Place::Variant(kernel) = place else { continue };
+        if let Some(mask) = r.variant.as_ref().and_then(|variant| variant.block_mask()) {
+            block_mask::check(mask, kernel.info(), p)?;
+        }
+        let (takes, has) = (kernel.params(), params.len());
+        if takes != has {
+            let reason = format_args!(
+                "its type takes {takes} bytes of parameters, and this request's launch has {has}: wrap the \
+                 type in `With`, once, on the outside"
+            );
+            return Err(Error::unsupported(kernel.info().contract.symbol, reason));
+        }
     }
-    let (takes, has) = (kernel.params(), launch.params().len());
-    if takes == has {
-        return Ok(());
-    }
-    let reason = format_args!(
-        "its type takes {takes} bytes of parameters, and this request's launch has {has}: wrap the type in \
-         `With`, once, on the outside"
-    );
-    Err(Error::unsupported(kernel.info().contract.symbol, reason))
+    Ok(())
 }
 
 fn tensor_map_of_bias(map: &MapDescription) -> TmaBiasParams {

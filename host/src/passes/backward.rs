@@ -9,7 +9,8 @@ use crate::lower::{self, GradientMemory, Refusal};
 use crate::place::Place;
 use crate::request::AttentionBackward;
 use crate::schedule::{GradientPass, padded_rows};
-use crate::select::Choice;
+use crate::select::{self, Choice};
+use crate::variant::AnyVariant;
 use crate::{AttnInfo, Capabilities, Error, Problem, tma};
 use spec::{
     CONVERT_DQS, DELTAS, DqScratch, GRADIENTS, Integers, MaskKind, PaddedVector, Pass, ProblemKind, TileSums,
@@ -49,6 +50,7 @@ const SHORT: &str = "the workspace has no room for sums of dQ, which one pass ov
 /// thread blocks.
 pub(crate) fn choose(r: &AttentionBackward<'_>, on: &Capabilities) -> Result<Choice<Backward>, Error> {
     let p = &r.forward.problem();
+    select::goes_together(p)?;
     let Ok(kernel) = gradient(p, Pass::Gradients, on) else {
         return Ok(Choice::new(portable(p, on)?, PORTABLE));
     };
@@ -67,7 +69,7 @@ pub(crate) fn choose(r: &AttentionBackward<'_>, on: &Capabilities) -> Result<Cho
 
 /// Returns the passes of one of Hopper's kernels.
 fn hopper(p: &Problem, kernel: &'static AttnInfo, on: &Capabilities) -> Result<Backward, Error> {
-    let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p))?;
+    let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, "dQ"))?;
     let delta = delta(p)?;
     let sums = DqScratch::new(kernel, heads(p), p.seqlen_q as u32, (p.heads_q / p.heads_k) as u32);
     let all = GradientPass::all(p, kernel, &sums, on)?;
@@ -85,29 +87,55 @@ fn portable(p: &Problem, on: &Capabilities) -> Result<Backward, Error> {
 /// Returns the pass that computes -LSE and delta.
 fn delta(p: &Problem) -> Result<GradientPass, Error> {
     let kernel = DELTAS.iter().find(|e| e.dtype == p.dtype && p.head_dim_v <= e.head_dim as usize);
-    GradientPass::delta(p, &kernel.ok_or_else(|| unsolved(p))?.contract)
+    GradientPass::delta(p, &kernel.ok_or_else(|| unsolved(p, "dK and dV"))?.contract)
 }
 
-/// Returns the first kernel of a pass that solves the problem and runs on the device.
+/// Returns the kernels of gradients: the variant's kernels, or the table's.
+fn kernels(variant: Option<AnyVariant>) -> impl Iterator<Item = &'static AttnInfo> {
+    let own = variant.into_iter().flat_map(AnyVariant::kernels).filter(|kernel| kernel.pass != Pass::Forward);
+    own.chain(variant.is_none().then_some(GRADIENTS).into_iter().flatten())
+}
+
+/// Returns the kernel of a pass that solves the problem with the fewest columns and runs on the device: of
+/// several, the first.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there is none.
 fn gradient(p: &Problem, pass: Pass, on: &Capabilities) -> Result<&'static AttnInfo, Error> {
     let kind = ProblemKind { pass, ..p.kind() };
-    let mut refusal = None;
-    for kernel in GRADIENTS.iter().filter(|kernel| kernel.solves(&kind)) {
-        match on.runs(&kernel.contract) {
-            Ok(()) => return Ok(kernel),
-            Err(error) => {
-                refusal.get_or_insert(error);
-            }
-        }
-    }
-    Err(refusal.unwrap_or_else(|| unsolved(p)))
+    let solving = || kernels(p.variant).filter(|kernel| kernel.solves(&kind));
+    let runs = solving().filter(|kernel| on.runs(&kernel.contract).is_ok());
+    runs.min_by_key(|kernel| kernel.columns()).ok_or_else(|| {
+        let refusal = solving().find_map(|kernel| on.runs(&kernel.contract).err());
+        refusal.unwrap_or_else(|| unsolved(p, if pass == Pass::Dq { "dQ" } else { "dK and dV" }))
+    })
 }
 
-fn unsolved(p: &Problem) -> Error {
-    Error::unsupported(format_args!("backward of {p}"), "no kernel computes it")
+/// Returns the error for a problem whose `results` no kernel computes.
+fn unsolved(p: &Problem, results: &str) -> Error {
+    let (dtype, columns) = (p.dtype.name(), p.named_columns());
+    if let Some(variant) = p.variant {
+        let feature = format_args!("backward of variant {}", variant.name());
+        let reason = format_args!(
+            "it has no kernel that computes {results} of {dtype} tensors with {columns}: list both kernels, \
+             `With<BwdDkDv<..>>` and `With<BwdDq<..>>`"
+        );
+        return Error::unsupported(feature, reason);
+    }
+    let special = GRADIENTS.iter().filter(|kernel| kernel.dtype == p.dtype && !kernel.is_plain());
+    let mut computed: Vec<_> =
+        special.map(|kernel| format!("{}{}", kernel.mask.name(), kernel.scores.name(p.dtype))).collect();
+    computed.sort_unstable();
+    computed.dedup();
+    let kind = format!("{}{}", p.mask_kind().name(), p.score_kinds().name(p.dtype));
+    let most = GRADIENTS.iter().filter(|kernel| !kernel.is_plain()).map(|kernel| kernel.head_dim).max();
+    let reason = format_args!(
+        "beside full and causal masks and windows, backward kernels compute {} up to head_dim {}; train this \
+         attention with your framework's operations",
+        computed.join(", "),
+        most.unwrap_or_default()
+    );
+    Error::unsupported(format_args!("backward of {dtype} {columns} {kind}"), reason)
 }
 
 /// Returns the number of query heads of all batches.
@@ -118,14 +146,16 @@ const fn heads(p: &Problem) -> u32 {
 /// Adds the passes' steps to a launch, for valid tensors.
 ///
 /// # Errors
-/// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors.
+/// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors, or the errors of a variant's
+/// kernels.
 pub(crate) fn lower(
     r: &AttentionBackward<'_>,
     passes: &Backward,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
     let memory = passes.memory(r.scratch.address());
-    passes.passes.iter().try_for_each(|pass| lower::gradient(r, pass, &memory, launch))
+    passes.passes.iter().try_for_each(|pass| lower::gradient(r, pass, &memory, launch))?;
+    Ok(lower::fits(launch, &r.forward, &r.forward.problem())?)
 }
 
 impl Backward {

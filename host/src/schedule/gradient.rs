@@ -9,6 +9,8 @@ use spec::{AttnInfo, DELTA_ROWS, DqScratch, FastDiv, PaddedVector, Pass, TileOrd
 pub struct GradientPass {
     /// The place of the kernel.
     pub place: Place,
+    /// The kernel, if its mask and scores may have parameters.
+    pub kernel: Option<&'static AttnInfo>,
     pub work: GradientWork,
 }
 
@@ -37,7 +39,7 @@ impl GradientPass {
         let all = (p.batch as u64 * p.heads_q as u64).saturating_mul(per_head.into());
         let blocks = FastDiv::new(per_head).filter(|_| all < 1 << 31);
         let work = GradientWork::Delta(blocks.ok_or_else(|| too_many(p, per_head))?);
-        Ok(GradientPass { place: Place::of(kernel), work })
+        Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
     }
 
     /// Returns the schedule of a kernel of gradients. Blocks run head by head: each head's tensors are then
@@ -45,14 +47,14 @@ impl GradientPass {
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are too many thread blocks.
-    pub fn new(p: &Problem, kernel: &AttnInfo) -> Result<Self, Error> {
+    pub fn new(p: &Problem, kernel: &'static AttnInfo) -> Result<Self, Error> {
         let is_of_keys = kernel.pass == Pass::DkDv;
         let (length, heads) = if is_of_keys { (p.seqlen_k, p.heads_k) } else { (p.seqlen_q, p.heads_q) };
         let blocks = length.div_ceil(kernel.tile_m as usize) as u32;
         let [batch, heads, heads_k] = [p.batch, heads, p.heads_k].map(|count| count as u32);
         let order = TileOrder::new(blocks, batch, heads, heads_k, 1).ok_or_else(|| too_many(p, blocks))?;
         let work = if is_of_keys { GradientWork::DkDv(order) } else { GradientWork::Dq(order) };
-        Ok(GradientPass { place: Place::of(&kernel.contract), work })
+        Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: Some(kernel), work })
     }
 
     /// Returns the schedule of one of Hopper's kernels, which leaves sums of dQ in `sums`. Heads run in
@@ -72,7 +74,7 @@ impl GradientPass {
         let group = (1..=sums.group.min(all)).rev().find(|group| all.is_multiple_of(*group)).unwrap_or(1);
         let order = TileOrder::new(blocks, batch, heads, heads, group).ok_or_else(|| too_many(p, blocks))?;
         let work = GradientWork::All(kernel, order.resident(resident(&kernel.contract, on)));
-        Ok(GradientPass { place: Place::of(&kernel.contract), work })
+        Ok(GradientPass { place: Place::of(&kernel.contract), kernel: None, work })
     }
 
     /// Returns the schedule of the kernel that rounds sums of dQ, in this number of blocks per head.
@@ -82,7 +84,7 @@ impl GradientPass {
     pub fn convert(p: &Problem, kernel: &Contract, blocks: u32) -> Result<Self, Error> {
         // There are fewer of these blocks than of delta's.
         let work = GradientWork::Convert(FastDiv::new(blocks).ok_or_else(|| too_many(p, blocks))?);
-        Ok(GradientPass { place: Place::of(kernel), work })
+        Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
     }
 }
 

@@ -3,7 +3,7 @@ use super::attention::{NONE, PARTS, is_like, parts};
 use super::lse::natural;
 use super::{Use, disjoint, input, memory, names, output};
 use crate::request::{AttentionBackward, AttentionRequest, KeysValues, Scratch, Splits};
-use crate::{Error, MaskKind, Problem};
+use crate::{Error, Problem};
 use spec::GRADIENTS;
 
 names!(D_O "d_o" D_LSE "d_lse" DQ "dq" DK "dk" DV "dv");
@@ -54,8 +54,6 @@ pub(crate) fn no_tensors() -> Error {
 fn has_kernels(p: &Problem) -> Result<(), Error> {
     let none =
         |feature: &str, reason: &str| Err(Error::unsupported(format_args!("backward of {feature}"), reason));
-    const MASKS: &str = "backward kernels compute full and causal masks and windows; train this attention \
-                         with your framework's operations";
     let [columns, values] = p.columns();
     match p.mask_kind() {
         _ if GRADIENTS.is_empty() => {
@@ -69,21 +67,6 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
             "backward kernels take sequences of equal lengths; run one backward per sequence, on views \
              of its rows",
         ),
-        _ if p.variant.is_some() || p.mask_kind() == MaskKind::Own => {
-            let reason = "backward kernels compute FerroFlash's own masks and scores; train this attention \
-                          with your framework's operations";
-            none("a variant", reason)
-        }
-        MaskKind::Prefix => none("a mask with a prefix", MASKS),
-        MaskKind::Bits => none("a mask of bits", MASKS),
-        MaskKind::Chunked => {
-            none("a chunked mask", "run one causal backward per chunk, on views of the chunk's rows")
-        }
-        _ if p.bias.is_some() => {
-            let reason = "backward kernels add ALiBi slopes, and no other numbers, to scores; train this \
-                          attention with your framework's operations";
-            none("a bias", reason)
-        }
         _ if p.sinks => none("sinks", "backward kernels have no gradient of sinks; leave the sinks out"),
         _ if p.alibi && p.softcap.is_some() => {
             none("a softcap with ALiBi slopes", "backward kernels take one of them; leave the other one out")

@@ -31,6 +31,13 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d128 [Local] 64x64: BwdDkDv<E, Mask, 4, 1, 2, 2, 8, 4, 0, 1>;
     d192 [Full, Causal, Local] 32x48: BwdDkDv<E, Mask, 2, 1, 1, 3, 12, 4, 0, 1>;
     d256 [Full, Causal, Local] 32x32: BwdDkDv<E, Mask, 2, 1, 1, 2, 16, 8, 0, 1>;
+    // Masks and biases, which have parameters.
+    d64 [Prefix, Chunked, Bits] 128x64: With<BwdDkDv<E, Mask, 8, 1, 4, 1, 4, 4, 4, 2>>;
+    d128 [Prefix, Chunked, Bits] 64x64: With<BwdDkDv<E, Mask, 4, 1, 2, 2, 8, 4, 0, 1>>;
+    d64 [Full, Causal] bias_128x64: With<BwdDkDv<E, Scored<Mask, Bias<E>>, 8, 1, 4, 1, 4, 4, 4, 2>>;
+    d64 [Full] bias_f32_128x64: With<BwdDkDv<E, Scored<Mask, Bias<F32>>, 8, 1, 4, 1, 4, 4, 4, 2>>;
+    d128 [Full, Causal] bias_64x64: With<BwdDkDv<E, Scored<Mask, Bias<E>>, 4, 1, 2, 2, 8, 4, 0, 1>>;
+    d128 [Full] bias_f32_64x64: With<BwdDkDv<E, Scored<Mask, Bias<F32>>, 4, 1, 2, 2, 8, 4, 0, 1>>;
     }
     // dQ. Softcap and slopes leave no registers for 32 rows per warp.
     bwd_dq {
@@ -44,6 +51,15 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d128 [Local] 128x32: BwdDq<E, Mask, 8, 1, 2, 8, 0, 2>;
     d192 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 12, 0, 1>;
     d256 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 16, 0, 1>;
+    // Masks and biases, which have parameters.
+    d64 [Prefix] 128x64: With<BwdDq<E, Mask, 8, 2, 4, 4, 0, 2>>;
+    d64 [Chunked, Bits] 128x64: With<BwdDq<E, Mask, 8, 1, 4, 4, 0, 2>>;
+    d128 [Prefix] 128x32: With<BwdDq<E, Mask, 8, 2, 2, 8, 0, 2>>;
+    d128 [Chunked, Bits] 128x32: With<BwdDq<E, Mask, 8, 1, 2, 8, 0, 2>>;
+    d64 [Full, Causal] bias_128x64: With<BwdDq<E, Scored<Mask, Bias<E>>, 8, 1, 4, 4, 0, 2>>;
+    d64 [Full] bias_f32_128x64: With<BwdDq<E, Scored<Mask, Bias<F32>>, 8, 1, 4, 4, 0, 2>>;
+    d128 [Full, Causal] bias_128x32: With<BwdDq<E, Scored<Mask, Bias<E>>, 8, 1, 2, 8, 0, 2>>;
+    d128 [Full] bias_f32_128x32: With<BwdDq<E, Scored<Mask, Bias<F32>>, 8, 1, 2, 8, 0, 2>>;
     }
     // All gradients, on Hopper. Modified scores leave no registers for stages of 128 queries, and windows
     // spill at head dim 128.

@@ -7,6 +7,7 @@ mod causal_mask;
 #[cfg(any(feature = "forged-made", feature = "forged-changed"))]
 pub mod forged;
 pub mod strided;
+pub mod trained;
 
 use core::f32::consts::LOG2_E;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -54,6 +55,12 @@ pub struct OwnSoftcap {
     after: f32,
 }
 
+impl OwnSoftcap {
+    fn tanh(&self, s: f32) -> f32 {
+        1.0 - 2.0 * rcp(1.0 + ex2(s * self.before * (2.0 * LOG2_E)))
+    }
+}
+
 /// Parameters of [`OwnSoftcap`].
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -71,12 +78,16 @@ impl ScoreMarker for OwnSoftcap {
 
 impl ScoreMod for OwnSoftcap {
     const SCALED: bool = false;
+    const ADDITIVE: bool = false;
     fn load(params: &OwnSoftcapParams, of: &Sequence) -> Self {
         OwnSoftcap { before: of.scale() * rcp(params.cap), after: params.cap * of.unscale() }
     }
     fn score(&self, s: f32, _: i32, _: i32) -> f32 {
-        let tanh = 1.0 - 2.0 * rcp(1.0 + ex2(s * self.before * (2.0 * LOG2_E)));
-        tanh * self.after
+        self.tanh(s) * self.after
+    }
+    fn gradient(&self, s: f32, _: i32, _: i32) -> f32 {
+        let tanh = self.tanh(s);
+        1.0 - tanh * tanh
     }
 }
 

@@ -27,3 +27,5 @@ entry!(diffusion_d64: With<Small<Diffusion>>);
 entry!(shared_prefix_d64: With<Small<SharedPrefix>>);
 entry!(images_d64: With<Small<Images>>);
 entry!(relu_d64: With<Large<Scored<Causal, Relu>>>);
+entry!(relu_dkdv_d64: With<BwdDkDv<F16, Scored<Causal, Relu>, 8, 1, 2, 1, 4, 4, 4, 2>>);
+entry!(relu_dq_d64: With<BwdDq<F16, Scored<Causal, Relu>, 8, 1, 2, 4, 0, 2>>);

@@ -13,10 +13,14 @@ impl ScoreMarker for Relu {
 }
 
 impl ScoreMod for Relu {
+    const ADDITIVE: bool = false;
     fn load([offset, _]: &[f32; 2], _: &Sequence) -> Self {
         Relu(*offset)
     }
     fn score(&self, s: f32, _: i32, _: i32) -> f32 {
         lg2(s.max(0.0) + self.0) * LN_2
+    }
+    fn gradient(&self, s: f32, _: i32, _: i32) -> f32 {
+        if s > 0.0 { rcp(s + self.0) } else { 0.0 }
     }
 }

@@ -75,11 +75,22 @@ impl ScoreMarker for Softcap {
 }
 
 impl ScoreMod for Softcap {
+    // Backward kernels multiply by `gradient`, because the score does not only get another summand.
+    const ADDITIVE: bool = false;
     fn load([cap, _]: &[f32; 2], _: &Sequence) -> Self {
         Softcap { cap: *cap, inner: 2.0 * LOG2_E * rcp(*cap) }
     }
     fn score(&self, s: f32, _: i32, _: i32) -> f32 {
-        let tanh = 1.0 - 2.0 * rcp(1.0 + ex2(s * self.inner));
-        tanh * self.cap
+        self.tanh(s) * self.cap
+    }
+    fn gradient(&self, s: f32, _: i32, _: i32) -> f32 {
+        let tanh = self.tanh(s);
+        1.0 - tanh * tanh
+    }
+}
+
+impl Softcap {
+    fn tanh(&self, s: f32) -> f32 {
+        1.0 - 2.0 * rcp(1.0 + ex2(s * self.inner))
     }
 }

@@ -1,5 +1,6 @@
 //! The problems that each backward kernel must solve.
 use crate::case::{Case, Pages};
+use crate::masks::{at_edges, one};
 use crate::place::Layout;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
@@ -27,7 +28,7 @@ impl std::fmt::Display for BackwardCase {
 /// | property | edges |
 /// |---|---|
 /// | lengths | one row; one row more or less than a tile or a stage; exact tiles; more queries than keys |
-/// | masks | both alignments; rows and tiles without a key; softcap; slopes |
+/// | masks and scores | both alignments; rows and tiles without a key; softcap; slopes; biases |
 /// | scores | so low that a row behind the last key would have an infinite probability, 2^-LSE |
 /// | tensors | grouped heads; two batches; a padded head dim; every layout |
 pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
@@ -58,6 +59,16 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
             let top_left = [2, 3].map(|index| Case { alignment: TopLeft, ..of(index, Mask::Causal) });
             bottom_right.chain(top_left).collect::<Vec<_>>()
         }
+        kind @ (MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits) => {
+            let masks = at_edges(kind, [queries, keys]);
+            let masks = masks.iter().cycle();
+            let shapes = [1, 2, 3, 4, 5, 0, 2, 3];
+            shapes
+                .iter()
+                .zip(masks)
+                .map(|(at, (mask, alignment))| Case { alignment: *alignment, ..of(*at, *mask) })
+                .collect()
+        }
         _ => vec![
             of(0, window(0, 0)),
             of(1, window(20, 0)),
@@ -74,11 +85,13 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,
+        MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits => one(entry.mask, keys),
         _ => window(40, 20),
     };
     let low = [6, 2].map(|index| Case { score: Some(low), ..of(index, mask) });
     let with_d_lse = |(at, forward): (usize, Case)| BackwardCase { forward, d_lse: at % 2 == 1 };
-    forward.into_iter().chain(low).enumerate().map(with_d_lse).collect()
+    let forward = forward.into_iter().chain(low).map(|case| case.of(entry));
+    forward.filter(|case| case.suits(entry.mask)).enumerate().map(with_d_lse).collect()
 }
 
 /// Returns whether a case has a backward pass: on tensors of equal lengths.

@@ -8,7 +8,7 @@ use crate::inputs::Random;
 use crate::memory::Memory;
 use crate::place::{Layout, Place};
 use crate::tensor::{HostTensor, TensorError};
-use crate::tolerance::Rule;
+use crate::tolerance::{Rule, Worst};
 use crate::work::{
     Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guarded,
 };
@@ -109,6 +109,17 @@ impl BackwardMemory {
 
     /// Judges the gradients, and the elements around them.
     fn judge_written(&self, reference: &GradientReference, written: &Written) -> Judgement {
+        let (outside, worst) = self.worst(reference, written);
+        let outside = Judgement::outside(outside);
+        match worst.is_empty() {
+            true => Judgement::failed("a gradient has another shape"),
+            false => outside.and(worst.into()),
+        }
+    }
+
+    /// Returns the number of elements that were written outside of the gradients, and the element of each
+    /// gradient with the largest error; none if a gradient has another shape.
+    pub(crate) fn worst(&self, reference: &GradientReference, written: &Written) -> (usize, Vec<Worst>) {
         let all: Vec<Vec<u16>> = written.outputs.iter().map(|output| numbers!(u16, output)).collect();
         let strays = all.iter().zip(self.gradients).map(|(all, place)| {
             let mut own = vec![false; all.len()];
@@ -116,11 +127,11 @@ impl BackwardMemory {
             let poison = u16::from_ne_bytes([POISON; 2]);
             all.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count()
         });
-        let outside = Judgement::outside(strays.sum());
+        let outside = strays.sum();
         let tensors = [0, 1, 2].map(|of| self.tensor(&all[of], GUARD / 2, self.gradients[of]));
         match tensors {
-            [Ok(dq), Ok(dk), Ok(dv)] => outside.and(reference.judge([&dq, &dk, &dv]).into()),
-            _ => Judgement::failed("a gradient has another shape"),
+            [Ok(dq), Ok(dk), Ok(dv)] => (outside, reference.judge([&dq, &dk, &dv])),
+            _ => (outside, vec![]),
         }
     }
 }

@@ -3,13 +3,14 @@ use super::{Drawn, Limits, below, one_in, pick};
 use crate::backward::BackwardCase;
 use crate::case::{Case, Pages};
 use crate::inputs::Random;
+use crate::masks::fit;
 use crate::place::Layout;
 use crate::shared::Shared;
 use crate::subject::Task;
 use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask, Splits};
+use ferroflash::request::{Alignment, Index, Mask, MaskBits, Prefix, Splits};
 
 pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
@@ -137,7 +138,22 @@ pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn
     (Task::Attention(case), text)
 }
 
-/// Draws a backward problem: of softcap and slopes, it has at most one.
+/// Gives a case what kernels have parameters for: a prefix, chunks, bits, or a bias.
+fn with_parameters(random: &mut Random, limits: Limits, case: Case) -> Case {
+    let keys = 1 + below(random, limits.seqlen);
+    let shape = [pick(random, &[1, usize::MAX]), pick(random, &[1, usize::MAX]), 0, keys];
+    let mask = match below(random, 6) {
+        0 => Mask::Prefix(Prefix::All(keys as u32)),
+        1 => Mask::Prefix(Prefix::Each(Index::new(0, 0))),
+        2 => Mask::Chunked { chunk: keys as u32 },
+        3 => Mask::Bits(MaskBits::contiguous(0, 0, shape)),
+        4 => return Case { mask: Mask::Full, bias: Some(pick(random, &[case.dtype, DType::F32])), ..case },
+        _ => return Case { mask: Mask::Causal, bias: Some(case.dtype), ..case },
+    };
+    Case { mask: fit(case.problem().mask(mask)).mask, ..case }
+}
+
+/// Draws a backward problem: of softcap, slopes, and masks and biases with parameters, it has at most one.
 pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
     let (group, batch) = (1 + below(random, limits.heads), 1 + below(random, 2));
     let heads_k = 1 + below(random, limits.heads / group);
@@ -154,6 +170,7 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
     let forward = match below(random, 4) {
         0 => Case { softcap: Some(1.0 + below(random, 50) as f32), ..case },
         1 => Case { alibi: true, ..case },
+        2 if head_dim <= 128 => with_parameters(random, limits, case),
         _ => case,
     };
     let case = BackwardCase { forward, d_lse: one_in(random, 2) };

@@ -1,7 +1,7 @@
 //! The cases of a variant's kernel.
 use super::SEEDS;
 use ferroflash::kernels::{AttnInfo, Schedule};
-use ferroflash::spec::{Keys, Queries};
+use ferroflash::spec::{Keys, Pass, Queries};
 use std::fmt;
 
 /// The kind of a case's tensors.
@@ -130,6 +130,9 @@ pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
     Ok(match (kernel.keys, kernel.schedule) {
         (Keys::Latent, _) => return Err("there are no cases of latent KV caches"),
         _ if kernel.queries == Queries::Mixed => return Err("there are no cases of mixed batches"),
+        (Keys::Varlen, _) if kernel.pass != Pass::Forward => {
+            return Err("there are no cases of varlen gradients");
+        }
         (Keys::Batched, _) => {
             let heads = HEADS.into_iter().cycle();
             let dense = |(pair, heads)| case(Front::Dense, &[pair; 2], heads);

@@ -57,7 +57,7 @@ pub(super) fn keeps_rules<M: MaskFn>(
 }
 
 /// The rows of one sequence and head.
-struct Rows<'a> {
+pub(super) struct Rows<'a> {
     case: &'a Case,
     tensors: &'a Tensors,
     head: usize,
@@ -65,7 +65,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new(case: &'a Case, tensors: &'a Tensors, of: &Sequence) -> Self {
+    pub(super) fn new(case: &'a Case, tensors: &'a Tensors, of: &Sequence) -> Self {
         Rows { case, tensors, head: of.head as usize, start: case.starts()[of.index as usize] }
     }
 
@@ -83,7 +83,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The products of a query and each key, whose elements become `change(element)`.
-    fn products(&self, query: usize, keys: i32, change: impl Fn(f64) -> f64) -> Vec<f64> {
+    pub(super) fn products(&self, query: usize, keys: i32, change: impl Fn(f64) -> f64) -> Vec<f64> {
         let q: Vec<_> = self.row(0, query).collect();
         let product = |key| q.iter().zip(self.row(1, key)).map(|(q, k)| q * change(k)).sum();
         (0..keys as usize).map(product).collect()

@@ -1,6 +1,6 @@
 //! Results of a verification.
 use super::{Case, SEEDS};
-use crate::tolerance::Verdict;
+use crate::tolerance::{Verdict, Worst};
 use ferroflash::Error;
 use kernels_gpu::exact::Broken;
 use std::fmt;
@@ -23,8 +23,8 @@ pub struct Verified {
     pub symbol: &'static str,
     /// Number of launches.
     pub launches: usize,
-    /// The worst elements of O and LSE, relative to their tolerances.
-    pub worst: Verdict,
+    /// The worst elements relative to their tolerances: of O and LSE, or of gradients.
+    pub worst: Vec<Worst>,
 }
 
 /// A variant that is not verified. `Debug` prints the text of `Display`, because `main` prints the `Debug` of
@@ -84,6 +84,40 @@ pub enum Failure {
         /// The score of this pair if the block's bias replaces `score`.
         block: f32,
     },
+    /// `ScoreMod::gradient` differs from the differences of `ScoreMod::score`.
+    #[error(
+        "{case}: sequence {sequence}, head {head}, position {p}, key {k}, scaled product {at}: the scores \
+         have the derivative {derivative}, and differences of `score` give {differences:?}: {}",
+        remedy(*is_additive)
+    )]
+    Gradient {
+        /// The case.
+        case: Box<Case>,
+        /// The sequence.
+        sequence: u32,
+        /// The query head.
+        head: u32,
+        /// The query's position.
+        p: i32,
+        /// The key.
+        k: i32,
+        /// The scaled product.
+        at: f32,
+        /// The derivative of the score by the scaled product, by `ScoreMod::gradient`.
+        derivative: f64,
+        /// The derivative by differences: to a smaller product, and to a larger one.
+        differences: [f64; 2],
+        /// Whether all scores are additive (`ScoreMod::ADDITIVE`).
+        is_additive: bool,
+    },
+    /// The gradients differ from those that are made of the kernel's functions.
+    #[error("{case}: {failures}")]
+    Gradients {
+        /// The case.
+        case: Box<Case>,
+        /// The worst elements, with their places.
+        failures: String,
+    },
     /// The functions differ from the second definition.
     #[error(
         "{case}: sequence {sequence}, head {head}, position {p}, key {k}: the functions give the score \
@@ -130,16 +164,46 @@ impl fmt::Debug for Failure {
     }
 }
 
+fn remedy(is_additive: bool) -> &'static str {
+    if is_additive {
+        "`ScoreMod::ADDITIVE` is true, so the derivative counts as 1: set it to false, and write `gradient`"
+    } else {
+        "`ScoreMod::gradient` must be the derivative of `ScoreMod::score`"
+    }
+}
+
 fn words(verdict: Option<&Verdict>) -> String {
     let Some(verdict) = verdict else { return "the outputs have wrong sizes".to_owned() };
     verdict.failures().collect::<Vec<_>>().join("; ")
 }
 
 impl Verified {
-    /// Both results of one kernel.
-    pub(super) fn and(&self, other: &Verified) -> Verified {
-        let launches = self.launches + other.launches;
-        Verified { launches, worst: self.worst.or_worse(&other.worst), ..*self }
+    /// Adds another result of this kernel.
+    fn add(&mut self, other: Verified) {
+        self.launches += other.launches;
+        for other in other.worst {
+            match self.worst.iter_mut().find(|own| own.tensor == other.tensor) {
+                Some(own) if own.parts() >= other.parts() => {}
+                Some(own) => *own = other,
+                None => self.worst.push(other),
+            }
+        }
+    }
+}
+
+impl Report {
+    /// Adds a launch.
+    pub(super) fn add(&mut self, one: Verified) {
+        match self.kernels.iter_mut().find(|all| all.symbol == one.symbol) {
+            Some(all) => all.add(one),
+            None => self.kernels.push(one),
+        }
+    }
+
+    /// Returns whether the report has a kernel, verified or not.
+    pub(super) fn mentions(&self, symbol: &str) -> bool {
+        let skipped = self.skipped.iter().map(|(symbol, _)| *symbol);
+        self.kernels.iter().map(|kernel| kernel.symbol).chain(skipped).any(|other| other == symbol)
     }
 }
 
@@ -148,7 +212,7 @@ impl fmt::Display for Report {
         write!(f, "variant {}, seeds {SEEDS:?}", self.variant)?;
         for Verified { symbol, launches, worst } in &self.kernels {
             write!(f, "\n  {symbol}: {launches} launches are right; worst")?;
-            for (n, worst) in worst.worst().iter().enumerate() {
+            for (n, worst) in worst.iter().enumerate() {
                 let comma = if n > 0 { "," } else { "" };
                 write!(f, "{comma} {} {:.1e} of {:.1e}", worst.tensor, worst.error, worst.tolerance)?;
             }

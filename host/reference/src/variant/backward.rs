@@ -1,0 +1,110 @@
+//! Launches the backward kernels of a variant, and compares the gradients with f64, which uses the variant's
+//! own functions and their derivatives.
+use super::exact::{Rows, expected, heads};
+use super::{Buffers, Case, Failure, Params, Tensors, Verified, params_of};
+use crate::backward::{BackwardMemory, GradientReference, NAMES, Scored};
+use crate::inputs::Random;
+use crate::memory::Memory;
+use crate::place::Layout;
+use crate::work::OnDevice;
+use ferroflash::Attention;
+use ferroflash::driver::Harness;
+use ferroflash::kernels::AttnInfo;
+use ferroflash::spec::Pass;
+use ferroflash::variant::Variant;
+use kernels_gpu::exact::{self, Copied, MaskFn};
+
+/// The scores of all pairs of a case, with their derivatives; minus infinity for a hidden key.
+struct Pairs {
+    heads: usize,
+    /// Of each sequence and head: the scores of each query, one per key, and the sink.
+    of: Vec<(Vec<[f64; 2]>, f64)>,
+    keys: usize,
+}
+
+impl Pairs {
+    fn new<M: MaskFn>(
+        case: &Case,
+        params: &M::Params,
+        tensors: &Tensors,
+        copies: Vec<Copied>,
+    ) -> Result<Self, Failure> {
+        let mut of = vec![];
+        heads(case, copies, |sequence| {
+            let rows = Rows::new(case, tensors, sequence);
+            let pairs = (0..sequence.queries).flat_map(|query| {
+                let p = query + sequence.shift;
+                let pair = move |(k, product): (i32, f64)| {
+                    let product = product as f32;
+                    let score = exact::score::<M>(params, sequence, product, p, k);
+                    [score, exact::gradient::<M>(params, sequence, product, p, k)].map(f64::from)
+                };
+                (0..).zip(rows.products(query as usize, sequence.keys, |k| k)).map(pair).collect::<Vec<_>>()
+            });
+            of.push((pairs.collect(), f64::from(M::sink(params, sequence, true))));
+            Ok(())
+        })?;
+        Ok(Pairs { heads: case.heads[0], of, keys: case.max_keys() })
+    }
+}
+
+impl Scored for Pairs {
+    fn score(&self, [batch, head, row]: [usize; 3], key: usize, _: impl FnOnce() -> f64) -> Option<[f64; 2]> {
+        let (pairs, _) = &self.of[batch * self.heads + head];
+        Some(pairs[row * self.keys + key]).filter(|[score, _]| *score != f64::NEG_INFINITY)
+    }
+
+    fn sink(&self, [batch, head]: [usize; 2]) -> Option<f64> {
+        Some(self.of[batch * self.heads + head].1).filter(|sink| *sink != f64::NEG_INFINITY)
+    }
+}
+
+/// Launches one case, whose kernel computes dK and dV. Returns what was verified: this kernel, and the kernel
+/// of dQ in the same launch.
+pub(super) fn one<M: MaskFn, D: Harness>(
+    card: &Attention<D>,
+    variant: &'static Variant<M>,
+    params: Params<'_, M, D>,
+    case: &Case,
+) -> Result<[Verified; 2], Failure> {
+    let refused = |source| Failure::refused(case, source);
+    let mut buffers = Buffers::new(card.driver());
+    let (tensors, params) = (Tensors::random(case), params_of::<M, D>(params, &mut buffers, case)?);
+    let outputs = expected::<M>(case, &params, &tensors, buffers.copies())?.exact;
+    let pairs = Pairs::new::<M>(case, &params, &tensors, buffers.copies())?;
+    let memory = Memory { variant: Some(variant.with(params)), ..tensors.memory(case) };
+    let (o, lse) = (memory.place(&outputs), memory.place_rows(&outputs).lse.unwrap_or_default());
+    let d_o = Random::new(!case.seed).normals(case.kernel.dtype, o.len());
+    let memory = BackwardMemory::of(memory, [o, d_o], lse, None, Layout::Bshd);
+    let inputs = memory.forward.inputs().expect("a case has valid tensors");
+    let reference = GradientReference::of(&pairs, &inputs, &memory.upstream());
+    let device = OnDevice::new(card, &memory, None).map_err(refused)?;
+    let written = device.run().map_err(refused)?;
+    let (outside, worst) = memory.worst(&reference, &written);
+    let failed: Vec<_> = worst.iter().filter(|worst| !worst.passed()).map(ToString::to_string).collect();
+    if outside > 0 || !failed.is_empty() || worst.len() < NAMES.len() {
+        let failed = [failed, vec![format!("{outside} elements outside of the gradients were written")]];
+        return Err(Failure::Gradients {
+            case: Box::new(case.clone()),
+            failures: failed.concat().join("; "),
+        });
+    }
+    let dq = kernel_of_dq(variant.any().kernels(), &case.kernel);
+    let of = |symbol, of: &[&str]| {
+        let worst = worst.iter().filter(|worst| of.contains(&worst.tensor)).copied().collect();
+        Verified { symbol, launches: 1, worst }
+    };
+    let symbol = dq.map_or("dq", |kernel| kernel.contract.symbol);
+    Ok([of(written.entry, &NAMES[1..]), of(symbol, &NAMES[..1])])
+}
+
+/// Returns the kernel of dQ that the planner selects beside a kernel of dK and dV.
+fn kernel_of_dq(
+    kernels: impl Iterator<Item = &'static AttnInfo>,
+    beside: &AttnInfo,
+) -> Option<&'static AttnInfo> {
+    let is_beside = |kernel: &&AttnInfo| {
+        kernel.pass == Pass::Dq && kernel.dtype == beside.dtype && kernel.head_dim >= beside.head_dim
+    };
+    kernels.filter(is_beside).min_by_key(|kernel| kernel.columns())
+}
