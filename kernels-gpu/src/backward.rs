@@ -7,6 +7,7 @@
 //! | [`delta`] | -LSE and delta of each query |
 //! | [`dkdv`] | dV = P^T dO; dP = dO V^T; dS = P (dP - delta); dK = scale dS^T Q, for a block of keys |
 //! | [`dq`] | dQ = scale dS K, for a block of queries |
+//! | [`dsinks`] | the gradients of sinks, from the numbers of [`delta`] |
 //! | [`convert_dq`] | dQ of the sums in f32 that Hopper's kernel leaves |
 //!
 //! [`dkdv`] computes transposed scores, S^T = K Q^T, so P^T and dS^T are the left operands of its products.
@@ -19,4 +20,6 @@ pub mod convert_dq;
 pub mod delta;
 pub mod dkdv;
 pub mod dq;
+pub mod dsinks;
 pub mod gradient;
+pub mod sequence;

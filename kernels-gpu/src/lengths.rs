@@ -3,7 +3,7 @@
 //! during a launch: blocks, and threads that share copies, read them independently. (`attention-tile` clamps
 //! the entries of block tables and the slots of a cache.)
 use cuda_std::math::opaque;
-use spec::{DecodeParams, Integers, PrefixParams};
+use spec::{DecodeParams, Integers, PrefixParams, Sequences};
 use tile::Warp;
 use tile::global::GlobalInts;
 
@@ -81,6 +81,16 @@ impl Unchecked {
 #[inline(always)]
 pub fn start(cu_seqlens: &Integers, index: u32) -> u32 {
     GlobalInts::new(cu_seqlens).get(index) as u32
+}
+
+/// The sequence of block `block` of `tile` rows, if the block has one. All lanes find the same sequence.
+#[inline(always)]
+pub fn sequence(of: &Sequences, cu_seqlens: &Integers, [block, tile]: [u32; 2], warp: Warp) -> Option<u32> {
+    of.find(block, |first, step| {
+        let sequence = first + warp.lane() * step;
+        let begin = of.begin(sequence, start(cu_seqlens, sequence), tile);
+        warp.count(sequence < of.count && begin <= block)
+    })
 }
 
 /// The rows of one sequence in a tensor of all sequences. All of these rows exist.

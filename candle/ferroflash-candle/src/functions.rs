@@ -99,8 +99,7 @@ functions! {
     /// of `k` and `v`. The offsets are u32 or i32. O is 0 in rows that belong to no sequence. `causal` aligns
     /// bottom-right. `v` may have another head dim than `q` and `k`; the output then has the head dim of `v`.
     ///
-    /// The gradient of varlen sequences exists on the CPU. On a GPU, `loss.backward()` returns an error: call
-    /// [`flash_attn`] for each sequence, on `q.narrow(0, start, rows)?.unsqueeze(0)?`.
+    /// The gradient is that of [`flash_attn`]; it is 0 in rows that belong to no sequence.
     flash_attn_varlen(; softmax_scale: f32, causal: bool) -> Tensor = call =>
         call.with_gradient(Attend::causal_or_full(softmax_scale, causal));
 

@@ -59,6 +59,16 @@ impl HeadValues {
         self.base.wrapping_add(row as u64 * 4)
     }
 
+    /// The value of row `row`, or 0 if the row does not exist.
+    #[inline(always)]
+    pub fn get(&self, row: u32) -> f32 {
+        if row >= self.rows {
+            return 0.0;
+        }
+        // SAFETY: the row exists, and the base is a multiple of 16, as `PaddedVector` promises.
+        f32::from_bits(unsafe { ld_global_b32(self.base.wrapping_add(row as u64 * 4)) })
+    }
+
     /// The values of the warp's rows `row0..`; 0 for rows that do not exist.
     #[inline(always)]
     pub fn load<const M: usize>(&self, row0: u32, warp: Warp) -> RowVec<M> {

@@ -71,6 +71,12 @@ impl<K: Kernel> Block<K> {
         self.index() * K::THREADS + self.thread
     }
 
+    /// The numbers below `end` that are this thread's: the threads take one after the other, round by round.
+    #[inline(always)]
+    pub fn dealt(&self, end: u32) -> Steps {
+        Steps { at: self.thread, step: K::THREADS, end }
+    }
+
     /// The warp of this thread.
     #[inline(always)]
     pub fn warp(&self) -> Warp {
@@ -159,6 +165,15 @@ impl Warp {
     pub fn sum(self, x: u32) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
         unsafe { warp::sum(x) }
+    }
+
+    /// The sum of `x` over all lanes, in all lanes. The order of the additions is fixed.
+    #[inline(always)]
+    pub fn total(self, x: f32) -> f32 {
+        [16, 8, 4, 2, 1].iter().fold(x, |x, lanes| {
+            // SAFETY: `Warp` stands for 32 converged lanes.
+            x + unsafe { warp::shuffle_xor(x, *lanes) }
+        })
     }
 
     /// The sum of `x` over this lane and all lanes with a lower index.

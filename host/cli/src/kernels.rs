@@ -2,9 +2,9 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DeltaInfo,
-    GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Pass, Queries, SplitKernels, TileScheduler,
-    attention,
+    APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DSINKS, DeltaInfo,
+    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Pass, Queries, SplitKernels,
+    TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -210,6 +210,12 @@ impl From<&DeltaInfo> for Row {
     }
 }
 
+impl From<&DsinksInfo> for Row {
+    fn from(e: &DsinksInfo) -> Self {
+        Row { what: Some("gradients of sinks".into()), ..Row::new("backward", &e.contract) }
+    }
+}
+
 impl From<&ConvertDqInfo> for Row {
     fn from(e: &ConvertDqInfo) -> Self {
         let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
@@ -226,6 +232,7 @@ fn rows() -> Vec<Row> {
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
     let gradients = |is_dq| GRADIENTS.iter().filter(move |e| (e.pass == Pass::Dq) == is_dq).map(Row::from);
     let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));
+    let beside = beside.chain(DSINKS.iter().map(Row::from));
     let gradients = gradients(false).chain(gradients(true)).chain(beside);
     let others = of_class(Class::Many).chain(COMBINES.iter().map(Row::from));
     attention.chain(caches).chain(gradients).chain(others).collect()

@@ -259,8 +259,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     if let Some(file) = args.grad.file() {
         let (config, output) = (args.config.as_deref(), args.output.as_deref());
         let asked = grad::Asked { config, check: args.check, output };
-        let shapes = [q.shape, k.shape, v.shape];
-        return grad::run(file, memory, shapes, layout, &asked, &device, console);
+        let shapes = [stored, q.shape, k.shape, v.shape];
+        return grad::run(file, memory, (shapes, is_packed), layout, &asked, &device, console);
     }
     attention(&device, &memory, args.config.as_deref(), args.check, console, |o, rows| {
         let Some(path) = &args.output else { return Ok(None) };

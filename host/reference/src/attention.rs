@@ -23,7 +23,7 @@ pub struct Inputs<'a> {
     q: HostTensor<'a>,
     k: HostTensor<'a>,
     v: HostTensor<'a>,
-    sequences: Option<&'a Sequences>,
+    pub(super) sequences: Option<&'a Sequences>,
     /// ALiBi slopes, and the index of the sequence to which the tensors' first batch belongs.
     slopes: Option<(&'a Slopes, usize)>,
     /// Extras, and the indices of the sequence and head to which the tensors' first batch and head belong.

@@ -7,9 +7,12 @@ use super::work::Judgement;
 use rayon::prelude::*;
 
 mod edges;
+mod sequences;
+mod sinks;
 mod work;
 
 pub use edges::{BackwardCase, backward_edges};
+pub use sinks::SinkGradient;
 pub use work::BackwardMemory;
 
 /// The gradients of the outputs of an attention.
@@ -24,6 +27,9 @@ pub struct Upstream<'a> {
 /// The names of the gradients, in their order.
 pub(crate) const NAMES: [&str; 3] = ["dq", "dk", "dv"];
 
+/// The name of the gradient of sinks.
+pub(crate) const SINKS: &str = "dsinks";
+
 /// The gradients of Q, K and V, contiguous `[batch, rows, heads, columns]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
@@ -31,10 +37,12 @@ pub struct Gradients {
     pub values: [Vec<f64>; 3],
     /// For each gradient: the largest sum of the magnitudes of the products whose sum an element is.
     sums: [f64; 3],
+    /// The gradients of the sinks, one per query head, if there are sinks.
+    pub sinks: Option<Vec<SinkGradient>>,
 }
 
 impl Gradients {
-    /// Computes the gradients in f64. The tensors are batches of equal lengths, without sinks.
+    /// Computes the gradients in f64.
     pub fn exact(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
         Self::exact_of(inputs, inputs, upstream)
     }
@@ -44,7 +52,8 @@ impl Gradients {
     }
 
     /// Computes the gradients like an implementation in separate 16-bit steps: S, P, O, dP, dS and the
-    /// gradients are tensors of the inputs' type, as in FlashAttention's own tests.
+    /// gradients of Q, K and V are tensors of the inputs' type, as in FlashAttention's own tests. The sink is
+    /// one of the columns of P and dS.
     pub fn naive(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
         Self::naive_of(inputs, inputs, upstream)
     }
@@ -62,6 +71,7 @@ impl Gradients {
 pub struct GradientReference {
     exact: Gradients,
     tolerances: [f64; 3],
+    sink_tolerance: f64,
 }
 
 impl GradientReference {
@@ -79,11 +89,14 @@ impl GradientReference {
                 + 1e-5
                 + exact.sums[of] * 2f64.powi(-24)
         });
-        GradientReference { exact, tolerances }
+        let [of_exact, of_naive] = [&exact, &naive].map(|of| of.sinks.as_deref().unwrap_or_default());
+        let sink_tolerance = sinks::tolerance(of_exact, of_naive, inputs.problem().dtype);
+        GradientReference { exact, tolerances, sink_tolerance }
     }
 
-    /// Returns the element of each gradient with the largest error.
-    pub fn judge(&self, gradients: [&HostTensor<'_>; 3]) -> Vec<Worst> {
+    /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks, if there are
+    /// any.
+    pub fn judge(&self, gradients: [&HostTensor<'_>; 3], sinks: Option<&[f32]>) -> Vec<Worst> {
         let of = |of: usize| {
             let [batches, rows, heads, _] = gradients[of].shape();
             let all = (0..batches * rows * heads).map(|i| [i / heads / rows, i / heads % rows, i % heads]);
@@ -94,7 +107,9 @@ impl GradientReference {
             let elements = got.zip(&self.exact.values[of]).map(|((at, got), want)| (at, got, *want));
             worst(NAMES[of], self.tolerances[of], elements)
         };
-        (0..3).filter_map(of).collect()
+        let exact = self.exact.sinks.iter().flatten().enumerate().zip(sinks.unwrap_or_default());
+        let heads = exact.map(|((head, want), got)| ([0, 0, head, 0], f64::from(*got), want.value));
+        (0..3).filter_map(of).chain(worst(SINKS, self.sink_tolerance, heads)).collect()
     }
 }
 
@@ -142,9 +157,29 @@ struct OfHead {
     dk: Vec<f64>,
     dv: Vec<f64>,
     sums: [f64; 3],
+    /// The gradients of the sinks of the query heads.
+    sinks: Vec<SinkGradient>,
 }
 
 fn gradients(
+    scored: &impl Scored,
+    inputs: &Inputs<'_>,
+    upstream: &Upstream<'_>,
+    round: impl Fn(f64) -> f64 + Copy + Sync,
+) -> Gradients {
+    match inputs.sequences {
+        None => of_batches(scored, inputs, upstream, round),
+        Some(all) => sequences::gradients(inputs, all, |one, queries| {
+            let [_, rows, ..] = inputs.q().shape();
+            let heads = upstream.d_lse.iter().flat_map(|d_lse| d_lse.chunks(rows));
+            let d_lse: Vec<_> = heads.flat_map(|head| &head[queries.clone()]).copied().collect();
+            let d_o = upstream.d_o.rows(queries.clone());
+            of_batches(one, one, &Upstream { d_o, d_lse: upstream.d_lse.map(|_| &d_lse[..]) }, round)
+        }),
+    }
+}
+
+fn of_batches(
     scored: &impl Scored,
     inputs: &Inputs<'_>,
     upstream: &Upstream<'_>,
@@ -167,8 +202,12 @@ fn gradients(
             to[start..start + d].iter_mut().zip(from).for_each(|(to, x)| *to = round(*x));
         }
     };
+    let mut sinks = vec![SinkGradient::default(); heads];
     for (i, of) in all.iter().enumerate() {
         let (batch, head) = (i / kv_heads, i % kv_heads);
+        for (sink, own) in sinks[head * group..].iter_mut().zip(&of.sinks) {
+            sink.add(own);
+        }
         for (member, own) in of.dq.iter().enumerate() {
             place(&mut dq, own, [batch, head * group + member, heads], queries);
         }
@@ -176,7 +215,7 @@ fn gradients(
         place(&mut dv, &of.dv, [batch, head, kv_heads], keys);
         sums = [0, 1, 2].map(|at| sums[at].max(of.sums[at]));
     }
-    Gradients { values: [dq, dk, dv], sums }
+    Gradients { values: [dq, dk, dv], sums, sinks: inputs.sinks().map(|_| sinks) }
 }
 
 fn of_head(
@@ -199,11 +238,13 @@ fn of_head(
         to.iter_mut().zip(of).for_each(|(to, x)| *to += factor * x);
     };
     let largest = |sums: &[f64]| sums.iter().copied().fold(0.0, f64::max);
-    let mut of = OfHead { dq: vec![], dk: vec![0.0; keys * d], dv: vec![0.0; keys * d], sums: [0.0; 3] };
+    let [dk, dv] = [(); 2].map(|()| vec![0.0; keys * d]);
+    let mut of = OfHead { dq: vec![], dk, dv, sums: [0.0; 3], sinks: vec![] };
     let (mut dk_sums, mut dv_sums) = (vec![0.0; keys * d], vec![0.0; keys * d]);
     for head in kv_head * (heads / kv_heads)..(kv_head + 1) * (heads / kv_heads) {
         let (q, d_o) = (rows(inputs.q(), queries, head), rows(upstream.d_o, queries, head));
         let mut dq = vec![0.0; queries * d];
+        let (sink, mut d_sink) = (scored.sink([batch, head]), SinkGradient::default());
         for row in 0..queries {
             let [q, d_o] = [&q, &d_o].map(|all| &all[row * d..][..d]);
             let at = [batch, head, row];
@@ -213,8 +254,11 @@ fn of_head(
             };
             // The scores, and the derivatives of their modification.
             let (seen, scores): (Vec<_>, Vec<_>) = (0..keys).filter_map(score).unzip();
-            let all = || scores.iter().map(|(score, _)| *score).chain(scored.sink([batch, head]));
+            let all = || scores.iter().map(|(score, _)| *score).chain(sink);
             let max = all().fold(f64::NEG_INFINITY, f64::max);
+            if seen.is_empty() && max == f64::NEG_INFINITY {
+                continue; // the row sees neither a key nor a sink
+            }
             let sum: f64 = all().map(|score| (score - max).exp()).sum();
             let p: Vec<_> = scores.iter().map(|(score, _)| round((score - max).exp() / sum)).collect();
             let mut o = vec![0.0; d];
@@ -222,6 +266,12 @@ fn of_head(
             o.iter_mut().for_each(|x| *x = round(*x));
             let d_lse = upstream.d_lse.map_or(0.0, |all| all[(batch * heads + head) * queries + row].into());
             let (delta, of_o) = (dot(d_o, &o) - d_lse, magnitude(d_o, &o) + d_lse.abs());
+            if let Some(p) = sink.map(|sink| round((sink - max).exp() / sum)) {
+                d_sink.value += round(-p * delta);
+                d_sink.sum += p * of_o;
+                let squares = d_o.iter().zip(&o).map(|(d_o, o)| (p * d_o * o).powi(2));
+                d_sink.root = d_sink.root.hypot(squares.sum::<f64>().sqrt());
+            }
             let mut dq_sums = vec![0.0; d];
             for ((&key, p), (_, derivative)) in seen.iter().zip(&p).zip(&scores) {
                 let (own_k, own_v) = (&k[key..][..d], &v[key..][..d]);
@@ -239,6 +289,7 @@ fn of_head(
             of.sums[0] = of.sums[0].max(largest(&dq_sums));
         }
         of.dq.push(dq);
+        of.sinks.push(d_sink);
     }
     of.sums[1..].copy_from_slice(&[largest(&dk_sums), largest(&dv_sums)]);
     of
@@ -263,7 +314,8 @@ mod tests {
             base.clone(),
             Case { mask: Mask::Causal, softcap: Some(2.0), ..base.clone() },
             Case { mask: window, alibi: true, seed: 2, ..base.clone() },
-            Case { bias: Some(DType::F32), mask: Mask::Chunked { chunk: 3 }, ..base },
+            Case { bias: Some(DType::F32), mask: Mask::Chunked { chunk: 3 }, ..base.clone() },
+            Case { mask: Mask::Causal, queries: 9, sinks: true, ..base },
         ] {
             let mut memory = BackwardMemory::new(&BackwardCase { forward: case.clone(), d_lse: true });
             // Multiples of 1/64 stay f16 numbers after a step of 1/128.
@@ -271,9 +323,11 @@ mod tests {
                 let x = (f64::from(decode(DType::F16, *bits)) * 64.0).round().clamp(-128.0, 128.0) / 64.0;
                 *bits = encode(DType::F16, x);
             }
+            let logits = memory.forward.extras.sinks.iter_mut().flatten();
+            logits.zip([0.5, -0.75]).for_each(|(own, logit)| *own = logit);
             let gradients = Gradients::exact(&memory.forward.inputs().expect("valid"), &memory.upstream());
             let upstream = memory.upstream().d_o;
-            let rows = (0..20).map(|i| [i / 10, i / 2 % 5, i % 2]);
+            let rows = (0..4 * case.queries).map(|i| [i / case.queries / 2, i / 2 % case.queries, i % 2]);
             let values = rows.flat_map(|[batch, row, head]| upstream.values(batch, row, head));
             let d_o: Vec<_> = values.map(f64::from).collect();
             let d_lse = memory.d_lse.clone().expect("asked for");
@@ -283,6 +337,19 @@ mod tests {
                 let seen = outputs.lse.iter().zip(&d_lse).filter(|(lse, _)| lse.is_finite());
                 of_o + seen.map(|(lse, d)| lse * f64::from(*d)).sum::<f64>()
             };
+            for (head, gradient) in gradients.sinks.iter().flatten().enumerate() {
+                let difference = |step: f32| {
+                    let loss_at = |step: f32| {
+                        let mut memory = memory.clone();
+                        memory.forward.extras.sinks.as_mut().expect("there")[head] += step;
+                        loss(&memory)
+                    };
+                    (loss_at(step) - loss_at(-step)) / f64::from(2.0 * step)
+                };
+                let exact = (4.0 * difference(1.0 / 128.0) - difference(1.0 / 64.0)) / 3.0;
+                let error = (gradient.value - exact).abs();
+                assert!(error < 1e-6, "{case}: sink {head}: {gradient:?}, should be {exact}");
+            }
             for (buffer, gradient) in gradients.values.iter().enumerate() {
                 for at in (0..gradient.len()).step_by(11) {
                     let old = memory.forward.buffers[buffer][at];
@@ -317,7 +384,7 @@ mod tests {
             [0, 1, 2].map(|of| reference.exact.values[of].iter().map(|x| encode(DType::F16, *x)).collect());
         let shapes = memory.gradients.map(|place| place.shape);
         let tensor = |of: usize| HostTensor::bshd(&bits[of], DType::F16, shapes[of]).expect("fits");
-        let judgement = Judgement::from(reference.judge([&tensor(0), &tensor(1), &tensor(2)]));
+        let judgement = Judgement::from(reference.judge([&tensor(0), &tensor(1), &tensor(2)], None));
         assert_eq!((judgement.failures.len(), judgement.unbounded), (3, 3), "{judgement:?}");
         // An error that is proven comes first.
         for all in [judgement.clone().and(Judgement::outside(1)), Judgement::outside(1).and(judgement)] {

@@ -247,13 +247,13 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, CONVERT_DQS, DELTAS};
+    use ferroflash::spec::{COMBINES, CONVERT_DQS, DELTAS, DSINKS};
 
     #[test]
     fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
         let finish = COMBINES.len() + attention().filter(|entry| entry.class() == Class::Many).count();
         let dq = GRADIENTS.iter().filter(|kernel| kernel.pass == Pass::Dq).count();
-        let beside = DELTAS.len() + dq + CONVERT_DQS.len();
+        let beside = DELTAS.len() + dq + CONVERT_DQS.len() + DSINKS.len();
         assert_eq!(subjects().count() + finish + beside, KERNELS.len());
         for subject in subjects() {
             let symbol = subject.contract().symbol;

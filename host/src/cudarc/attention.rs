@@ -113,7 +113,7 @@ impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     }
 
     /// Whether rows of Q may belong to no sequence.
-    fn is_varlen(&self) -> bool {
+    pub(super) fn is_varlen(&self) -> bool {
         matches!(self.queries, Queries::Varlen(_))
     }
 }

@@ -94,8 +94,14 @@ impl FlashAttention {
         let plan = self.attention.plan(&request.held(&mut StreamGuards::on(self, stream)?)?)?;
         scratch.grow(self, stream, plan.scratch_bytes(), REMEDY)?;
         let gradient = |shape: [usize; 4]| {
-            // SAFETY: the kernels write every element before any later work of the stream reads one.
-            unsafe { stream.alloc(shape.iter().product()) }.map_err(refused("alloc"))
+            let elements = shape.iter().product();
+            let gradient = match inputs.is_varlen() {
+                // Some rows may belong to no sequence. No kernel writes them.
+                true => stream.alloc_zeros(elements),
+                // SAFETY: the kernels write every element before any later work of the stream reads one.
+                false => unsafe { stream.alloc(elements) },
+            };
+            gradient.map_err(refused("alloc"))
         };
         let mut gradients = [gradient(shapes[0])?, gradient(shapes[1])?, gradient(shapes[2])?];
         let [dq, dk, dv] = &mut gradients;

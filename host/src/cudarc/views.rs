@@ -135,6 +135,13 @@ impl<'a> AlibiSlopes<Slice<'a>> {
     }
 }
 
+impl<'a> Sinks<SliceMut<'a>> {
+    /// Creates memory for the gradient of sinks: one f32 per query head.
+    pub fn gradient(data: &'a mut dyn MemoryMut<f32>) -> Self {
+        Sinks { address: SliceMut::of(data), elements: u64::MAX }
+    }
+}
+
 impl<'a> Sinks<Slice<'a>> {
     /// Creates attention sinks: one logit per query head.
     pub fn of(data: &'a impl Memory<f32>) -> Self {

@@ -1,13 +1,14 @@
 //! Parameters of backward kernels.
-use super::tensors::{keys_values, lse, slopes, tensor};
+use super::tensors::{cu_seqlens_q, keys_values, lse, slopes, tensor, varlen_keys};
 use super::{Refusal, variant};
 use crate::launch::Launch;
-use crate::request::AttentionBackward;
+use crate::request::{Alignment, AttentionBackward, AttentionRequest, KeysValues};
 use crate::schedule::{GradientPass, GradientWork};
 use crate::tma;
 use spec::{
-    BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdHopperParams, BwdParams, FastDiv,
-    Integers, PaddedVector, TensorMap, TileOrder, TileSums,
+    BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdHopperParams,
+    BwdParams, BwdSequences, FastDiv, Integers, PaddedVector, Sequences, SinkParams, TensorMap, TileOrder,
+    TileSums,
 };
 
 /// The parts of a launch's workspace.
@@ -18,6 +19,8 @@ pub struct GradientMemory {
     pub cleared: Integers,
     /// The sums of dQ, if a kernel leaves any.
     pub sums: TileSums,
+    /// The mapping from blocks of `minus_lse` and `delta` to varlen sequences.
+    pub padded: Sequences,
 }
 
 /// Adds the step of one pass to a launch, for valid tensors.
@@ -30,11 +33,15 @@ pub(crate) fn gradient(
     memory: &GradientMemory,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
-    let GradientMemory { minus_lse, delta, cleared, sums } = *memory;
+    let GradientMemory { minus_lse, delta, cleared, sums, padded } = *memory;
     let [_, _, heads, _] = r.forward.q.shape;
     // A valid request has at least one head.
     let heads = FastDiv::new(heads as u32).unwrap_or(FastDiv::ONE);
-    let problem = |order: TileOrder| problem(r, order, [minus_lse, delta]);
+    let sequences = sequences(&r.forward, padded);
+    let problem = |order: TileOrder, tiles: Sequences| BwdParams {
+        sequences: BwdSequences { tiles, ..sequences },
+        ..problem(r, order, [minus_lse, delta])
+    };
     match pass.work {
         GradientWork::Delta(blocks) => {
             let params = BwdDeltaParams {
@@ -44,25 +51,35 @@ pub(crate) fn gradient(
                 d_lse: lse(r.d_lse.as_ref()),
                 minus_lse,
                 delta,
+                sequences,
                 cleared,
                 heads,
                 blocks,
             };
             launch.step(pass.place, [blocks.get() * delta.heads, 1, 1], &params, []);
         }
-        GradientWork::DkDv(order) => {
+        GradientWork::DkDv(order, tiles) => {
             launch.main_follows();
-            let params = BwdDkDvParams { problem: problem(order), dk: tensor(&r.dk), dv: tensor(&r.dv) };
+            let params =
+                BwdDkDvParams { problem: problem(order, tiles), dk: tensor(&r.dk), dv: tensor(&r.dv) };
             launch.step(pass.place, [order.tiles, 1, 1], &params, []);
         }
-        GradientWork::Dq(order) => {
-            let params = BwdDqParams { problem: problem(order), dq: tensor(&r.dq) };
+        GradientWork::Dq(order, tiles) => {
+            let params = BwdDqParams { problem: problem(order, tiles), dq: tensor(&r.dq) };
             launch.step(pass.place, [order.tiles, 1, 1], &params, []);
+        }
+        GradientWork::Dsinks => {
+            // A plan with this pass binds only requests that have both.
+            let [sinks, dsinks] =
+                [r.forward.scores.sinks, r.dsinks].map(|view| view.map_or(0, |view| view.address));
+            let dsinks = Integers { base: dsinks, count: heads.get(), reserved: 0 };
+            let params = BwdDsinksParams { minus_lse, delta, sinks: SinkParams { base: sinks }, dsinks };
+            launch.step(pass.place, [dsinks.count(), 1, 1], &params, []);
         }
         GradientWork::All(kernel, order) => {
             let maps = tma::gradients(r, kernel).map_err(Refusal::Tensors)?;
             launch.main_follows();
-            let params = hopper(r, problem(order), sums);
+            let params = hopper(r, problem(order, Sequences::NONE), sums);
             launch.step(pass.place, [order.tiles.min(order.resident), 1, 1], &params, maps);
         }
         GradientWork::Convert(tiles) => {
@@ -130,5 +147,15 @@ fn problem(r: &AttentionBackward<'_>, order: TileOrder, [minus_lse, delta]: [Pad
         heads_per_kv: (p.heads_q / p.heads_k) as u32,
         order,
         alibi: slopes(r.forward.scores.alibi.as_ref()),
+        sequences: BwdSequences::NONE,
     }
+}
+
+/// Returns the sequences of varlen tensors. `padded` maps their -LSE and delta.
+fn sequences(forward: &AttentionRequest<'_>, padded: Sequences) -> BwdSequences {
+    let KeysValues::Varlen { keys, .. } = &forward.kv else { return BwdSequences::NONE };
+    let [cu_seqlens_k, seqused_k] = varlen_keys(keys, forward.problem().batch);
+    let cu_seqlens_q = cu_seqlens_q(&forward.queries);
+    let bottom_right = (forward.alignment == Alignment::BottomRight).into();
+    BwdSequences { cu_seqlens_q, cu_seqlens_k, seqused_k, padded, bottom_right, ..BwdSequences::NONE }
 }

@@ -4,30 +4,33 @@
 //! |---|---|
 //! | Hopper's | -LSE and delta of each query; dK and dV of each key, with sums of dQ; dQ of each query |
 //! | portable | -LSE and delta of each query; dK and dV of each key; dQ of each query |
+//! | for gradients of sinks, behind the others | the gradient of each head's sink |
 use crate::launch::Launch;
 use crate::lower::{self, GradientMemory, Refusal};
 use crate::place::Place;
 use crate::request::AttentionBackward;
-use crate::schedule::{GradientPass, padded_rows};
+use crate::schedule::{GradientPass, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Capabilities, Error, Problem, tma};
 use spec::{
-    CONVERT_DQS, DELTAS, DqScratch, GRADIENTS, Integers, MaskKind, PaddedVector, Pass, ProblemKind, TileSums,
+    CONVERT_DQS, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector, Pass,
+    ProblemKind, TileSums,
 };
 
 /// The passes of a backward request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backward {
     passes: [GradientPass; MOST],
-    /// -LSE and delta of each query: each vector's rows per head, and heads of all batches.
-    rows: u32,
-    heads: u32,
+    /// The gradients of sinks, which come last.
+    dsinks: Option<GradientPass>,
+    /// -LSE and delta of each query.
+    padding: Padding,
     /// The sums of dQ, and their counters, if the passes leave dQ as sums.
     sums: Option<DqScratch>,
 }
 
-/// Number of passes.
+/// Number of passes without that of sinks.
 const MOST: usize = 3;
 
 /// Alignment of counters, in bytes.
@@ -51,43 +54,47 @@ const SHORT: &str = "the workspace has no room for sums of dQ, which one pass ov
 pub(crate) fn choose(r: &AttentionBackward<'_>, on: &Capabilities) -> Result<Choice<Backward>, Error> {
     let p = &r.forward.problem();
     select::goes_together(p)?;
+    let dsinks = DSINKS.first().filter(|_| r.dsinks.is_some());
+    let dsinks = dsinks.map(|e| GradientPass::dsinks(&e.contract));
+    let portable = || Ok::<_, Error>(Backward { dsinks, ..portable(p, on)? });
     let Ok(kernel) = gradient(p, Pass::Gradients, on) else {
-        return Ok(Choice::new(portable(p, on)?, PORTABLE));
+        return Ok(Choice::new(portable()?, PORTABLE));
     };
-    let hopper = hopper(p, kernel, on)?;
+    let hopper = Backward { dsinks, ..hopper(p, kernel, on)? };
     let reason = match tma::gradients(r, kernel) {
         Err(reason) => reason,
         Ok(_) if !r.scratch.allows(hopper.scratch_bytes()[0]) => SHORT,
         Ok(_) => {
-            let fallback = portable(p, on).ok();
+            let fallback = portable().ok();
             let reason = if kernel.mask == MaskKind::Local { MODIFIED } else { HOPPER };
             return Ok(Choice { kernel: hopper, reason, fallback });
         }
     };
-    Ok(Choice::new(portable(p, on)?, reason))
+    Ok(Choice::new(portable()?, reason))
 }
 
 /// Returns the passes of one of Hopper's kernels.
 fn hopper(p: &Problem, kernel: &'static AttnInfo, on: &Capabilities) -> Result<Backward, Error> {
     let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, "dQ"))?;
-    let delta = delta(p)?;
-    let sums = DqScratch::new(kernel, heads(p), p.seqlen_q as u32, (p.heads_q / p.heads_k) as u32);
+    let (padding, per_kv) = (Padding::new(p)?, (p.heads_q / p.heads_k) as u32);
+    let sums = DqScratch::new(kernel, padding.heads, p.seqlen_q as u32, per_kv);
     let all = GradientPass::all(p, kernel, &sums, on)?;
     let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64))?;
-    Ok(Backward { passes: [delta, all, convert], rows: padded_rows(p), heads: heads(p), sums: Some(sums) })
+    Ok(Backward { passes: [delta(p, &padding)?, all, convert], dsinks: None, padding, sums: Some(sums) })
 }
 
 /// Returns the passes of portable kernels.
 fn portable(p: &Problem, on: &Capabilities) -> Result<Backward, Error> {
+    let padding = Padding::new(p)?;
     let [dkdv, dq] = [gradient(p, Pass::DkDv, on)?, gradient(p, Pass::Dq, on)?];
-    let passes = [delta(p)?, GradientPass::new(p, dkdv)?, GradientPass::new(p, dq)?];
-    Ok(Backward { passes, rows: padded_rows(p), heads: heads(p), sums: None })
+    let passes = [delta(p, &padding)?, GradientPass::new(p, dkdv)?, GradientPass::new(p, dq)?];
+    Ok(Backward { passes, dsinks: None, padding, sums: None })
 }
 
 /// Returns the pass that computes -LSE and delta.
-fn delta(p: &Problem) -> Result<GradientPass, Error> {
+fn delta(p: &Problem, padding: &Padding) -> Result<GradientPass, Error> {
     let kernel = DELTAS.iter().find(|e| e.dtype == p.dtype && p.head_dim_v <= e.head_dim as usize);
-    GradientPass::delta(p, &kernel.ok_or_else(|| unsolved(p, "dK and dV"))?.contract)
+    GradientPass::delta(p, padding, &kernel.ok_or_else(|| unsolved(p, "dK and dV"))?.contract)
 }
 
 /// Returns the kernels of gradients: the variant's kernels, or the table's.
@@ -102,7 +109,11 @@ fn kernels(variant: Option<AnyVariant>) -> impl Iterator<Item = &'static AttnInf
 /// # Errors
 /// Returns [`Error::Unsupported`] if there is none.
 fn gradient(p: &Problem, pass: Pass, on: &Capabilities) -> Result<&'static AttnInfo, Error> {
-    let kind = ProblemKind { pass, ..p.kind() };
+    // The LSE has counted sinks. Only their own gradient needs a kernel.
+    let kind = ProblemKind { pass, ..p.sinks(false).kind() };
+    // One portable kernel takes varlen tensors and batches of equal lengths.
+    let keys = if pass == Pass::Gradients { kind.keys } else { Keys::Batched };
+    let kind = ProblemKind { keys, ..kind };
     let solving = || kernels(p.variant).filter(|kernel| kernel.solves(&kind));
     let runs = solving().filter(|kernel| on.runs(&kernel.contract).is_ok());
     runs.min_by_key(|kernel| kernel.columns()).ok_or_else(|| {
@@ -138,11 +149,6 @@ fn unsolved(p: &Problem, results: &str) -> Error {
     Error::unsupported(format_args!("backward of {dtype} {columns} {kind}"), reason)
 }
 
-/// Returns the number of query heads of all batches.
-const fn heads(p: &Problem) -> u32 {
-    (p.batch * p.heads_q) as u32
-}
-
 /// Adds the passes' steps to a launch, for valid tensors.
 ///
 /// # Errors
@@ -154,19 +160,24 @@ pub(crate) fn lower(
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
     let memory = passes.memory(r.scratch.address());
-    passes.passes.iter().try_for_each(|pass| lower::gradient(r, pass, &memory, launch))?;
+    passes.all().try_for_each(|pass| lower::gradient(r, &pass, &memory, launch))?;
     Ok(lower::fits(launch, &r.forward, &r.forward.problem())?)
 }
 
 impl Backward {
+    /// Returns all passes in launch order.
+    fn all(&self) -> impl Iterator<Item = GradientPass> + use<> {
+        self.passes.into_iter().chain(self.dsinks)
+    }
+
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
-        self.passes.into_iter().map(|pass| pass.place)
+        self.all().map(|pass| pass.place)
     }
 
     /// Returns the parts of a workspace at this address: -LSE, delta, the counters, the sums.
     fn memory(&self, workspace: u64) -> GradientMemory {
-        let Backward { rows, heads, sums, .. } = *self;
+        let Backward { padding: Padding { rows, heads, sequences: padded }, sums, .. } = *self;
         let delta = workspace.saturating_add(self.vector_bytes());
         let [minus_lse, delta] = [workspace, delta].map(|base| PaddedVector { base, rows, heads });
         let end = delta.base.saturating_add(self.vector_bytes());
@@ -180,13 +191,13 @@ impl Backward {
         };
         // A launch has fewer counters than rows of delta.
         let cleared = Integers { base: cleared[0], count: cleared[1] as u32, reserved: 0 };
-        GradientMemory { minus_lse, delta, cleared, sums }
+        GradientMemory { minus_lse, delta, cleared, sums, padded }
     }
 
     /// Returns the bytes of -LSE, and of delta.
     const fn vector_bytes(&self) -> u64 {
         // A valid problem has less than 2^31 rows of blocks.
-        self.rows as u64 * self.heads as u64 * 4
+        self.padding.rows as u64 * self.padding.heads as u64 * 4
     }
 
     /// Returns the bytes of workspace and of counters that launches use.

@@ -63,7 +63,6 @@ macro_rules! kinds {
 
         /// The kernels of a plan of any kind.
         #[derive(Clone, Copy, Debug, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
         pub enum AnyKernels {
             $($kind(<$subject as Subject>::Kernel),)*
         }

@@ -23,6 +23,7 @@ impl Request for AttentionBackward<'_> {
     #[cfg(feature = "cudarc")]
     fn written(&self) -> Vec<u64> {
         let mut written = [self.dq, self.dk, self.dv].map(|view| view.address).to_vec();
+        written.extend(self.dsinks.map(|dsinks| dsinks.address));
         if let Scratch::Memory { workspace, .. } = self.scratch {
             written.push(workspace.address);
         }
@@ -33,8 +34,8 @@ impl Request for AttentionBackward<'_> {
 impl AttentionBackward<'_> {
     /// Returns the request without `config`. The result borrows nothing.
     fn unconfigured(&self) -> AttentionBackward<'static> {
-        let AttentionBackward { forward, d_o, d_lse, dq, dk, dv, scratch } = *self;
-        AttentionBackward { forward: forward.unconfigured(), d_o, d_lse, dq, dk, dv, scratch }
+        let AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, scratch } = *self;
+        AttentionBackward { forward: forward.unconfigured(), d_o, d_lse, dq, dk, dv, dsinks, scratch }
     }
 }
 
@@ -46,6 +47,12 @@ impl Subject for Stated<AttentionBackward<'static>> {
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Backward) -> Result<(), Error> {
+        let has_dsinks = [self, planned].map(|stated| stated.request.dsinks.is_some());
+        if has_dsinks[0] != has_dsinks[1] {
+            let [asked, planned] = has_dsinks.map(|has| if has { "some" } else { "none" });
+            let expected = format_args!("the plan is for {planned}; make another plan");
+            return Err(Error::invalid("dsinks", asked, expected));
+        }
         let (asked, planned) = (&self.problem, &planned.problem);
         if asked.means(planned) { Ok(()) } else { Err(validate::another(asked, planned)) }
     }

@@ -1,5 +1,5 @@
 //! The backward pass of attention.
-use super::{AttentionRequest, LseView, Memory, Scratch, TensorView};
+use super::{AttentionRequest, LseView, Memory, Scratch, Sinks, TensorView};
 use std::fmt;
 
 /// The gradients of Q, K and V of an attention, from the gradient of its output. One launch computes all
@@ -46,6 +46,8 @@ pub struct AttentionBackward<'a, R: Memory = u64, W = R> {
     pub dk: TensorView<W>,
     /// Output: the gradient of V, with V's shape.
     pub dv: TensorView<W>,
+    /// Output: the gradient of the forward's [`Sinks`], one f32 per query head, if the caller wants it.
+    pub dsinks: Option<Sinks<W>>,
     /// The workspace of the launch. Every launch needs one: plan with [`Scratch::Fastest`], the default, and
     /// launch with memory of the size that the plan states.
     pub scratch: Scratch,
@@ -60,12 +62,20 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
         dk: TensorView<W>,
         dv: TensorView<W>,
     ) -> Self {
-        AttentionBackward { forward, d_o, d_lse: None, dq, dk, dv, scratch: Scratch::Fastest }
+        let (d_lse, dsinks) = (None, None);
+        AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, scratch: Scratch::Fastest }
     }
 
     /// Sets the gradient of the LSE. It has natural logarithms' unit and contiguous rows, as the LSE has.
     pub const fn d_lse(mut self, d_lse: LseView<R>) -> Self {
         self.d_lse = Some(d_lse);
+        self
+    }
+
+    /// Sets the memory of the gradient of the forward's sinks. The gradients of Q, K and V count the sinks
+    /// with and without it.
+    pub fn dsinks(mut self, dsinks: Sinks<W>) -> Self {
+        self.dsinks = Some(dsinks);
         self
     }
 
@@ -78,9 +88,9 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
 
 impl AttentionBackward<'_> {
     /// Returns all fields but the forward.
-    const fn own(&self) -> ([TensorView; 4], Option<LseView>, Scratch) {
-        let AttentionBackward { d_o, d_lse, dq, dk, dv, scratch, .. } = *self;
-        ([d_o, dq, dk, dv], d_lse, scratch)
+    const fn own(&self) -> ([TensorView; 4], Option<LseView>, Option<Sinks>, Scratch) {
+        let AttentionBackward { d_o, d_lse, dq, dk, dv, dsinks, scratch, .. } = *self;
+        ([d_o, dq, dk, dv], d_lse, dsinks, scratch)
     }
 }
 
@@ -93,10 +103,11 @@ impl PartialEq for AttentionBackward<'_> {
 
 impl fmt::Debug for AttentionBackward<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([d_o, dq, dk, dv], d_lse, scratch) = self.own();
+        let ([d_o, dq, dk, dv], d_lse, dsinks, scratch) = self.own();
         let views = [("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)];
         let mut debug = f.debug_struct("AttentionBackward");
-        debug.field("forward", &self.forward).field("d_lse", &d_lse).field("scratch", &scratch);
+        debug.field("forward", &self.forward).field("d_lse", &d_lse).field("dsinks", &dsinks);
+        debug.field("scratch", &scratch);
         views.iter().fold(&mut debug, |debug, (name, view)| debug.field(name, view)).finish()
     }
 }

@@ -195,6 +195,7 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
             dq: self.dq.on(memory, "dq")?,
             dk: self.dk.on(memory, "dk")?,
             dv: self.dv.on(memory, "dv")?,
+            dsinks: self.dsinks.map(|dsinks| dsinks.on(memory, "dsinks")).transpose()?,
             scratch: Scratch::Fastest,
         })
     }

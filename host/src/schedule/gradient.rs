@@ -2,7 +2,7 @@
 use super::tiles::resident;
 use crate::place::Place;
 use crate::{Capabilities, Contract, Error, Problem};
-use spec::{AttnInfo, DELTA_ROWS, DqScratch, FastDiv, PaddedVector, Pass, TileOrder};
+use spec::{AttnInfo, DELTA_ROWS, DqScratch, FastDiv, PaddedVector, Pass, Sequences, TileOrder};
 
 /// A kernel of a backward pass, and the distribution of its work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,10 +19,12 @@ pub struct GradientPass {
 pub enum GradientWork {
     /// -LSE and delta: this number of blocks per head.
     Delta(FastDiv),
-    /// dK and dV: work tiles of keys.
-    DkDv(TileOrder),
-    /// dQ: work tiles of queries.
-    Dq(TileOrder),
+    /// dK and dV: work tiles of keys, and their sequences if the tensors are varlen.
+    DkDv(TileOrder, Sequences),
+    /// dQ: work tiles of queries, and their sequences.
+    Dq(TileOrder, Sequences),
+    /// The gradients of sinks: a block per query head.
+    Dsinks,
     /// All gradients, dQ as sums: work tiles of keys for this kernel.
     All(&'static AttnInfo, TileOrder),
     /// dQ of its sums: this number of blocks of 64 queries per head.
@@ -34,12 +36,17 @@ impl GradientPass {
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are too many thread blocks.
-    pub fn delta(p: &Problem, kernel: &Contract) -> Result<Self, Error> {
-        let per_head = padded_rows(p) / DELTA_ROWS;
-        let all = (p.batch as u64 * p.heads_q as u64).saturating_mul(per_head.into());
+    pub fn delta(p: &Problem, padding: &Padding, kernel: &Contract) -> Result<Self, Error> {
+        let per_head = padding.rows / DELTA_ROWS;
+        let all = u64::from(padding.heads).saturating_mul(per_head.into());
         let blocks = FastDiv::new(per_head).filter(|_| all < 1 << 31);
         let work = GradientWork::Delta(blocks.ok_or_else(|| too_many(p, per_head))?);
         Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
+    }
+
+    /// Returns the schedule of the kernel of gradients of sinks.
+    pub fn dsinks(kernel: &Contract) -> Self {
+        GradientPass { place: Place::of(kernel), kernel: None, work: GradientWork::Dsinks }
     }
 
     /// Returns the schedule of a kernel of gradients. Blocks run head by head: each head's tensors are then
@@ -50,10 +57,21 @@ impl GradientPass {
     pub fn new(p: &Problem, kernel: &'static AttnInfo) -> Result<Self, Error> {
         let is_of_keys = kernel.pass == Pass::DkDv;
         let (length, heads) = if is_of_keys { (p.seqlen_k, p.heads_k) } else { (p.seqlen_q, p.heads_q) };
+        let [heads, heads_k] = [heads, p.heads_k].map(|count| count as u32);
         let blocks = length.div_ceil(kernel.tile_m as usize) as u32;
-        let [batch, heads, heads_k] = [p.batch, heads, p.heads_k].map(|count| count as u32);
+        let (batch, blocks, sequences) = match p.varlen {
+            None => (p.batch as u32, blocks, Sequences::NONE),
+            Some(rows) => {
+                let rows = rows[usize::from(is_of_keys)];
+                let (sequences, blocks) = sequences(p, length, rows, kernel.tile_m)?;
+                (1, blocks, sequences)
+            }
+        };
         let order = TileOrder::new(blocks, batch, heads, heads_k, 1).ok_or_else(|| too_many(p, blocks))?;
-        let work = if is_of_keys { GradientWork::DkDv(order) } else { GradientWork::Dq(order) };
+        let work = match is_of_keys {
+            true => GradientWork::DkDv(order, sequences),
+            false => GradientWork::Dq(order, sequences),
+        };
         Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: Some(kernel), work })
     }
 
@@ -88,10 +106,44 @@ impl GradientPass {
     }
 }
 
-/// Returns the number of rows per head of -LSE and of delta.
-pub fn padded_rows(p: &Problem) -> u32 {
-    // A length is at most 2^30.
-    (p.seqlen_q as u32).next_multiple_of(PaddedVector::ROWS)
+/// The rows of -LSE and of delta: each sequence has whole blocks of [`PaddedVector::ROWS`] rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Padding {
+    /// Rows per head.
+    pub rows: u32,
+    /// Heads of all batches.
+    pub heads: u32,
+    /// The mapping from blocks to sequences, if the tensors are varlen.
+    pub sequences: Sequences,
+}
+
+impl Padding {
+    /// Returns the rows of a valid problem.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if there are too many rows.
+    pub fn new(p: &Problem) -> Result<Self, Error> {
+        let [[batches, ..], ..] = p.shapes();
+        let (sequences, blocks) = match p.varlen {
+            // A length is at most 2^30.
+            None => (Sequences::NONE, (p.seqlen_q as u32).div_ceil(PaddedVector::ROWS)),
+            Some([rows, _]) => sequences(p, p.seqlen_q, rows, PaddedVector::ROWS)?,
+        };
+        let rows = blocks.checked_mul(PaddedVector::ROWS).filter(|rows| *rows < 1 << 31);
+        let heads = (batches * p.heads_q) as u32;
+        Ok(Padding { rows: rows.ok_or_else(|| too_many(p, blocks))?, heads, sequences })
+    }
+}
+
+/// Returns the mapping from blocks of `tile` rows to varlen sequences of at most `longest` rows, with `rows`
+/// rows in all, and the number of blocks.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if there are too many blocks.
+fn sequences(p: &Problem, longest: usize, rows: usize, tile: u32) -> Result<(Sequences, u32), Error> {
+    let [count, longest, rows] =
+        [p.batch, longest, rows].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+    Sequences::new(count, longest, rows, tile).ok_or_else(|| too_many(p, rows.div_ceil(tile)))
 }
 
 fn too_many(p: &Problem, blocks: u32) -> Error {

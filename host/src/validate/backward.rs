@@ -1,12 +1,12 @@
 //! Checks of backward requests.
 use super::attention::{NONE, PARTS, is_like, parts};
-use super::lse::natural;
+use super::lse::{natural, per_query_head};
 use super::{Use, disjoint, input, memory, names, output};
-use crate::request::{AttentionBackward, AttentionRequest, KeysValues, Scratch, Splits};
+use crate::request::{AttentionBackward, AttentionRequest, Scratch, Splits};
 use crate::{Error, Problem};
 use spec::GRADIENTS;
 
-names!(D_O "d_o" D_LSE "d_lse" DQ "dq" DK "dk" DV "dv");
+names!(D_O "d_o" D_LSE "d_lse" DQ "dq" DK "dk" DV "dv" DSINKS "dsinks");
 
 /// The largest head dim of backward kernels.
 const MAX_HEAD_DIM: usize = 256;
@@ -16,14 +16,14 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
     // The scratch memory and the splits of the forward are no part of the backward pass.
     let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
     has_kernels(&forward.problem())?;
-    let mut all = [NONE; PARTS + 6];
+    let mut all = [NONE; PARTS + 7];
     let p = parts(&forward, planned, &mut all)?;
     let Some(lse) = &forward.lse else {
         let expected = "the backward pass reads the LSE that the forward has written: set it in the forward";
         return Err(Error::invalid("lse", "none", expected));
     };
     let [q, _, v, o] = p.shapes();
-    let KeysValues::Tensors { k, .. } = &forward.kv else { return Err(no_tensors()) };
+    let Some([k, _]) = forward.kv.tensors() else { return Err(no_tensors()) };
     let own = [(&D_O, &r.d_o, o), (&DQ, &r.dq, q), (&DK, &r.dk, k.shape), (&DV, &r.dv, v)];
     own.into_iter().try_for_each(|(name, view, shape)| is_like(name, view, p.grad_dtype, shape))?;
     let unit = "backward kernels read gradients of natural logarithms only; divide them by ln 2";
@@ -32,12 +32,20 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
         Scratch::Memory { workspace, .. } => Some(memory(workspace)?),
         Scratch::None | Scratch::Fastest => None,
     };
+    let dsinks = match (&r.dsinks, &forward.scores.sinks) {
+        (Some(_), None) => {
+            let expected = "the forward has no sinks: set them in the forward, or leave dsinks out";
+            return Err(Error::invalid("dsinks", "some", expected));
+        }
+        (dsinks, _) => dsinks.as_ref().map(|view| per_query_head(&DSINKS, view, p.heads_q)).transpose()?,
+    };
     all[PARTS..].copy_from_slice(&[
         (&D_O, Some(input(&D_O, &r.d_o)?)),
         (&D_LSE, d_lse),
         (&DQ, Some(output(&DQ, &r.dq)?)),
         (&DK, Some(output(&DK, &r.dk)?)),
         (&DV, Some(output(&DV, &r.dv)?)),
+        (&DSINKS, dsinks),
         (&super::WORKSPACE, workspace),
     ]);
     disjoint(&all, PARTS + 2)?;
@@ -62,12 +70,10 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
             Err(Error::unsupported("backward", reason))
         }
         _ if p.cache.is_some() => Err(no_tensors()),
-        _ if p.varlen.is_some() => none(
-            "varlen sequences",
-            "backward kernels take sequences of equal lengths; run one backward per sequence, on views \
-             of its rows",
+        _ if p.varlen.is_some() && p.variant.is_some() => none(
+            "a variant on varlen sequences",
+            "no reference judges it yet; run one backward per sequence, on views of its rows",
         ),
-        _ if p.sinks => none("sinks", "backward kernels have no gradient of sinks; leave the sinks out"),
         _ if p.alibi && p.softcap.is_some() => {
             none("a softcap with ALiBi slopes", "backward kernels take one of them; leave the other one out")
         }

@@ -78,10 +78,15 @@ pub(super) fn row_values(
     Ok(footprint)
 }
 
-/// Checks the sinks of `heads` heads: f32 values, which have the size of 32-bit integers.
+/// Checks the sinks of `heads` heads.
 pub(super) fn sinks(view: &Sinks, heads: usize) -> Result<Footprint, Error> {
+    per_query_head(&SINKS, view, heads)
+}
+
+/// Checks sinks or their gradient: f32 values, which have the size of 32-bit integers.
+pub(super) fn per_query_head(name: &Names, view: &Sinks, heads: usize) -> Result<Footprint, Error> {
     let Sinks { address, elements } = *view;
-    cache::index(&SINKS, &Index { address, elements }, heads as u64, "one per query head")
+    cache::index(name, &Index { address, elements }, heads as u64, "one per query head")
 }
 
 /// Checks the slopes of a problem's sequences and heads.

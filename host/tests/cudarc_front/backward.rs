@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use ferroflash::cudarc::{
     Backward, Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Tensor, TensorMut,
 };
-use ferroflash::request::{LseView, Mask, VarlenKeys, VarlenQueries};
+use ferroflash::request::{LseView, Mask, Sinks, VarlenKeys, VarlenQueries};
 use half::{bf16, f16};
 
 #[test]
@@ -60,16 +60,44 @@ fn gradients_of_a_forward() {
         let calls = cuda.calls();
         assert_eq!((of("launch bwd_", &calls), of("cuMemAlloc", &calls)), (3, 0), "{calls:?}");
 
+        // Sinks have a gradient in the caller's memory.
+        let logits = stream.clone_htod(&[0.5f32; 8]).expect("room");
+        let mut of_sinks = stream.clone_htod(&[0f32; 8]).expect("room");
+        let forward = inputs.shorter().sinks(Sinks::of(&logits)).with_results(o, &lse);
+        let backward = Backward::new(
+            forward,
+            q,
+            TensorMut::of(&mut dq, shape),
+            TensorMut::of(&mut dk, kv_shape),
+            TensorMut::of(&mut dv, kv_shape),
+        );
+        let backward = backward.dsinks(Sinks::gradient(&mut of_sinks));
+        front.backward_into(&stream, backward, &mut scratch).expect("valid");
+        assert_eq!(of("launch bwd_", &cuda.calls()), 4, "the last one is of the sinks");
+
+        // Varlen sequences.
+        let packed = zeros(&stream, 100 * 8 * 64);
+        let packed = Tensor::of(&packed, [1, 100, 8, 64]);
+        let starts = stream.clone_htod(&[0i32, 40, 90]).expect("room");
+        let (queries, keys) = (VarlenQueries::of(&starts, 60), VarlenKeys::of(&starts, 60));
+        let varlen = Inputs::of_varlen(packed, packed, packed, queries, keys);
+        let (of_all, lse_of_all) =
+            front.attend_with_lse::<f16>(&stream, &varlen, &mut scratch).expect("valid");
+        let of_all = Tensor::of(&of_all, [1, 100, 8, 64]);
+        cuda.calls();
+        drop(
+            front
+                .backward::<f16>(&stream, &varlen, (of_all, &lse_of_all), packed, &mut scratch)
+                .expect("valid"),
+        );
+        assert_eq!(of("launch bwd_", &cuda.calls()), 3);
+
         // What has no gradient is refused by name, before any memory is allocated.
-        let starts = stream.clone_htod(&[0i32, 50]).expect("room");
-        let queries = VarlenQueries::of(&starts, 50);
-        let varlen = Inputs::of_varlen(q, kv, kv, queries, VarlenKeys::of(&starts, 50));
         let lengths = stream.clone_htod(&[70i32, 70]).expect("room");
         let pages = zeros(&stream, 2 * 70 * 2 * 64);
         let cache = Cache::dense(Pages::of(&pages, &pages, kv_shape), Integers::of(&lengths));
         cuda.calls();
         for (inputs, words) in [
-            (varlen, "backward of varlen sequences"),
             (Inputs::of_cache(q, cache), "backward on a KV cache"),
             (inputs.mask(Mask::Chunked { chunk: 16 }), "backward of a chunked mask"),
         ] {

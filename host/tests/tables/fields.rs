@@ -202,6 +202,7 @@ impl Part for AttentionBackward<'_> {
             ("dq", _) => self.dq.part(rest),
             ("dk", _) => self.dk.part(rest),
             ("dv", _) => self.dv.part(rest),
+            ("dsinks", _) => self.dsinks.as_mut()?.part(rest),
             ("workspace", Scratch::Memory { workspace, .. }) => workspace.part(rest),
             _ => self.forward.part(path),
         }

@@ -23,8 +23,19 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 10] =
-    ["alibi", "sinks", "lse", "max_logits", "always", "append", "seqused", "rows", "backward", "d_lse"];
+const FLAGS: [&str; 11] = [
+    "alibi",
+    "sinks",
+    "lse",
+    "max_logits",
+    "always",
+    "append",
+    "seqused",
+    "rows",
+    "backward",
+    "d_lse",
+    "dsinks",
+];
 const VALUES: [&str; 22] = [
     "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
     "varlen", "keys", "scale", "softcap", "bias", "counters", "config", "slots", "rotary", "merge",
@@ -198,6 +209,7 @@ fn backward<'r>(words: &Words<'r>) -> AttentionBackward<'r> {
     let [batch, queries, heads, _] = f.q.shape;
     let mut backward = AttentionBackward::new(f, d_o, dq, dk, dv).scratch(f.scratch);
     backward.d_lse = words.has("d_lse").then(|| lse(34, [batch, heads, queries]));
+    backward.dsinks = words.has("dsinks").then_some(Sinks { address: 39 * FAR, elements: heads as u64 });
     backward
 }
 

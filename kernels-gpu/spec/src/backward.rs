@@ -1,7 +1,8 @@
 //! Backward kernels: gradients of Q, K and V (FlashAttention-2, Dao 2023, algorithm 2) in three launches.
 //! [`BwdDelta`] prepares two numbers per query. [`BwdDkDv`] computes dK and dV of a block of keys. [`BwdDq`]
 //! computes dQ of a block of queries. The last two compute the scores again, so no two blocks add to the same
-//! row, and a repeated launch gives identical bits.
+//! row, and a repeated launch gives identical bits. A fourth launch computes gradients of sinks
+//! ([`BwdDsinks`]).
 use crate::forward::{oldest_with, tile_bytes};
 use crate::*;
 use core::marker::PhantomData;
@@ -43,6 +44,12 @@ pub struct BwdDq<
 /// Rows of a [`BwdDelta`] block: eight per warp.
 pub const DELTA_ROWS: u32 = 32;
 
+/// The gradient of the sink of a query head: a block per head.
+pub struct BwdDsinks;
+
+/// Warps of a [`BwdDsinks`] block.
+pub const DSINKS_WARPS: usize = 8;
+
 /// The problem, as [`BwdDkDv`] and [`BwdDq`] see it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +81,38 @@ pub struct BwdParams {
     pub order: TileOrder,
     /// As in [`FwdParams::alibi`].
     pub alibi: PerHead,
+    /// The sequences of varlen tensors, if the tensors are varlen. `window.shift` is then unused.
+    pub sequences: BwdSequences,
+}
+
+/// The sequences of varlen tensors, whose lengths only the device knows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BwdSequences {
+    /// As in [`VarlenParams::cu_seqlens_q`]; empty if the tensors are batches of equal lengths.
+    pub cu_seqlens_q: Integers,
+    /// As in [`VarlenParams::cu_seqlens_k`].
+    pub cu_seqlens_k: Integers,
+    /// As in [`VarlenParams::seqused_k`].
+    pub seqused_k: Integers,
+    /// The mapping from blocks of [`PaddedVector::ROWS`] rows of -LSE and delta to sequences. The rows of
+    /// each sequence begin with a block.
+    pub padded: Sequences,
+    /// The mapping from the kernel's work tiles to sequences.
+    pub tiles: Sequences,
+    /// As in [`VarlenParams::bottom_right`].
+    pub bottom_right: u32,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+
+impl BwdSequences {
+    /// No sequences: batches of equal lengths.
+    pub const NONE: Self = {
+        let ([padded, tiles], [bottom_right, reserved]) = ([Sequences::NONE; 2], [0; 2]);
+        let [cu_seqlens_q, cu_seqlens_k, seqused_k] = [Integers::NONE; 3];
+        BwdSequences { cu_seqlens_q, cu_seqlens_k, seqused_k, padded, tiles, bottom_right, reserved }
+    };
 }
 
 /// Parameters of a [`BwdDkDv`] kernel.
@@ -114,6 +153,8 @@ pub struct BwdDeltaParams {
     pub minus_lse: PaddedVector,
     /// See [`BwdParams::delta`].
     pub delta: PaddedVector,
+    /// See [`BwdParams::sequences`].
+    pub sequences: BwdSequences,
     /// Words that become 0, at most four per value of `delta`: [`DqScratch::counters`] for a later kernel.
     pub cleared: Integers,
     /// Query heads per batch.
@@ -121,13 +162,30 @@ pub struct BwdDeltaParams {
     /// Blocks per head: its padded rows in blocks of [`DELTA_ROWS`].
     pub blocks: FastDiv,
 }
+
+/// Parameters of [`BwdDsinks`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BwdDsinksParams {
+    /// See [`BwdParams::minus_lse`]: the LSE with sinks, heads batch by batch.
+    pub minus_lse: PaddedVector,
+    /// See [`BwdParams::delta`].
+    pub delta: PaddedVector,
+    /// The sinks of the forward.
+    pub sinks: SinkParams,
+    /// The gradients, one f32 per query head.
+    pub dsinks: Integers,
+}
 contract::no_padding! {
     BwdParams {
-        q, k, v, d_o, minus_lse, delta, window, scale_log2, softcap, scale, heads_per_kv, order, alibi
+        q, k, v, d_o, minus_lse, delta, window, scale_log2, softcap, scale, heads_per_kv, order, alibi,
+        sequences
     }
     BwdDkDvParams { problem, dk, dv }
     BwdDqParams { problem, dq }
-    BwdDeltaParams { o, d_o, lse, d_lse, minus_lse, delta, cleared, heads, blocks }
+    BwdDeltaParams { o, d_o, lse, d_lse, minus_lse, delta, sequences, cleared, heads, blocks }
+    BwdSequences { cu_seqlens_q, cu_seqlens_k, seqused_k, padded, tiles, bottom_right, reserved }
+    BwdDsinksParams { minus_lse, delta, sinks, dsinks }
 }
 
 impl<E: Element, const DV: usize> Kernel for BwdDelta<E, DV> {
@@ -155,6 +213,28 @@ pub struct DeltaInfo {
     pub dtype: DType,
     /// Largest number of columns of O.
     pub head_dim: u32,
+}
+
+impl Kernel for BwdDsinks {
+    type Params = BwdDsinksParams;
+    const THREADS: u32 = DSINKS_WARPS as u32 * 32;
+    /// A sum per warp.
+    const SMEM_BYTES: usize = DSINKS_WARPS * 4;
+    fn grid(params: &BwdDsinksParams) -> [u32; 3] {
+        [params.dsinks.count(), 1, 1]
+    }
+}
+
+impl Line for BwdDsinks {
+    type Info = DsinksInfo;
+    const INFO: DsinksInfo = DsinksInfo { contract: Contract::of::<Self>("") };
+}
+
+/// A compiled [`BwdDsinks`] as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DsinksInfo {
+    /// The kernel's launch contract.
+    pub contract: Contract,
 }
 
 macro_rules! backward {

@@ -58,7 +58,8 @@ mod varlen;
 pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendInt8, AppendParams, WARP_PARTS};
 pub use backward::{
-    BwdDelta, BwdDeltaParams, BwdDkDv, BwdDkDvParams, BwdDq, BwdDqParams, BwdParams, DELTA_ROWS, DeltaInfo,
+    BwdDelta, BwdDeltaParams, BwdDkDv, BwdDkDvParams, BwdDq, BwdDqParams, BwdDsinks, BwdDsinksParams,
+    BwdParams, BwdSequences, DELTA_ROWS, DSINKS_WARPS, DeltaInfo, DsinksInfo,
 };
 pub use block_mask::BlockMask;
 pub use block_sparse::BlockSparse;
@@ -111,6 +112,6 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use table::{APPENDS, ATTENTION, COMBINES, MERGES};
-pub use training::{CONVERT_DQS, DELTAS, GRADIENTS};
+pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS};
 pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

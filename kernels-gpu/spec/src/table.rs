@@ -354,6 +354,7 @@ macro_rules! list {
             }
         };)*
         $(#[$doc])*
+        #[allow(clippy::needless_update, reason = "some kinds of kernels have nothing but a contract")]
         pub const $list: &[$info] = &[$({
             $(type $name = $type;)*
             $info { contract: <$config as Entry>::CONTRACT, ..<$config as Line>::INFO }

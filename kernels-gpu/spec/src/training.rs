@@ -75,6 +75,11 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d64_columns: BwdConvertDq<E, 2, 2, 4>;
     d128: BwdConvertDq<E, 2, 4, 8>;
     } }
+    $crate::lines! { $emit
+    /// Every compiled [`BwdDsinks`].
+    DSINKS: DsinksInfo
+    bwd_dsinks: BwdDsinks;
+    }
 } }
 
 /// [`for_each_kernel!`] for the backward pass, in a build without it.
@@ -94,6 +99,10 @@ macro_rules! for_each_gradient {
         $crate::lines! { $emit
             /// Kernels that round dQ's sums: none in this build.
             CONVERT_DQS: ConvertDqInfo
+        }
+        $crate::lines! { $emit
+            /// Kernels of gradients of sinks: none in this build.
+            DSINKS: DsinksInfo
         }
     };
 }

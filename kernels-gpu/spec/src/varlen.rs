@@ -67,6 +67,9 @@ contract::no_padding! {
 }
 
 impl Sequences {
+    /// The mapping of tensors that are not varlen. No kernel uses it.
+    pub const NONE: Self = Sequences { count: 0, step: 0, each: FastDiv::ONE };
+
     /// The mapping for `count` sequences of at most `longest` queries, with `rows` rows in all, in tiles of
     /// `tile_m` rows, and the number of query blocks per head. Returns `None` if a number is 0, or if there
     /// are 2^30 sequences or 2^31 blocks.

@@ -1,4 +1,5 @@
 //! Two numbers per query, which the other kernels read beside scores: minus the LSE, and delta.
+use crate::backward::sequence::padded;
 use crate::entries::Run;
 use core::f32::consts::LOG2_E;
 use spec::{BwdDelta, BwdDeltaParams, DELTA_ROWS};
@@ -15,14 +16,19 @@ impl<E: LoadEight, const DV: usize> Run for BwdDelta<E, DV> {
         FillInts::new(&p.cleared, &block).store(thread, 0, true);
         let (of_all, part) = p.blocks.div_rem(block.index());
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
-        let row = part * DELTA_ROWS + warp.index() * 8 + warp.lane() / 4;
-        let [o, d_o] = [&p.o, &p.d_o].map(|tensor| GlobalRows::<E, DV>::new(tensor, batch, head));
-        let lse = GlobalVec::new(&p.lse, batch, head, o.rows()).load_row(row, f32::NEG_INFINITY, &warp);
-        let d_lse = GlobalVec::new(&p.d_lse, batch, head, o.rows()).load_row(row, 0.0, &warp);
+        let (own, first) = padded(&p.sequences, part * DELTA_ROWS, p.o.rows, warp);
+        let at = part * DELTA_ROWS + warp.index() * 8 + warp.lane() / 4;
+        let row = at.wrapping_sub(first);
+        let [o, d_o] = [&p.o, &p.d_o]
+            .map(|tensor| GlobalRows::<E, DV>::new(tensor, batch, head).part(own.first(), own.rows()));
+        let [lse, d_lse] = [&p.lse, &p.d_lse]
+            .map(|values| GlobalVec::new(values, batch, head, p.o.rows).part(own.first(), own.rows()));
+        let lse = lse.load_row(row, f32::NEG_INFINITY, &warp);
+        let d_lse = d_lse.load_row(row, 0.0, &warp);
         let sees_none = lse == f32::NEG_INFINITY;
         let minus_lse = if sees_none { lse } else { -lse * LOG2_E };
         let delta = o.dot_by_quads(&d_o, row, warp) - d_lse;
-        HeadValues::new(&p.minus_lse, of_all).store_by_quads(row, minus_lse, warp);
-        HeadValues::new(&p.delta, of_all).store_by_quads(row, if sees_none { 0.0 } else { delta }, warp);
+        HeadValues::new(&p.minus_lse, of_all).store_by_quads(at, minus_lse, warp);
+        HeadValues::new(&p.delta, of_all).store_by_quads(at, if sees_none { 0.0 } else { delta }, warp);
     }
 }

@@ -4,17 +4,17 @@
 //! same keys. Each computes P^T and dS^T of its part of a stage's queries, and passes them to the others.
 //! Each multiplies all of them with its share of the columns.
 use crate::backward::gradient::{of_scores, probabilities};
+use crate::backward::sequence::TileSequence;
 use crate::entries::{Portable, Run};
 use crate::forward::ByBlock;
 use crate::rows::{Rows, Sequence};
 use crate::variant::blocks::{At, BlockRange, Seen};
 use crate::variant::transposed::Transposed;
 use crate::variant::{MaskFn, Scores};
-use spec::{BwdDkDv, BwdDkDvParams, BwdParams, Kernel, Tensor, WorkTile};
+use spec::{BwdDkDv, BwdDkDvParams, BwdParams, Kernel, Tensor};
 use tile::beside::{HeadValues, SharedValues};
 use tile::copy::Walk;
 use tile::exchange::Operands;
-use tile::global::GlobalRows;
 use tile::group::Capability;
 use tile::mma::{Acc, Mma, Resident};
 use tile::pipeline::{Ring, Unfilled};
@@ -43,8 +43,9 @@ type Turned<Mask> = <<Mask as MaskFn>::Scores as Scores>::Turned;
 struct KeyTile<'p, Mask: MaskFn> {
     p: &'p BwdParams,
     variant: &'p Mask::Params,
-    tile: WorkTile,
-    rows: Rows,
+    own: TileSequence,
+    /// The first key, and the number of keys.
+    keys: [u32; 2],
     /// Queries of a stage.
     tile_n: u32,
 }
@@ -53,24 +54,30 @@ impl<Mask: MaskFn> KeyTile<'_, Mask> {
     /// Query head `head` of those that share the keys, counted over all heads of a batch.
     #[inline(always)]
     fn head(&self, head: u32) -> u32 {
-        self.tile.head * self.p.heads_per_kv + head
+        self.own.tile.head * self.p.heads_per_kv + head
+    }
+
+    /// The rows of the transposed scores.
+    #[inline(always)]
+    fn rows(&self, own: &TileSequence) -> Rows {
+        let (lens, of) = ([own.queries.rows(), own.keys.rows()], [own.index, own.tile.head]);
+        Rows::transposed(self.keys, lens, self.tile_n, own.window, of)
     }
 
     /// The sequence of a query head, as masks and scores see it.
     #[inline(always)]
-    fn sequence(&self, head: u32, by: &impl Capability) -> Sequence {
-        let (first, tile) = (0, self.p.q.rows);
-        let of = [self.tile.batch, self.head(head)];
-        let (q_len, k_len) = (self.p.q.rows, self.p.k.rows);
-        Sequence::of(self.p, &Rows { first, tile, q_len, k_len, window: self.p.window, of }, 0, by)
+    fn sequence(&self, own: &TileSequence, head: u32, by: &impl Capability) -> Sequence {
+        let TileSequence { index, queries, keys, window, .. } = *own;
+        let (first, of, [q_len, k_len]) = (0, [index, self.head(head)], [queries.rows(), keys.rows()]);
+        Sequence::of(self.p, &Rows { first, tile: q_len, q_len, k_len, window, of }, 0, by)
     }
 
     /// The blocks of a head's queries that see the keys.
     #[inline(always)]
-    fn range(&self, head: u32, by: &impl Capability) -> (SeenBy<Mask>, BlockRange) {
-        let of = self.sequence(head, by);
+    fn range(&self, own: &TileSequence, head: u32, by: &impl Capability) -> (SeenBy<Mask>, BlockRange) {
+        let of = self.sequence(own, head, by);
         let mask = Transposed::new(Mask::keys(self.variant, &of), &of);
-        (mask, BlockRange::of(mask, &self.rows, self.tile_n))
+        (mask, BlockRange::of(mask, &self.rows(own), self.tile_n))
     }
 }
 
@@ -79,7 +86,8 @@ struct Queries<'t, 'p, Mask: MaskFn, E, C: Kernel, const N: usize, const D: usiz
     of: &'t KeyTile<'p, Mask>,
     /// The head that begins next.
     head: u32,
-    /// The first block of the current head, and its blocks that are left.
+    /// The block of -LSE and delta that belongs to the current head's first block, and its blocks that are
+    /// left.
     start: u32,
     left: u32,
     q: Walk<E, N, D, Block<C>>,
@@ -91,14 +99,20 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
 {
     #[inline(always)]
     fn new(of: &'t KeyTile<'p, Mask>, block: &Block<C>) -> Self {
-        let [q, d_o] = Self::walks(of, 0, 0, block);
+        let [q, d_o] = Self::walks(of, &of.own, 0, 0, block);
         Queries { of, head: 0, start: 0, left: 0, q, d_o }
     }
 
     /// Walks through Q and dO of a query head, from tile `from` down.
     #[inline(always)]
-    fn walks(of: &KeyTile<'p, Mask>, head: u32, from: u32, block: &Block<C>) -> [Walk<E, N, D, Block<C>>; 2] {
-        let rows = |tensor: &Tensor| GlobalRows::<E, D>::new(tensor, of.tile.batch, of.head(head));
+    fn walks(
+        of: &KeyTile<'p, Mask>,
+        own: &TileSequence,
+        head: u32,
+        from: u32,
+        block: &Block<C>,
+    ) -> [Walk<E, N, D, Block<C>>; 2] {
+        let rows = |tensor: &Tensor| own.rows::<E, D>(tensor, of.head(head), own.queries);
         let [q, d_o] = [&of.p.q, &of.p.d_o].map(rows);
         [Walk::down(q, from, block), Walk::down(d_o.as_wide_as(&q), from, block)]
     }
@@ -112,11 +126,12 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
             if self.head == self.of.p.heads_per_kv {
                 return;
             }
-            let (_, range) = self.of.range(self.head, block);
-            self.start = range.start;
+            let own = self.of.own.again(self.of.p);
+            let (_, range) = self.of.range(&own, self.head, block);
+            self.start = own.values / self.of.tile_n + range.start;
             self.left = range.end.saturating_sub(range.start);
             [self.q, self.d_o] =
-                Self::walks(self.of, self.head, (range.end * TEAMS as u32).wrapping_sub(1), block);
+                Self::walks(self.of, &own, self.head, (range.end * TEAMS as u32).wrapping_sub(1), block);
             self.head += 1;
         }
         self.left -= 1;
@@ -127,8 +142,8 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
             slot.q.copy_whole(&mut self.q, block);
             slot.d_o.copy_whole(&mut self.d_o, block);
         }
-        let KeyTile { p, tile, .. } = self.of;
-        let head = tile.batch * p.order.heads.get() * p.heads_per_kv + self.of.head(self.head - 1);
+        let KeyTile { p, own, .. } = self.of;
+        let head = own.tile.batch * p.order.heads.get() * p.heads_per_kv + self.of.head(self.head - 1);
         let beside = [&p.minus_lse, &p.delta].map(|values| HeadValues::new(values, head));
         slot.beside.copy(&beside, self.start + self.left, block);
     }
@@ -158,20 +173,32 @@ impl<
     fn body<C: Kernel>(p: &BwdDkDvParams, variant: &Mask::Params, mut block: Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::LISTED, "backward kernels take ranges of queries, no lists of key blocks") }
         let (BwdDkDvParams { problem: p, dk, dv }, block) = (p, &mut block);
-        let ((mine, team), tile_n) = (block.split_groups::<M, W, TEAMS>(), (N * TEAMS) as u32 * 16);
-        let (warp, mut tile) = (mine.warp(), p.order.tile(block.index()));
+        let (mut tile, [tile_m, tile_n]) =
+            (p.order.tile(block.index()), [M, N * TEAMS].map(|n| n as u32 * 16));
         if !Mask::SEES_ALL {
             tile.m_block = p.order.m_blocks - 1 - tile.m_block; // the first keys have most queries
         }
-        let first = tile.m_block * M as u32 * 16;
-        let lens = [p.q.rows, p.k.rows];
-        let rows = Rows::transposed([first, M as u32 * 16], lens, tile_n, p.window, [tile.batch, tile.head]);
-        let keys = KeyTile::<Mask> { p, variant, tile, rows, tile_n };
+        let Some(own) = TileSequence::find::<true>(p, tile, tile_m, block.warp()) else { return };
+        let (tile, first) = (own.tile, own.tile.m_block * tile_m);
+        let keys = KeyTile::<Mask> { p, variant, own, keys: [first, tile_m], tile_n };
+        let unused = first.max(own.keys.rows())..(first + tile_m).min(own.all_keys.rows());
+        if unused.start < unused.end {
+            // No query sees these rows. Their gradients are 0.
+            let rows = |t: &Tensor| own.rows::<E, D>(t, tile.head, own.all_keys);
+            let rows = |t: &Tensor| rows(t).part(unused.start, unused.end - unused.start);
+            [dk, dv].into_iter().for_each(|t| rows(t).clear::<_, M>(0, block));
+            if unused.start == first {
+                return;
+            }
+        }
+        block.forget_thread();
+        let (mine, team) = block.split_groups::<M, W, TEAMS>();
+        let warp = mine.warp();
 
         // Prologue: keys and values, then the last queries of the first head.
         let (place, rest): (KeyPlace<C, E, M, D>, StagesAnd<_, C, E, N, TEAMS, D, STAGES>) = smem.split();
         let (ring, mut operands): (_, Operands<2, M, W, N, TEAMS>) = rest;
-        let [k, v] = [&p.k, &p.v].map(|t| GlobalRows::<E, D>::new(t, tile.batch, tile.head));
+        let [k, v] = [&p.k, &p.v].map(|t| own.rows::<E, D>(t, tile.head, own.keys));
         let v = v.as_wide_as(&k);
         let lead = place.fill(|slot| {
             slot.k.copy_edge(&mut Walk::down(k, tile.m_block, block), block);
@@ -185,16 +212,17 @@ impl<
         // Mainloop.
         let (mut acc_dk, mut acc_dv) = (Acc::<W, SHARE>::zero(), Acc::<W, SHARE>::zero());
         for head in 0..p.heads_per_kv {
-            let (mask, range) = keys.range(head, &warp);
-            let of = keys.sequence(head, &warp);
+            let own = own.again(p);
+            let ((mask, range), rows) = (keys.range(&own, head, &warp), keys.rows(&own));
+            let of = keys.sequence(&own, head, &warp);
             let scores = Mask::scores(p, variant, &of).turned(&of);
             let row0 = first + mine.first();
-            let seen = Seen::<_, W>::of(mask, At { rows: &keys.rows, row0, key0: 0, warp });
+            let seen = Seen::<_, W>::of(mask, At { rows: &rows, row0, key0: 0, warp });
             for n in (range.start..range.end).rev() {
                 let (stage, exchange) =
                     stages.advance_to_exchange(&mut operands, block, |slot, block| queries.next(slot, block));
                 let key0 = n * tile_n + team.index() * N as u32 * 16;
-                let at = At { rows: &keys.rows, row0, key0, warp };
+                let at = At { rows: &rows, row0, key0, warp };
                 let (q, d_o) = (stage.q.tile(team), stage.d_o.tile(team));
                 let (mut acc_s, mut acc_dp) = (Acc::<W, N>::zero(), Acc::<W, N>::zero());
                 acc_s.mma_abt(&k, &q, warp, |_| {}); // S^T = K Q^T
@@ -218,10 +246,11 @@ impl<
         }
 
         // Epilogue.
+        let own = own.again(p);
         acc_dk.map(|x| x * p.scale);
         let columns = |t: &Tensor| {
             let share = t.columns(team.index() * SHARE as u32 * 2, SHARE as u32 * 2);
-            GlobalRows::new(&share, tile.batch, tile.head)
+            own.rows(&share, own.tile.head, own.keys)
         };
         let for_dk = kv.k.spent().columns::<_, SHARE, TEAMS>(team, block);
         for_dk.store_through(&acc_dk, &columns(dk), first, mine);

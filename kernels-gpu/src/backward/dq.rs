@@ -1,5 +1,6 @@
 //! dQ of a block of queries, over the keys that it sees: the forward's loop.
 use crate::backward::gradient::{of_scores, probabilities};
+use crate::backward::sequence::TileSequence;
 use crate::entries::{Portable, Run};
 use crate::forward::ByBlock;
 use crate::forward::mainloop::KvStage;
@@ -9,7 +10,6 @@ use crate::variant::{MaskFn, Scores};
 use spec::{BwdDq, BwdDqParams, Kernel};
 use tile::beside::HeadValues;
 use tile::copy::Walk;
-use tile::global::GlobalRows;
 use tile::group::SplitGroup;
 use tile::mma::{Acc, Mma, Resident};
 use tile::pipeline::{Ring, Unfilled};
@@ -44,18 +44,21 @@ impl<
         const { assert!(!Mask::LISTED, "backward kernels take ranges of keys, no lists of key blocks") }
         let (BwdDqParams { problem: p, dq }, block) = (p, &mut block);
         let ((mine, _), tile_n) = (block.split_groups::<M, W, 1>(), N as u32 * 16);
-        let (warp, tile) = (mine.warp(), p.order.tile(block.index()));
-        let [q, d_o] = [&p.q, &p.d_o].map(|t| GlobalRows::<E, D>::new(t, tile.batch, tile.head));
-        let [k, v] = [&p.k, &p.v].map(|t| GlobalRows::<E, D>::new(t, tile.batch, tile.kv_head));
+        let (warp, tile_m) = (mine.warp(), M as u32 * 16);
+        let tile = p.order.tile(block.index());
+        let Some(own) = TileSequence::find::<false>(p, tile, tile_m, block.warp()) else { return };
+        let tile = own.tile;
+        let [q, d_o] = [&p.q, &p.d_o].map(|t| own.rows::<E, D>(t, tile.head, own.queries));
+        let [k, v] = [&p.k, &p.v].map(|t| own.rows::<E, D>(t, tile.kv_head, own.keys));
         let (v, d_o) = (v.as_wide_as(&k), d_o.as_wide_as(&q));
-        let (first, of) = (tile.m_block * M as u32 * 16, [tile.batch, tile.head]);
+        let (first, of) = (tile.m_block * tile_m, [own.index, tile.head]);
         let (q_len, k_len) = (q.rows(), k.rows());
-        let rows = Rows { first, tile: M as u32 * 16, q_len, k_len, window: p.window, of };
+        let rows = Rows { first, tile: tile_m, q_len, k_len, window: own.window, of };
         let of = Sequence::of(p, &rows, 0, block);
         let mask = Mask::keys(variant, &of);
         let range = BlockRange::of(mask, &rows, tile_n);
-        if !Mask::SEES_ALL && range.start >= range.end {
-            return GlobalRows::<E, D>::new(dq, tile.batch, tile.head).clear::<_, M>(first, block);
+        if range.start >= range.end {
+            return own.rows::<E, D>(dq, tile.head, own.queries).clear::<_, M>(first, block);
         }
 
         // Prologue: Q and dO, then the last keys and values.
@@ -73,7 +76,7 @@ impl<
         });
         let (row0, head) = (first + mine.first(), tile.batch * p.order.heads.get() + tile.head);
         let [minus_lse, delta] =
-            [&p.minus_lse, &p.delta].map(|values| HeadValues::new(values, head).load::<W>(row0, warp));
+            [&p.minus_lse, &p.delta].map(|all| HeadValues::new(all, head).load::<W>(own.values + row0, warp));
         let scores = Mask::scores(p, variant, &of);
         let (queries, mut kv) = kv.land(block);
         let (q, d_o) = (
@@ -117,7 +120,7 @@ impl<
         // Epilogue. The warp computes its rows again from its number, so that they take no register earlier.
         block.forget_thread();
         let (mine, _) = block.split_groups::<M, W, 1>();
-        let dq = GlobalRows::<E, D>::new(dq, tile.batch, tile.head);
+        let dq = own.rows::<E, D>(dq, tile.head, own.queries);
         acc_dq.map(|x| x * p.scale);
         queries.q.spent().store_through(&acc_dq, &dq, first, mine);
     }

@@ -4,6 +4,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::files::{self, File};
 use ferroflash::DType;
+use ferroflash::request::RowOutputs;
 use reference::{BackwardMemory, Judgement, Layout, Memory, Rule, Work, unguarded};
 use serde::Serialize;
 use std::fmt;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub(in crate::run) struct Options {
     /// Also compute the gradients dq, dk and dv, which --output then has beside o and lse. FILE has the
     /// gradient of o as `do`, of o's shape and type, and may have the gradient of lse as `dlse`, f32 of lse's
-    /// shape. Only for tensors of equal sequence lengths, in a build with the feature `training`.
+    /// shape. With sinks, --output also has their gradient `dsinks`. In a build with the feature `training`.
     #[arg(long, value_name = "FILE")]
     grad: Option<PathBuf>,
 }
@@ -66,18 +67,20 @@ pub(in crate::run) struct Asked<'a> {
     pub output: Option<&'a Path>,
 }
 
-/// Computes attention and its gradients. `shapes` are those of q, k and v in their file.
+/// Computes attention and its gradients. `shapes` are those of o, q, k and v. The files of varlen tensors
+/// have them without the batch.
 pub(in crate::run) fn run(
     grad: &Path,
     memory: Memory,
-    shapes: [[usize; 4]; 3],
+    (shapes, is_packed): ([[usize; 4]; 4], bool),
     layout: Layout,
     asked: &Asked<'_>,
     device: &Device,
     console: &Console,
 ) -> Result<(), Error> {
     let (dtype, lse_shape) = (memory.problem.dtype, memory.lse_shape());
-    let (d_o, d_lse) = upstream(&File::read(grad)?, dtype, shapes[0], lse_shape)?;
+    let first = usize::from(is_packed);
+    let (d_o, d_lse) = upstream(&File::read(grad)?, dtype, &shapes[0][first..], &lse_shape[first..])?;
     let Some(runner) = device.runner() else {
         let what = "--grad: --device cpu computes no gradients; use --device gpu or --device sim";
         return Err(Error::Invalid(what.into()));
@@ -89,7 +92,10 @@ pub(in crate::run) fn run(
     };
     let forward = launch(&memory, asked.config)?;
     let [o, lse] = [0, 1].map(|output| unguarded(&forward.outputs[output]));
-    let (o, lse) = (halves(o), lse.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect());
+    let (mut o, lse) = (halves(o), lse.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect());
+    let mut rows = RowOutputs::from(Some(lse));
+    memory.clear_unwritten(&mut o, &mut rows);
+    let lse = rows.lse.unwrap_or_default();
     let problem = memory.problem.to_string();
     let work = BackwardMemory::of(memory, [o, d_o], lse, d_lse, layout);
     let backward = launch(&work, None)?;
@@ -103,11 +109,16 @@ pub(in crate::run) fn run(
         false => None,
     };
     if let Some(path) = asked.output {
-        let outputs = [&forward.outputs[..1], &backward.outputs].concat();
-        let tensors = ["o", "dq", "dk", "dv"].into_iter().zip([0, 0, 1, 2]).zip(&outputs);
-        let tensors = tensors.map(|((name, of), all)| (name, dtype, &shapes[of][..], unguarded(all)));
-        let lse = ("lse", DType::F32, &lse_shape[..], unguarded(&forward.outputs[1]));
-        files::write_tensors(path, tensors.chain([lse]))?;
+        let o = work.o.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let gradients = (0..3).map(|of| work.gradient(of, &backward));
+        let all: Vec<Vec<u8>> = std::iter::once(o).chain(gradients).collect();
+        let tensors = ["o", "dq", "dk", "dv"].into_iter().zip(&shapes).zip(&all);
+        let tensors = tensors.map(|((name, shape), all)| (name, dtype, &shape[first..], &all[..]));
+        let lse: Vec<u8> = work.lse.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let lse = ("lse", DType::F32, &lse_shape[first..], &lse[..]);
+        let dsinks =
+            backward.outputs.get(3).map(|all| ("dsinks", DType::F32, &lse_shape[1..2], unguarded(all)));
+        files::write_tensors(path, tensors.chain([lse]).chain(dsinks))?;
     }
     let all = judgements.iter().flatten().cloned().fold(Judgement::default(), Judgement::and);
     let is_judged = all.unbounded == 0 || all.failures.len() > all.unbounded;
@@ -141,8 +152,8 @@ fn halves(bytes: &[u8]) -> Vec<u16> {
 fn upstream(
     file: &File<'_>,
     dtype: DType,
-    shape: [usize; 4],
-    lse_shape: [usize; 3],
+    shape: &[usize],
+    lse_shape: &[usize],
 ) -> Result<(Vec<u16>, Option<Vec<f32>>), Error> {
     if !file.has("do") {
         return Err(file.invalid("has no tensor `do`, the gradient of o; a file of --grad needs it"));
@@ -158,8 +169,8 @@ fn upstream(
         }
         Ok::<_, Error>(elements)
     };
-    let d_o = read("do", "o", dtype, &shape)?.halves();
-    let d_lse = file.has("dlse").then(|| read("dlse", "lse", DType::F32, &lse_shape)).transpose()?;
+    let d_o = read("do", "o", dtype, shape)?.halves();
+    let d_lse = file.has("dlse").then(|| read("dlse", "lse", DType::F32, lse_shape)).transpose()?;
     let d_lse = d_lse.map(|all| all.bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect());
     Ok((d_o, d_lse))
 }
@@ -185,7 +196,7 @@ impl fmt::Display for Report {
             }
         }
         match &self.output {
-            Some(path) => writeln!(f, "wrote o, lse, dq, dk and dv to {}", path.display()),
+            Some(path) => writeln!(f, "wrote o, lse and gradients to {}", path.display()),
             None => Ok(()),
         }
     }

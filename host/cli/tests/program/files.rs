@@ -324,6 +324,7 @@ fn gradients_of_a_file_are_those_of_the_reference() {
         assert_eq!(file.tensor(name).expect("there").shape(), q, "{name}");
     }
     assert!(["lse", "dk", "dv"].iter().all(|name| file.tensor(name).is_ok()));
+    assert!(file.tensor("dsinks").is_err(), "no sinks");
 
     // With gradients of 60000, naive gradients are beyond f16, so that nothing proves an error.
     let large: Vec<u8> = (0..count).flat_map(|_| 0x7b53u16.to_le_bytes()).collect();

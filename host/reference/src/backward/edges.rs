@@ -2,6 +2,7 @@
 use crate::case::{Case, Pages};
 use crate::masks::{at_edges, one};
 use crate::place::Layout;
+use crate::told;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
@@ -10,7 +11,7 @@ use ferroflash::request::{Alignment, Mask};
 /// A backward problem, as data. The seed of the forward draws all tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardCase {
-    /// The attention, on tensors of equal lengths.
+    /// The attention, on tensors.
     pub forward: Case,
     /// Whether the LSE has a gradient.
     pub d_lse: bool,
@@ -30,6 +31,8 @@ impl std::fmt::Display for BackwardCase {
 /// | lengths | one row; one row more or less than a tile or a stage; exact tiles; more queries than keys |
 /// | masks and scores | both alignments; rows and tiles without a key; softcap; slopes; biases |
 /// | scores | so low that a row behind the last key would have an infinite probability, 2^-LSE |
+/// | sinks | with their gradient; of rows without a key |
+/// | sequences | without queries, keys, or both; unused keys; rows of none; more than a warp searches at once |
 /// | tensors | grouped heads; two batches; a padded head dim; every layout |
 pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     use Alignment::TopLeft;
@@ -89,12 +92,56 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
         _ => window(40, 20),
     };
     let low = [6, 2].map(|index| Case { score: Some(low), ..of(index, mask) });
-    let with_d_lse = |(at, forward): (usize, Case)| BackwardCase { forward, d_lse: at % 2 == 1 };
+    let with_d_lse = |(at, forward): (usize, Case)| {
+        let forward = Case { sinks: at % 4 == 3, ..forward };
+        BackwardCase { forward, d_lse: at % 2 == 1 }
+    };
+    // Hopper's kernels take no varlen sequences.
+    let varlen = if entry.has_maps() { vec![] } else { varlen(entry, seed).into() };
+    let varlen = varlen.into_iter().map(|case| Case { mask: of_entry(entry), ..case }.of(entry));
+    let varlen = varlen.filter(|case| case.suits(entry.mask)).enumerate();
     let forward = forward.into_iter().chain(low).map(|case| case.of(entry));
-    forward.filter(|case| case.suits(entry.mask)).enumerate().map(with_d_lse).collect()
+    let forward = forward.filter(|case| case.suits(entry.mask)).enumerate();
+    forward.chain(varlen).map(with_d_lse).collect()
 }
 
-/// Returns whether a case has a backward pass: on tensors of equal lengths.
+/// Returns the mask of the kernel's varlen problems.
+fn of_entry(entry: &AttnInfo) -> Mask {
+    match entry.mask {
+        MaskKind::Full => Mask::Full,
+        MaskKind::Causal => Mask::Causal,
+        _ => Mask::Window { left: Some(entry.tile_n), right: Some(3) },
+    }
+}
+
+/// Returns varlen problems: sequences of all kinds, and many short sequences.
+fn varlen(entry: &AttnInfo, seed: u64) -> [Case; 2] {
+    let (keys, queries, held) = (entry.tile_m as usize, entry.tile_n as usize, entry.head_dim as usize);
+    let of = |heads: [usize; 2], columns: usize, layout, seed| {
+        let p = Problem::new(entry.dtype, 1, 1, heads[0], columns).heads_k(heads[1]);
+        Case::tensors(p, layout, seed)
+    };
+    let ragged = [
+        [queries + 1, keys + 3, 0],
+        [0, 5, 0],
+        [3, 0, 0],
+        [5, keys - 1, keys + 9],
+        [2 * queries, 7, 2],
+        [0, 0, 0],
+        [9, keys, 0],
+    ];
+    let many = (0..41).map(|at| match at {
+        29 => [queries + 3, keys + 5, 0],
+        7 => [0, 4, 0],
+        33 => [1, 0, 0],
+        _ => [2, 3, 0],
+    });
+    let ragged = of([2, 1], held - 8, Layout::Bshd, seed.wrapping_add(7)).varlen(ragged);
+    let many = of([1, 1], held, Layout::Bhsd, seed.wrapping_add(8)).varlen(many);
+    [Case { told: told::others(), ..ragged }, Case { alignment: Alignment::TopLeft, ..many }]
+}
+
+/// Returns whether a case has a backward pass: on tensors.
 pub(super) fn has_backward(case: &Case) -> bool {
-    matches!(case.pages, Pages::Tensors(_)) && case.packed.is_none()
+    matches!(case.pages, Pages::Tensors(_))
 }

@@ -1,6 +1,6 @@
 //! Backward problems on a device.
 use super::edges::has_backward;
-use super::{BackwardCase, GradientReference, NAMES, Upstream};
+use super::{BackwardCase, GradientReference, NAMES, SINKS, Upstream};
 use crate::arithmetic::decode;
 use crate::attention::exact;
 use crate::cycled;
@@ -8,17 +8,19 @@ use crate::inputs::Random;
 use crate::memory::Memory;
 use crate::place::{Layout, Place};
 use crate::tensor::{HostTensor, TensorError};
+use crate::told::Told;
 use crate::tolerance::{Rule, Worst};
 use crate::work::{
-    Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guarded,
+    Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guarded, guards,
+    unguarded,
 };
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionBackward, AttentionRequest, LseView};
+use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Sinks};
 
 /// A backward problem in host memory: the forward's inputs and outputs, and the gradients of its outputs.
 #[derive(Clone, Debug)]
 pub struct BackwardMemory {
-    /// The forward, whose problem is on tensors of equal lengths.
+    /// The forward, whose problem is on tensors.
     pub forward: Memory,
     /// O, in the place that the forward has for it.
     pub o: Vec<u16>,
@@ -38,9 +40,9 @@ impl BackwardMemory {
     /// Draws the tensors of a case, and computes O and LSE.
     ///
     /// # Panics
-    /// Panics if the case is not on tensors of equal lengths.
+    /// Panics if the case is not on tensors.
     pub fn new(case: &BackwardCase) -> Self {
-        assert!(has_backward(&case.forward), "{case}: it must be on tensors of equal lengths");
+        assert!(has_backward(&case.forward), "{case}: it must be on tensors");
         let forward = case.forward.memory();
         let outputs = exact(&forward.inputs().expect("a case has valid tensors"));
         let (o, lse) = (forward.place(&outputs), forward.place_rows(&outputs).lse.unwrap_or_default());
@@ -91,6 +93,32 @@ impl BackwardMemory {
         Upstream { d_o, d_lse: self.d_lse.as_deref() }
     }
 
+    /// Returns the rows of each gradient that the kernels write. In a varlen batch, these are the first rows,
+    /// up to the end of the last sequence.
+    fn written(&self) -> [Place; 3] {
+        let Some(sequences) = &self.forward.sequences else { return self.gradients };
+        let [of_queries, of_keys] = [sequences.rows(), sequences.key_rows()];
+        let rows = [of_queries, of_keys, of_keys].into_iter();
+        let mut places = self.gradients;
+        places.iter_mut().zip(rows).for_each(|(place, rows)| place.shape[1] = rows);
+        places
+    }
+
+    /// Returns the bytes of a gradient in its place: of Q, K or V. Rows that no kernel writes are 0.
+    pub fn gradient(&self, of: usize, written: &Written) -> Vec<u8> {
+        let bytes = unguarded(&written.outputs[of]);
+        let mut all = vec![0; bytes.len()];
+        for at in self.written()[of].elements().map(|at| 2 * at..2 * at + 2) {
+            all[at.clone()].copy_from_slice(&bytes[at]);
+        }
+        all
+    }
+
+    /// Returns the number of sinks.
+    fn sinks(&self) -> usize {
+        self.forward.extras.sinks.as_ref().map_or(0, Vec::len)
+    }
+
     fn tensor<'a>(
         &self,
         bits: &'a [u16],
@@ -110,7 +138,11 @@ impl BackwardMemory {
     /// Judges the gradients, and the elements around them.
     fn judge_written(&self, reference: &GradientReference, written: &Written) -> Judgement {
         let (outside, worst) = self.worst(reference, written);
-        let outside = Judgement::outside(outside);
+        let outside = written
+            .outputs
+            .get(3)
+            .iter()
+            .fold(Judgement::outside(outside), |outside, all| outside.and(guards(SINKS, all)));
         match worst.is_empty() {
             true => Judgement::failed("a gradient has another shape"),
             false => outside.and(worst.into()),
@@ -121,18 +153,28 @@ impl BackwardMemory {
     /// gradient with the largest error; none if a gradient has another shape.
     pub(crate) fn worst(&self, reference: &GradientReference, written: &Written) -> (usize, Vec<Worst>) {
         let all: Vec<Vec<u16>> = written.outputs.iter().map(|output| numbers!(u16, output)).collect();
-        let strays = all.iter().zip(self.gradients).map(|(all, place)| {
+        let places = self.written();
+        let (outside, dsinks) = (self.strays(places, written), written.outputs.get(3));
+        let tensors = [0, 1, 2].map(|of| self.tensor(&all[of], GUARD / 2, places[of]));
+        match tensors {
+            [Ok(dq), Ok(dk), Ok(dv)] => {
+                let dsinks = dsinks.map(|all| numbers!(f32, unguarded(all)));
+                (outside, reference.judge([&dq, &dk, &dv], dsinks.as_deref()))
+            }
+            _ => (outside, vec![]),
+        }
+    }
+
+    /// Returns the number of elements that were written outside of these places of the gradients.
+    fn strays(&self, places: [Place; 3], written: &Written) -> usize {
+        let all = written.outputs.iter().map(|output| numbers!(u16, output));
+        let strays = all.zip(places).map(|(all, place)| {
             let mut own = vec![false; all.len()];
             place.elements().for_each(|at| own[GUARD / 2 + at] = true);
             let poison = u16::from_ne_bytes([POISON; 2]);
             all.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count()
         });
-        let outside = strays.sum();
-        let tensors = [0, 1, 2].map(|of| self.tensor(&all[of], GUARD / 2, self.gradients[of]));
-        match tensors {
-            [Ok(dq), Ok(dk), Ok(dv)] => (outside, reference.judge([&dq, &dk, &dv])),
-            _ => (outside, vec![]),
-        }
+        strays.sum()
     }
 }
 
@@ -142,7 +184,10 @@ impl Work for BackwardMemory {
     }
 
     fn outputs(&self) -> Vec<Buffer> {
-        NAMES.into_iter().zip(self.gradients).map(|(name, place)| guarded(name, place.span() * 2)).collect()
+        let gradients = NAMES.into_iter().zip(self.gradients);
+        let gradients = gradients.map(|(name, place)| guarded(name, place.span() * 2));
+        let dsinks = (self.sinks() > 0).then(|| guarded(SINKS, self.sinks() * 4));
+        gradients.chain(dsinks).collect()
     }
 
     fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a> {
@@ -158,11 +203,17 @@ impl Work for BackwardMemory {
         let shape = self.forward.lse_shape();
         let elements = shape.iter().product::<usize>() as u64;
         backward.d_lse = own.get(3).map(|address| LseView::contiguous(*address, elements, shape));
+        let dsinks = |address: &u64| Sinks { address: address + GUARD as u64, elements: self.sinks() as u64 };
+        backward.dsinks = outputs.get(3).map(dsinks);
         AnyRequest::Backward(backward)
     }
 
     fn before<'a>(&'a self, inputs: &[u64]) -> Option<AnyRequest<'a>> {
         self.forward_runs.then(|| AnyRequest::Attention(self.forward_on(inputs).0))
+    }
+
+    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
+        self.forward.rounds()
     }
 
     fn rows(&self, written: &Written) -> Option<Rows> {
@@ -171,12 +222,16 @@ impl Work for BackwardMemory {
             let all = numbers!(u16, output);
             place.elements().map(move |at| decode(dtype, all[GUARD / 2 + at])).collect::<Vec<_>>()
         };
-        let o = written.outputs.iter().zip(self.gradients).flat_map(gradient).collect();
+        let o = written.outputs.iter().zip(self.written()).flat_map(gradient).collect();
         Some(Rows { dtype, columns: self.gradients[0].shape[3], o, lse: vec![] })
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
         let reference = GradientReference::new(&self.forward.inputs()?, &self.upstream());
-        Ok(Box::new(move |_, written| self.judge_written(&reference, written)))
+        // O and the LSE belong to the first launch's sequences.
+        Ok(Box::new(move |round, written| match self.forward.told[round] {
+            Told::Filled => self.judge_written(&reference, written),
+            _ => Judgement::outside(self.strays(self.gradients, written)),
+        }))
     }
 }

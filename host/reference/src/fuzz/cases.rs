@@ -173,9 +173,23 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
         2 if head_dim <= 128 => with_parameters(random, limits, case),
         _ => case,
     };
-    let case = BackwardCase { forward, d_lse: one_in(random, 2) };
+    let d_lse = one_in(random, 2);
+    let forward = Case { sinks: one_in(random, 3), ..forward };
+    let forward = if one_in(random, 3) { in_sequences(random, limits, forward) } else { forward };
+    let case = BackwardCase { forward, d_lse };
     let text = case.to_string();
     (Task::Backward(case), text)
+}
+
+/// Returns a backward problem on varlen tensors, with the heads and the scores of `case`.
+fn in_sequences(random: &mut Random, limits: Limits, case: Case) -> Case {
+    let count = 1 + below(random, limits.sequences);
+    let keys = lengths(random, count, limits.seqlen);
+    let queries = lengths(random, count, most_queries(limits, &keys, 8 * case.heads[0] * case.head_dim));
+    let unused = if one_in(random, 2) { 0 } else { below(random, 20) };
+    let sequences = queries.into_iter().zip(keys).map(|(queries, keys)| [queries, keys, unused]);
+    let pages = Pages::Tensors(pick(random, &[Layout::Bshd, Layout::Bhsd]));
+    Case { pages, spare: [1 + below(random, 9), 1 + below(random, 9)], ..case.varlen(sequences) }
 }
 
 /// Draws a decode problem of up to four queries, or of up to 16 rows for a simulator.

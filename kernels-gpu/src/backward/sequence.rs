@@ -1,0 +1,105 @@
+//! The sequence of a work tile: of a batch of equal lengths, or of varlen tensors. One kernel takes both,
+//! because the loops need no more than the rows of a sequence.
+use crate::lengths::{self, Span};
+use cuda_std::math::opaque;
+use spec::{BwdParams, BwdSequences, Element, PaddedVector, Tensor, Window, WorkTile};
+use tile::Warp;
+use tile::global::GlobalRows;
+
+/// The sequence of a work tile.
+#[derive(Clone, Copy)]
+pub struct TileSequence {
+    /// The tile. Its batch is that of the tensors, and its block is counted in the sequence.
+    pub tile: WorkTile,
+    /// Index of the sequence.
+    pub index: u32,
+    /// The sequence's queries.
+    pub queries: Span,
+    /// The sequence's keys: those that queries may see.
+    pub keys: Span,
+    /// All rows of the sequence in K and V.
+    pub all_keys: Span,
+    /// The window of the mask, with the sequence's shift.
+    pub window: Window,
+    /// The first row of the sequence's -LSE and delta.
+    pub values: u32,
+}
+
+impl TileSequence {
+    /// The sequence of a work tile of `rows` rows, which are keys if `KEYS` is true, otherwise queries.
+    /// Returns `None` if the tile does not exist at the current lengths. All warps of a block find the same.
+    #[inline(always)]
+    pub fn find<const KEYS: bool>(p: &BwdParams, tile: WorkTile, rows: u32, warp: Warp) -> Option<Self> {
+        let all = &p.sequences;
+        if all.cu_seqlens_q.count() == 0 {
+            return Some(Self::of(p, tile, tile.batch));
+        }
+        let starts = if KEYS { &all.cu_seqlens_k } else { &all.cu_seqlens_q };
+        let index = lengths::sequence(&all.tiles, starts, [tile.m_block, rows], warp)?;
+        let of = Self::of(p, tile, warp.uniform(index));
+        let own = if KEYS { of.all_keys } else { of.queries };
+        let m_block = tile.m_block.wrapping_sub(all.tiles.begin(index, own.first(), rows));
+        if m_block >= own.rows().div_ceil(rows) {
+            return None;
+        }
+        let [queries, keys, all_keys] = [of.queries, of.keys, of.all_keys].map(|span| span.uniform(warp));
+        Some(TileSequence { tile: WorkTile { m_block, ..tile }, queries, keys, all_keys, ..of })
+    }
+
+    /// Sequence `index`, or batch `index` of tensors of equal lengths. `tile` is one of its tiles.
+    #[inline(always)]
+    fn of(p: &BwdParams, tile: WorkTile, index: u32) -> Self {
+        let all = &p.sequences;
+        if all.cu_seqlens_q.count() == 0 {
+            let [queries, keys] = [p.q.rows, p.k.rows].map(Span::upto);
+            return TileSequence { tile, index, queries, keys, all_keys: keys, window: p.window, values: 0 };
+        }
+        let queries = Span::load(&all.cu_seqlens_q, index, p.q.rows);
+        let all_keys = Span::load(&all.cu_seqlens_k, index, p.k.rows);
+        let keys = all_keys.used(&all.seqused_k, index);
+        let shift = (keys.rows() as i32 - queries.rows() as i32) * all.bottom_right as i32;
+        let (window, values) = (Window { shift, ..p.window }, first_value(all, index, queries));
+        TileSequence { tile, index, queries, keys, all_keys, window, values }
+    }
+
+    /// The same sequence, computed again from parameters and from integers on the device. If a loop kept its
+    /// numbers, they would take registers there: dK and dV at head dim 128 would spill.
+    #[inline(always)]
+    pub fn again(&self, p: &BwdParams) -> Self {
+        Self::of(p, self.tile, opaque(self.index))
+    }
+
+    /// The rows of `part` of a head of a tensor.
+    #[inline(always)]
+    pub fn rows<E: Element, const D: usize>(
+        &self,
+        tensor: &Tensor,
+        head: u32,
+        part: Span,
+    ) -> GlobalRows<E, D> {
+        GlobalRows::new(tensor, self.tile.batch, head).part(part.first(), part.rows())
+    }
+}
+
+/// The first row of -LSE and delta of sequence `index`, which has these queries.
+#[inline(always)]
+fn first_value(all: &BwdSequences, index: u32, queries: Span) -> u32 {
+    all.padded.begin(index, queries.first(), PaddedVector::ROWS).wrapping_mul(PaddedVector::ROWS)
+}
+
+/// The queries of the sequence that has row `row` of -LSE and delta, and the first row of the sequence there.
+/// A head has `rows` queries.
+#[inline(always)]
+pub fn padded(all: &BwdSequences, row: u32, rows: u32, warp: Warp) -> (Span, u32) {
+    if all.cu_seqlens_q.count() == 0 {
+        return (Span::upto(rows), 0);
+    }
+    let block = [row / PaddedVector::ROWS, PaddedVector::ROWS];
+    match lengths::sequence(&all.padded, &all.cu_seqlens_q, block, warp) {
+        Some(index) => {
+            let queries = Span::load(&all.cu_seqlens_q, index, rows);
+            (queries, first_value(all, index, queries))
+        }
+        None => (Span::upto(0), 0),
+    }
+}
