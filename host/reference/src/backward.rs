@@ -2,7 +2,7 @@
 use super::arithmetic::{decode, encode};
 use super::attention::Inputs;
 use super::tensor::HostTensor;
-use super::tolerance::{Worst, max_difference, worst};
+use super::tolerance::{Worst, allowed, max_difference, worst};
 use super::work::Judgement;
 use rayon::prelude::*;
 
@@ -64,9 +64,10 @@ impl Gradients {
     }
 }
 
-/// The exact gradients of a problem, and their tolerances: `2 max|naive - exact| + 1e-5 + 2^-24 S`. `S` is
-/// the largest sum of the magnitudes of which an element is the sum. A row that sees one key has dS = 0 in
-/// exact arithmetic, and the difference of two rounded numbers in f32; the last term permits this difference.
+/// The exact gradients of a problem, and their tolerances: `2 max|naive - exact| + 1e-5 + 2^-24 S`, and for
+/// few elements at least two roundings of the largest one, as for O ([`allowed`]). `S` is the largest sum of
+/// the magnitudes of which an element is the sum. A row that sees one key has dS = 0 in exact arithmetic, and
+/// the difference of two rounded numbers in f32; the last term permits this difference.
 #[derive(Clone, Debug)]
 pub struct GradientReference {
     exact: Gradients,
@@ -84,10 +85,10 @@ impl GradientReference {
     pub(crate) fn of(scored: &impl Scored, inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
         let exact = Gradients::exact_of(scored, inputs, upstream);
         let naive = Gradients::naive_of(scored, inputs, upstream);
+        let dtype = inputs.problem().dtype;
         let tolerances = [0, 1, 2].map(|of| {
-            2.0 * max_difference(&naive.values[of], &exact.values[of])
-                + 1e-5
-                + exact.sums[of] * 2f64.powi(-24)
+            let error = max_difference(&naive.values[of], &exact.values[of]);
+            allowed(error, &exact.values[of], dtype) + exact.sums[of] * 2f64.powi(-24)
         });
         let [of_exact, of_naive] = [&exact, &naive].map(|of| of.sinks.as_deref().unwrap_or_default());
         let sink_tolerance = sinks::tolerance(of_exact, of_naive, inputs.problem().dtype);

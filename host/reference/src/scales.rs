@@ -1,6 +1,6 @@
 //! Scales of a KV cache's values, applied to the reference.
 use super::arithmetic::{decode, encode};
-use super::tolerance::Reference;
+use super::tolerance::{Reference, allowed};
 use ferroflash::DType;
 
 impl Reference {
@@ -18,7 +18,7 @@ impl Reference {
         if self.exact.out.iter().any(|x| encode(dtype, x.abs()) == infinity) {
             self.naive_error = f64::INFINITY;
         }
-        self.tolerance = Reference::allowed(self.naive_error, &self.exact, dtype);
+        self.tolerance = allowed(self.naive_error, &self.exact.out, dtype);
         self
     }
 }

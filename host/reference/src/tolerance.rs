@@ -203,7 +203,7 @@ impl Reference {
     pub(super) fn of_results(exact: Outputs, naive: &Outputs, dtype: DType) -> Self {
         let naive_error = max_difference(&naive.out, &exact.out);
         Reference {
-            tolerance: Self::allowed(naive_error, &exact, dtype),
+            tolerance: allowed(naive_error, &exact.out, dtype),
             naive_error,
             // Kernels round the probabilities to the inputs' type before they sum them and multiply them with
             // V. In O, the error of the sum cancels. In the logarithm of the sum, an error of at most one
@@ -221,17 +221,6 @@ impl Reference {
             Rule::Few => two_roundings(dtype, values),
         };
         Reference { tolerance: self.tolerance.max(roundings), ..self }
-    }
-
-    /// Returns the tolerance of O for this error of naive attention.
-    pub(super) fn allowed(naive_error: f64, exact: &Outputs, dtype: DType) -> f64 {
-        let is_few = exact.out.len() < ENOUGH_ELEMENTS;
-        let roundings = if is_few {
-            two_roundings(dtype, exact.out.iter().copied().filter(|x| x.is_finite()))
-        } else {
-            0.0
-        };
-        (2.0 * naive_error + 1e-5).max(roundings)
     }
 
     /// [`Reference::judge_rows`] with an LSE alone, if given.
@@ -285,6 +274,15 @@ impl Reference {
 fn of_sums(values: &[f64]) -> f64 {
     let largest = values.iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
     LSE_ABSOLUTE + LSE_RELATIVE * largest
+}
+
+/// Returns the tolerance of a tensor with these exact values, for this error of naive attention. With few
+/// elements, the error may be small by luck.
+pub(super) fn allowed(naive_error: f64, exact: &[f64], dtype: DType) -> f64 {
+    let is_few = exact.len() < ENOUGH_ELEMENTS;
+    let finite = || exact.iter().copied().filter(|x| x.is_finite());
+    let roundings = if is_few { two_roundings(dtype, finite()) } else { 0.0 };
+    (2.0 * naive_error + 1e-5).max(roundings)
 }
 
 /// Returns the largest error from rounding probabilities and results to `dtype`. NaN values are ignored.

@@ -16,6 +16,8 @@ pub fn probabilities<E: Mma, S: Scores, const M: usize, const N: usize>(
 ) -> AFrag<E, M, N> {
     let scale_log2 = S::scale_log2(p);
     let probs = scores.split_beside(minus_lse, |s, minus_lse| {
+        // Behind the last query, where padding has no weight, a function's score may be infinite or NaN.
+        let s = if S::CHANGES_EACH && minus_lse == f32::NEG_INFINITY { 0.0 } else { s };
         let prob = ex2(fma(s, scale_log2, minus_lse));
         [prob, S::through(p, s, prob)]
     });

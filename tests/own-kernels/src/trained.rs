@@ -2,9 +2,12 @@
 use crate::{OwnSoftcap, OwnSoftcapParams};
 use kernels_gpu::prelude::*;
 
-/// Scores that rise by a number per key.
+/// Scores that rise by a number per key. Behind the last query, where kernels ignore scores, they are NaN.
 #[derive(Clone, Copy)]
-pub struct Tilt(f32);
+pub struct Tilt {
+    rise: f32,
+    last: i32,
+}
 
 impl ScoreMarker for Tilt {
     /// The number, and 0.
@@ -14,10 +17,11 @@ impl ScoreMarker for Tilt {
 impl ScoreMod for Tilt {
     const SCALED: bool = false;
     fn load([tilt, _]: &[f32; 2], of: &Sequence) -> Self {
-        Tilt(tilt * of.unscale())
+        Tilt { rise: tilt * of.unscale(), last: of.queries - 1 + of.shift }
     }
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
-        fma((k - p) as f32, self.0, s)
+        let distance = if p > self.last { f32::NAN } else { (k - p) as f32 };
+        fma(distance, self.rise, s)
     }
 }
 

@@ -50,9 +50,14 @@ fn a_wrong_derivative_is_found_before_a_launch() {
     assert!(matches!(found, Failure::Gradient { .. }), "{found}");
     type Alone = With<DkDv<Scored<Causal, Forgetful>>>;
     let alone = variant_of::<Alone>("alone", "// none".to_owned());
-    let found = verify(&card(), alone, |_, _| Ok(And::new((), OwnSoftcapParams { cap: 1.5, reserved: 0 })));
-    let words = found.expect_err("not 1").to_string();
-    assert!(words.contains("the derivative counts as 1: set it to false, and write `gradient`"), "{words}");
+    for cap in [1.5, 50.0] {
+        let found = verify(&card(), alone, |_, _| Ok(And::new((), OwnSoftcapParams { cap, reserved: 0 })));
+        let words = found.expect_err("not 1").to_string();
+        assert!(
+            words.contains("the derivative counts as 1: set it to false, and write `gradient`"),
+            "{words}"
+        );
+    }
 }
 
 #[test]
