@@ -134,6 +134,7 @@ class Backward(Structure):
         ("d_lse_strides", c_int64 * 2),
         ("workspace", c_void_p),
         ("workspace_bytes", c_uint64),
+        ("dsinks", c_void_p),
     ]
 
 

@@ -149,19 +149,19 @@ def check(name, dtype, sizes, options):
 
 
 # The options that the backward pass has.
-TRAINED = {"causal", "window_size", "softmax_scale", "softcap", "alibi_slopes"}
+TRAINED = {"causal", "window_size", "softmax_scale", "softcap", "alibi_slopes", "sinks"}
 
 
-def judged_gradients(name, gradients, inputs, d_o, d_lse, **options):
-    """The verdict on the gradients of (batch, seqlen, heads, head_dim) tensors: in two backward passes, and with this d_lse."""
+def judged_gradients(name, gradients, inputs, upstream, attention):
+    """The verdict on the gradients of two backward passes. `attention(inputs, dtype)` returns what `upstream` has gradients of."""
     def reference(kind):
-        at = [t.detach().to(kind).requires_grad_() for t in inputs]
-        o, lse = attend(*at, kind, **options)
-        outputs = [(o, d_o.to(kind))] + ([] if d_lse is None else [(lse, d_lse.double())])
-        return torch.autograd.grad([out for out, _ in outputs], at, [d for _, d in outputs])
+        # Sinks stay wider than 16 bits.
+        at = [t.detach().to(torch.promote_types(kind, t.dtype)).requires_grad_() for t in inputs]
+        outputs = attention(at, kind)[:len(upstream)]
+        return torch.autograd.grad(outputs, at, [d.to(out.dtype) for d, out in zip(upstream, outputs)])
 
     first, again = gradients
-    row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": all(map(torch.equal, first, again))}
+    row = {"name": f"gradients: {name}", "error": 0.0, "tolerance": 0.0, "passed": all(map(torch.equal, first, again))}
     for found, exact, naive in zip(first, reference(torch.float64), reference(inputs[0].dtype)):
         error, tolerance = largest(found.double() - exact), 2 * largest(naive.double() - exact) + 1e-5
         # The comparison fails on NaN.
@@ -171,17 +171,40 @@ def judged_gradients(name, gradients, inputs, d_o, d_lse, **options):
     return row
 
 
+def twice(outputs, inputs, upstream):
+    """The gradients of two backward passes."""
+    return [torch.autograd.grad(outputs[:len(upstream)], inputs, upstream, retain_graph=True) for _ in range(2)]
+
+
 def trained(name, dtype, sizes, options):
     """The verdict on the gradients of one case."""
-    q, k, v = (t.requires_grad_() for t in tensors(dtype, sizes))
+    inputs = [t.requires_grad_() for t in tensors(dtype, sizes)]
     options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    o, lse = training.flash_attn_func(q, k, v, return_lse=True, **options)
+    if "sinks" in options:
+        inputs.append(options.pop("sinks").requires_grad_())
+    sinks = lambda at: {"sinks": at[3]} if len(at) == 4 else {}
+    o, lse = training.flash_attn_func(*inputs[:3], return_lse=True, **options, **sinks(inputs))
     # A row without a key has no LSE, and no gradient of one.
-    d_o, d_lse = torch.randn_like(o), None if lse.isneginf().any() else torch.randn_like(lse)
-    outputs = [(o, d_o)] + ([] if d_lse is None else [(lse, d_lse)])
-    gradients = [torch.autograd.grad([out for out, _ in outputs], (q, k, v), [d for _, d in outputs], retain_graph=True)
-                 for _ in range(2)]
-    return judged_gradients(f"gradients: {name}", gradients, (q, k, v), d_o, d_lse, **options)
+    upstream = [torch.randn_like(o)] + ([] if lse.isneginf().any() else [torch.randn_like(lse)])
+    return judged_gradients(name, twice((o, lse), inputs, upstream), inputs, upstream,
+                            lambda at, kind: attend(*at[:3], kind, **options, **sinks(at)))
+
+
+def trained_varlen(lengths=((70, 70), (1, 130), (200, 90)), heads=(4, 2), dim=64):
+    """The verdict on the gradients of varlen sequences."""
+    make = lambda rows, count: torch.randn(rows, count, dim, device="cuda", dtype=F16).requires_grad_()
+    starts = [[sum(pair[of] for pair in lengths[:b]) for b in range(len(lengths) + 1)] for of in (0, 1)]
+    inputs = [make(starts[0][-1], heads[0]), *(make(starts[1][-1], heads[1]) for _ in range(2))]
+    offsets = [torch.tensor(of, dtype=torch.int32, device="cuda") for of in starts]
+    o = training.flash_attn_varlen_func(*inputs, *offsets, *map(max, zip(*lengths)), causal=True)
+    upstream = [torch.randn_like(o)]
+
+    def each(at, kind):
+        rows = [[t[slice(*of[b:b + 2])][None] for t, of in zip(at, (starts[0], starts[1], starts[1]))]
+                for b in range(len(lengths))]
+        return [torch.cat([attend(*own, kind, causal=True)[0][0] for own in rows])]
+
+    return judged_gradients("varlen", twice((o,), inputs, upstream), inputs, upstream, each)
 
 
 def refused(word, options):
@@ -520,7 +543,7 @@ def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
     rows += [without_kernel(*case) for case in WITHOUT_KERNEL]
-    rows += [trained(*case) for case in CASES if set(case[3]) <= TRAINED]
+    rows += [trained(*case) for case in CASES if set(case[3]) <= TRAINED] + [trained_varlen()]
     rows += [cached(*case) for case in CACHES] + [ragged(*case) for case in RAGGED]
     rows += [integer_cached(*case) for case in INTEGERS]
     rows += [latent(*case) for case in LATENTS] + [packed(*case) for case in PACKED]

@@ -283,6 +283,7 @@ typedef struct ferroflash_backward {
     int64_t d_lse_strides[2]; /* elements from one batch and from one head to the next */
     void *workspace; /* device address, a multiple of 16; plans may lack it, launches need it */
     uint64_t workspace_bytes; /* at least workspace_bytes of the plan's ferroflash_plan_info_t */
+    float *dsinks; /* output, [heads_q]: the gradient of the forward's sinks; NULL: not written */
 } ferroflash_backward_t;
 
 /* These macros name every field, so no C or C++ compiler warns of a missing field. */
@@ -295,7 +296,7 @@ typedef struct ferroflash_backward {
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_BACKWARD_INIT { \
     sizeof(ferroflash_backward_t), NULL, NULL, NULL, NULL, NULL, {0, 0, 0, 0}, {0, 0, 0, 0}, \
-    {0, 0, 0, 0}, {0, 0, 0, 0}, NULL, {0, 0}, NULL, 0 }
+    {0, 0, 0, 0}, {0, 0, 0, 0}, NULL, {0, 0}, NULL, 0, NULL }
 #define FERROFLASH_APPEND_INIT { \
     sizeof(ferroflash_append_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0, 0}, \
     0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, 0, 0, 0, \

@@ -6,7 +6,7 @@ use crate::plan::PlanHandle;
 use crate::structs::BackwardArgs;
 use ferroflash::Error;
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionBackward, LseView, Scratch};
+use ferroflash::request::{AttentionBackward, LseView, Scratch, Sinks};
 use std::ffi::c_void;
 
 impl BackwardArgs {
@@ -35,6 +35,8 @@ impl BackwardArgs {
             let (shape, [batch, head]) = ([o[0], o[2], o[1]], self.d_lse_strides);
             LseView::new(address, reach(&shape, &[batch, head, 1]), shape, self.d_lse_strides)
         });
+        let elements = forward.q.shape[2] as u64;
+        request.dsinks = present(self.dsinks).map(|address| Sinks { address, elements });
         Ok(request.scratch(workspace.unwrap_or(Scratch::Fastest)))
     }
 }
@@ -163,7 +165,9 @@ mod tests {
         let r = request(&BackwardArgs { workspace, workspace_bytes: 4096, ..args }).expect("valid");
         let d_lse = r.d_lse.expect("asked for");
         assert_eq!((d_lse.shape, d_lse.strides, d_lse.elements), ([3, 4, 5], [0, 5], 3 * 5 + 4 + 1));
-        assert_eq!(r.scratch, Scratch::workspace(11 << 40, 4096));
+        assert_eq!((r.scratch, r.dsinks), (Scratch::workspace(11 << 40, 4096), None));
+        let r = request(&BackwardArgs { dsinks: at::<f32>(12).cast_mut(), ..args }).expect("valid");
+        assert_eq!(r.dsinks, Some(Sinks { address: 12 << 40, elements: 4 }));
     }
 
     #[test]
@@ -185,10 +189,11 @@ mod tests {
         let without_lse = AttentionArgs { lse: std::ptr::null_mut(), ..forward };
         let in_cache = AttentionArgs { size, lse: forward.lse, lse_strides: [32, 1], ..cache() };
         let of_size_8 = AttentionArgs { size: 8, ..forward };
-        let cases: [(&AttentionArgs, Change, &str); 6] = [
+        let cases: [(&AttentionArgs, Change, &str); 7] = [
             (&forward, |args| args.forward = std::ptr::null(), "forward: NULL"),
             (&forward, |args| args.dk = std::ptr::null_mut(), "dk"),
             (&forward, small, "workspace.bytes: 16"),
+            (&forward, |args| args.dsinks = at::<f32>(12).cast_mut(), "dsinks"),
             (&without_lse, |_| {}, "lse: none"),
             (&in_cache, |_| {}, "backward on a KV cache"),
             (&of_size_8, |_| {}, "attention.size: 8"),

@@ -161,6 +161,7 @@ c_struct! {
         d_lse_strides: [i64; 2], "elements from one batch and from one head to the next";
         workspace: *mut c_void, "device address, a multiple of 16; plans may lack it, launches need it";
         workspace_bytes: u64, "at least workspace_bytes of the plan's ferroflash_plan_info_t";
+        dsinks: *mut f32, "output, [heads_q]: the gradient of the forward's sinks; NULL: not written";
     }
 }
 
