@@ -99,7 +99,7 @@ fn gradients_of_a_forward() {
         cuda.calls();
         for (inputs, words) in [
             (Inputs::of_cache(q, cache), "backward on a KV cache"),
-            (inputs.mask(Mask::Chunked { chunk: 16 }), "backward of a chunked mask"),
+            (inputs.mask(Mask::Chunked { chunk: 16 }).softcap(9.0), "softcap with mask chunked 16"),
         ] {
             let error = run(&inputs, &mut scratch).map(drop).expect_err(words).to_string();
             assert!(error.contains(words), "{error}");
