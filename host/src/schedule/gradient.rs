@@ -92,7 +92,7 @@ impl GradientPass {
         let group = (1..=sums.group.min(all)).rev().find(|group| all.is_multiple_of(*group)).unwrap_or(1);
         let order = TileOrder::new(blocks, batch, heads, heads, group).ok_or_else(|| too_many(p, blocks))?;
         let work = GradientWork::All(kernel, order.resident(resident(&kernel.contract, on)));
-        Ok(GradientPass { place: Place::of(&kernel.contract), kernel: None, work })
+        Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: None, work })
     }
 
     /// Returns the schedule of the kernel that rounds sums of dQ, in this number of blocks per head.

@@ -98,8 +98,13 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     };
     // Hopper's kernels take no varlen sequences.
     let varlen = if entry.has_maps() { vec![] } else { varlen(entry, seed).into() };
-    let varlen = varlen.into_iter().map(|case| Case { mask: of_entry(entry), ..case }.of(entry));
-    let varlen = varlen.filter(|case| case.suits(entry.mask)).enumerate();
+    // Both have a dLSE, and the second one has sinks.
+    let varlen = varlen.into_iter().zip([(1, false), (3, entry.mask == MaskKind::Local)]);
+    let varlen = varlen.map(|(case, (at, alibi))| {
+        let case = Case { mask: of_entry(entry), alibi, ..case };
+        (at, case.of(entry))
+    });
+    let varlen = varlen.filter(|(_, case)| case.suits(entry.mask));
     let forward = forward.into_iter().chain(low).map(|case| case.of(entry));
     let forward = forward.filter(|case| case.suits(entry.mask)).enumerate();
     forward.chain(varlen).map(with_d_lse).collect()
