@@ -12,7 +12,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub struct Attention<D: Driver> {
     driver: D,
     /// The loaded kernels of the table, in the order of [`KERNELS`].
-    kernels: [OnceLock<D::Kernel>; KERNELS.len()],
+    kernels: Box<[OnceLock<D::Kernel>]>,
     /// The first node of a list: loaded kernels of variants.
     variants: OnceLock<Box<Loaded<D>>>,
     loading: Mutex<()>,
@@ -30,7 +30,7 @@ struct Loaded<D: Driver> {
 
 impl<D: Driver> std::fmt::Debug for Attention<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let loaded = spec::kernels().zip(&self.kernels).filter(|(_, slot)| slot.get().is_some());
+        let loaded = spec::kernels().zip(&self.kernels[..]).filter(|(_, slot)| slot.get().is_some());
         let loaded: Vec<_> = loaded.map(|(kernel, _)| kernel.symbol).collect();
         let mut text = f.debug_struct("Attention");
         text.field("device", &self.capabilities().name).field("loaded", &loaded);
@@ -46,7 +46,8 @@ impl<D: Driver> Attention<D> {
 
     /// Creates an engine with measured choices, which override the selection table.
     pub fn with_tuning(driver: D, tuning: Tuning) -> Self {
-        let (kernels, loading) = ([const { OnceLock::new() }; _], Mutex::new(()));
+        let kernels = KERNELS.iter().map(|_| OnceLock::new()).collect();
+        let loading = Mutex::new(());
         let variants = OnceLock::new();
         Attention { driver, kernels, variants, loading, maps: Maps::default(), tuning }
     }

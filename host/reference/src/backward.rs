@@ -65,7 +65,7 @@ impl Gradients {
 }
 
 /// The exact gradients of a problem, and their tolerances: `2 max|naive - exact| + 1e-5 + 2^-24 S`, and for
-/// few elements at least two roundings of the largest one, as for O ([`allowed`]). `S` is the largest sum of
+/// few elements at least two roundings of the largest one, as for O (`allowed`). `S` is the largest sum of
 /// the magnitudes of which an element is the sum. A row that sees one key has dS = 0 in exact arithmetic, and
 /// the difference of two rounded numbers in f32; the last term permits this difference.
 #[derive(Clone, Debug)]

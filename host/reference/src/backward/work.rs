@@ -204,7 +204,7 @@ impl Work for BackwardMemory {
         let elements = shape.iter().product::<usize>() as u64;
         backward.d_lse = own.get(3).map(|address| LseView::contiguous(*address, elements, shape));
         let dsinks = |address: &u64| Sinks { address: address + GUARD as u64, elements: self.sinks() as u64 };
-        backward.dsinks = outputs.get(3).map(dsinks);
+        backward.dsinks = outputs.get(3).filter(|_| self.sinks() > 0).map(dsinks);
         AnyRequest::Backward(backward)
     }
 
