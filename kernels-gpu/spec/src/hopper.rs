@@ -40,9 +40,9 @@ pub struct FwdHopperWide<
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopperParams<Q = TensorMap, K = Q> {
-    /// Queries: boxes of [`AttnInfo::Q_BOX_ROWS`] rows and [`AttnInfo::panel`] columns.
+    /// Queries: boxes of [`AttnInfo::Q_BOX_ROWS`] rows and `AttnInfo::panel` columns.
     pub q: Q,
-    /// Keys: boxes of [`AttnInfo::panel`] columns and [`AttnInfo::tile_n`] rows; for pages, of a number of
+    /// Keys: boxes of `AttnInfo::panel` columns and [`AttnInfo::tile_n`] rows; for pages, of a number of
     /// rows that divides a page.
     pub k: K,
     /// Values, with the boxes of `k`.

@@ -30,11 +30,11 @@ pub struct BwdConvertDq<E, const W: usize, const SHARE: usize, const D: usize>(P
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BwdHopperParams {
-    /// Queries: boxes of [`AttnInfo::tile_n`] rows and [`AttnInfo::panel`] columns.
+    /// Queries: boxes of [`AttnInfo::tile_n`] rows and `AttnInfo::panel` columns.
     pub q: TensorMap,
     /// The gradient of O, with the boxes of `q`.
     pub d_o: TensorMap,
-    /// Keys: boxes of 64 rows and [`AttnInfo::panel`] columns.
+    /// Keys: boxes of 64 rows and `AttnInfo::panel` columns.
     pub k: TensorMap,
     /// Values, with the boxes of `k`.
     pub v: TensorMap,

@@ -195,7 +195,10 @@ impl<
                         group.forget_thread();
                     }
                     let at = (group.first_row(), group.warp());
-                    let never = Never::opaque();
+                    let never = match D {
+                        8 => Never::of_lane(p.order.heads, group.warp()),
+                        _ => Never::of_grid(),
+                    };
                     let rows = view.block.existing();
                     let [v, k] = keys.take();
                     let (mut acc_dk, mut acc_dv) = (Acc::cleared(), Acc::cleared());

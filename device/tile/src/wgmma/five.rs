@@ -8,6 +8,7 @@
 //! | dV += P dO | P in registers | beside the computation of dS |
 //! | dQ = dS^T K | dS of all warpgroups in shared memory ([`JointA`]) | one step later |
 //! | dK += dS Q | dS in registers, the stage of the last step | one step later |
+use crate::Warp;
 use crate::group::Warpgroup;
 use crate::mma::{AFrag, Acc, WarpgroupCore};
 use crate::pipeline::StageGuard;
@@ -17,7 +18,7 @@ use crate::wgmma::JointA;
 use crate::wgmma::guarded::{GuardedAb, GuardedAbt};
 use crate::wgmma::joint_a::JointAb;
 use crate::wgmma::sealed::Issue;
-use contract::Element;
+use contract::{Element, FastDiv};
 use core::hint::cold_path;
 use cuda_std::math::opaque;
 use cuda_std::{thread, warp};
@@ -90,10 +91,19 @@ pub struct Step<'p, E: Element, const N: usize, const D: usize, const W: usize> 
 pub struct Never(bool);
 
 impl Never {
-    /// Compares the grid's size, which the compiler does not know, with 0.
+    /// Compares the grid's size with 0. It takes no register. ptxas knows that no grid is empty, so it removes
+    /// the branch, behind which it then schedules as before.
     #[inline(always)]
-    pub fn opaque() -> Self {
+    pub fn of_grid() -> Self {
         Never(opaque(thread::grid_dim_x()) == 0)
+    }
+
+    /// Compares the lane's number with one that is at least 32, because no divisor of a kernel's parameters is
+    /// 0. ptxas keeps the branch. Without it, ptxas of CUDA 12.8 crashes on the products of head dim 128; with
+    /// it, ptxas of CUDA 12.4 loses descriptors of head dim 64.
+    #[inline(always)]
+    pub fn of_lane(divisor: FastDiv, warp: Warp) -> Self {
+        Never(opaque(warp.lane) == divisor.get() + 31)
     }
 
     /// Ends a basic block.
@@ -104,7 +114,7 @@ impl Never {
     unsafe fn end_block(self) {
         if self.0 {
             cold_path();
-            // SAFETY: all lanes of the converged warp have the same number, that of the launch.
+            // SAFETY: no grid is empty, and no lane has a number above 31, so no lane of the warp is here.
             unsafe { warp::sync() }
         }
     }
