@@ -85,22 +85,22 @@ pub struct Step<'p, E: Element, const N: usize, const D: usize, const W: usize> 
     pub never: Never,
 }
 
-/// False in all threads, but the compiler does not know it. A branch on it ends a basic block, over which
-/// ptxas hoists no wait.
+/// False in all threads, but LLVM does not know it. If ptxas does not know it either, a branch on it ends a
+/// basic block, over which ptxas hoists no wait.
 #[derive(Clone, Copy)]
 pub struct Never(bool);
 
 impl Never {
-    /// Compares the grid's size with 0. It takes no register. ptxas knows that no grid is empty, so it removes
-    /// the branch, behind which it then schedules as before.
+    /// Compares the grid's size with 0. It takes no register. ptxas knows that no grid is empty, so it
+    /// removes the branch.
     #[inline(always)]
     pub fn of_grid() -> Self {
         Never(opaque(thread::grid_dim_x()) == 0)
     }
 
-    /// Compares the lane's number with one that is at least 32, because no divisor of a kernel's parameters is
-    /// 0. ptxas keeps the branch. Without it, ptxas of CUDA 12.8 crashes on the products of head dim 128; with
-    /// it, ptxas of CUDA 12.4 loses descriptors of head dim 64.
+    /// Compares the lane's number with one that is at least 32, because no divisor of a kernel's parameters
+    /// is 0. ptxas keeps the branch. Without it, ptxas of CUDA 12.8 crashes on the products of head dim 128;
+    /// with it, ptxas of CUDA 12.4 loses descriptors of head dim 64.
     #[inline(always)]
     pub fn of_lane(divisor: FastDiv, warp: Warp) -> Self {
         Never(opaque(warp.lane) == divisor.get() + 31)
