@@ -95,6 +95,12 @@ const HARMLESS: &[Harmless] = &[
         reason: QUAD,
         ..CLASS
     },
+    Harmless {
+        operators: &[Operator::ChangePredicate],
+        source: ["beside.rs", "warp.lane.is_multiple_of(4)"],
+        reason: QUAD,
+        ..CLASS
+    },
     // LLVM may compute both conditions at once, under the source line of the other condition.
     Harmless {
         operators: &[Operator::Bound],
