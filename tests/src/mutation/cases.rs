@@ -3,8 +3,8 @@ use super::trial::Case;
 use super::{Subject, forward, on_cache};
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
-use reference::{OnDevice, Rule, Task};
-use spec::Class;
+use reference::{OnDevice, Rule, Task, Work};
+use spec::{Class, GRADIENTS};
 
 /// All launches of `subject`: its edge cases, and sweeps.
 pub(super) fn cases(subject: &Subject) -> Vec<Case> {
@@ -25,27 +25,34 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
             case.counters &= !subject.merges();
         }
     }
-    let edges = edges.iter().map(|task| launch(symbol, task, false));
-    edges.chain(sweeps.iter().map(|task| launch(symbol, task, true))).collect()
+    let gradients = GRADIENTS.iter().find(|entry| entry.contract.symbol == symbol);
+    let gaps = gradients.map(|entry| {
+        launch(symbol, "rows of Q, K and V with gaps", Box::new(forward::gradients_with_gaps(entry)), false)
+    });
+    let edges = edges.iter().map(|task| launch(symbol, task, task.work(), false));
+    edges.chain(gaps).chain(sweeps.iter().map(|task| launch(symbol, task, task.work(), true))).collect()
 }
 
 /// A few of the edge cases, under one schedule.
 pub(super) fn few(subject: &Subject) -> Vec<Case> {
     match subject.forward() {
         Some(entry) => forward::few(entry),
-        None => subject.of.edges(1).iter().map(|task| launch(subject.kernel.symbol, task, true)).collect(),
+        None => {
+            let edges = subject.of.edges(1);
+            edges.iter().map(|task| launch(subject.kernel.symbol, task, task.work(), true)).collect()
+        }
     }
 }
 
-/// A launch of `symbol`.
-fn launch(symbol: &'static str, task: &Task, sweep: bool) -> Case {
+/// A launch of `symbol` for this work.
+fn launch(symbol: &'static str, name: impl ToString, work: Box<dyn Work>, sweep: bool) -> Case {
     // The judge borrows the problem. The code leaks both, so that they exist until the program ends.
-    let work: &'static _ = Box::leak(task.work());
+    let work: &'static dyn Work = Box::leak(work);
     let judge = work.judge(Rule::Tolerance).expect("cases are valid");
     let launch = move |attention: &Attention<SimDriver>| {
         let rounds = OnDevice::new(attention, work, Some(symbol))?.run_all()?;
         let failures = rounds.iter().enumerate().map(|(round, written)| judge(round, written).failures);
         Ok(failures.flatten().collect())
     };
-    Case { name: task.to_string(), sweep, launch: Box::new(launch) }
+    Case { name: name.to_string(), sweep, launch: Box::new(launch) }
 }

@@ -7,7 +7,7 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::{Attention, DType};
 use rayon::prelude::*;
-use reference::{Case, Layout, Loaded, Memory, Pages, Reference, edges};
+use reference::{BackwardMemory, Case, Layout, Loaded, Memory, Pages, Reference, edges};
 
 /// This number of cases, from the first one on, also run without an LSE.
 const EDGES: usize = 10;
@@ -300,6 +300,13 @@ fn infinite(entry: &'static AttnInfo) -> trial::Case {
         Ok((!is_zero).then(|| "O of a row that sees no key".to_owned()).into_iter().collect())
     };
     trial::Case { name, sweep: true, launch: Box::new(launch) }
+}
+
+/// A backward problem whose inputs have gaps between rows, with a cut tile and several whole ones.
+pub(super) fn gradients_with_gaps(entry: &AttnInfo) -> BackwardMemory {
+    let case = one(entry, entry.tile_m as usize + 3, 3 * entry.tile_m as usize + 5);
+    let seed = case.seed;
+    BackwardMemory::on(gaps(case, |case| case.memory()), seed, false)
 }
 
 /// Cases with every number of splits up to several rounds of the combine kernel. The rows fill the kernel's

@@ -43,12 +43,19 @@ impl BackwardMemory {
     /// Panics if the case is not on tensors.
     pub fn new(case: &BackwardCase) -> Self {
         assert!(has_backward(&case.forward), "{case}: it must be on tensors");
-        let forward = case.forward.memory();
+        Self::on(case.forward.memory(), case.forward.seed, case.d_lse)
+    }
+
+    /// Computes O and LSE of a forward, and draws their gradients.
+    ///
+    /// # Panics
+    /// Panics if the forward's tensors are not valid.
+    pub fn on(forward: Memory, seed: u64, d_lse: bool) -> Self {
         let outputs = exact(&forward.inputs().expect("a case has valid tensors"));
         let (o, lse) = (forward.place(&outputs), forward.place_rows(&outputs).lse.unwrap_or_default());
-        let mut random = Random::new(!case.forward.seed);
-        let d_o = random.normals(case.forward.dtype, o.len());
-        let d_lse = case.d_lse.then(|| lse.iter().map(|_| random.normal() as f32).collect());
+        let mut random = Random::new(!seed);
+        let d_o = random.normals(forward.problem.dtype, o.len());
+        let d_lse = d_lse.then(|| lse.iter().map(|_| random.normal() as f32).collect());
         let layout = if forward.o.strides[1] < forward.o.strides[2] { Layout::Bhsd } else { Layout::Packed };
         Self::of(forward, [o, d_o], lse, d_lse, layout)
     }
