@@ -203,6 +203,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     if let Some(output) = &args.output {
         files::differ(&args.input, output)?;
     }
+    args.grad.fit(args.output.as_deref(), args.max_logits)?;
     let file = File::read(&args.input)?;
     if file.has("k_cache") && args.max_logits {
         let what = "--max-logits: kernels write the largest scores for dense tensors only";

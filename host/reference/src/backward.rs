@@ -96,13 +96,14 @@ impl GradientReference {
     }
 
     /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks, if there are
-    /// any.
-    pub fn judge(&self, gradients: [&HostTensor<'_>; 3], sinks: Option<&[f32]>) -> Vec<Worst> {
+    /// any. `None` is a gradient without rows.
+    pub fn judge(&self, gradients: [Option<&HostTensor<'_>>; 3], sinks: Option<&[f32]>) -> Vec<Worst> {
         let of = |of: usize| {
-            let [batches, rows, heads, _] = gradients[of].shape();
+            let gradient = gradients[of]?;
+            let [batches, rows, heads, _] = gradient.shape();
             let all = (0..batches * rows * heads).map(|i| [i / heads / rows, i / heads % rows, i % heads]);
             let got = all.flat_map(|[batch, row, head]| {
-                let values = gradients[of].values(batch, row, head).enumerate();
+                let values = gradient.values(batch, row, head).enumerate();
                 values.map(move |(column, x)| ([batch, row, head, column], f64::from(x)))
             });
             let elements = got.zip(&self.exact.values[of]).map(|((at, got), want)| (at, got, *want));
@@ -385,7 +386,7 @@ mod tests {
             [0, 1, 2].map(|of| reference.exact.values[of].iter().map(|x| encode(DType::F16, *x)).collect());
         let shapes = memory.gradients.map(|place| place.shape);
         let tensor = |of: usize| HostTensor::bshd(&bits[of], DType::F16, shapes[of]).expect("fits");
-        let judgement = Judgement::from(reference.judge([&tensor(0), &tensor(1), &tensor(2)], None));
+        let judgement = Judgement::from(reference.judge([0, 1, 2].map(tensor).each_ref().map(Some), None));
         assert_eq!((judgement.failures.len(), judgement.unbounded), (3, 3), "{judgement:?}");
         // An error that is proven comes first.
         for all in [judgement.clone().and(Judgement::outside(1)), Judgement::outside(1).and(judgement)] {

@@ -47,6 +47,16 @@ struct Check {
 }
 
 impl Options {
+    /// Refuses an output that is the file of gradients, and the largest scores, which [`run`] does not write.
+    pub(in crate::run) fn fit(&self, output: Option<&Path>, max_logits: bool) -> Result<(), Error> {
+        let Some(grad) = &self.grad else { return Ok(()) };
+        if max_logits {
+            let what = "--max-logits: --grad writes no largest scores; leave one of them out";
+            return Err(Error::Invalid(what.into()));
+        }
+        output.map_or(Ok(()), |output| files::differ(grad, output))
+    }
+
     /// Refuses gradients on a KV cache.
     pub(in crate::run) fn refuses_caches(&self) -> Result<(), Error> {
         let Some(path) = &self.grad else { return Ok(()) };

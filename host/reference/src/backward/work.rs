@@ -150,25 +150,32 @@ impl BackwardMemory {
             .get(3)
             .iter()
             .fold(Judgement::outside(outside), |outside, all| outside.and(guards(SINKS, all)));
-        match worst.is_empty() {
-            true => Judgement::failed("a gradient has another shape"),
-            false => outside.and(worst.into()),
-        }
+        worst.map_or_else(
+            || Judgement::failed("a gradient has another shape"),
+            |worst| outside.and(worst.into()),
+        )
     }
 
     /// Returns the number of elements that were written outside of the gradients, and the element of each
-    /// gradient with the largest error; none if a gradient has another shape.
-    pub(crate) fn worst(&self, reference: &GradientReference, written: &Written) -> (usize, Vec<Worst>) {
+    /// gradient that has elements with the largest error; `None` if a gradient has another shape.
+    pub(crate) fn worst(
+        &self,
+        reference: &GradientReference,
+        written: &Written,
+    ) -> (usize, Option<Vec<Worst>>) {
         let all: Vec<Vec<u16>> = written.outputs.iter().map(|output| numbers!(u16, output)).collect();
         let places = self.written();
         let (outside, dsinks) = (self.strays(places, written), written.outputs.get(3));
-        let tensors = [0, 1, 2].map(|of| self.tensor(&all[of], GUARD / 2, places[of]));
+        let tensors = [0, 1, 2].map(|of| {
+            let has_rows = places[of].shape[1] > 0;
+            has_rows.then(|| self.tensor(&all[of], GUARD / 2, places[of])).transpose()
+        });
         match tensors {
             [Ok(dq), Ok(dk), Ok(dv)] => {
                 let dsinks = dsinks.map(|all| numbers!(f32, unguarded(all)));
-                (outside, reference.judge([&dq, &dk, &dv], dsinks.as_deref()))
+                (outside, Some(reference.judge([dq.as_ref(), dk.as_ref(), dv.as_ref()], dsinks.as_deref())))
             }
-            _ => (outside, vec![]),
+            _ => (outside, None),
         }
     }
 

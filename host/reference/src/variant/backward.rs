@@ -81,6 +81,7 @@ pub(super) fn one<M: MaskFn, D: Harness>(
     let device = OnDevice::new(card, &memory, None).map_err(refused)?;
     let written = device.run().map_err(refused)?;
     let (outside, worst) = memory.worst(&reference, &written);
+    let worst = worst.unwrap_or_default();
     let failed: Vec<_> = worst.iter().filter(|worst| !worst.passed()).map(ToString::to_string).collect();
     if outside > 0 || !failed.is_empty() || worst.len() < NAMES.len() {
         let failed = [failed, vec![format!("{outside} elements outside of the gradients were written")]];
