@@ -39,8 +39,8 @@ pub(crate) mod sealed {
         /// Returns whether the request is this subject, perhaps with the name of a kernel.
         fn is(&self, subject: &Self::Subject) -> bool;
 
-        /// Validates the request, and returns the part on which launches depend. What equals a part of
-        /// `planned`, which is valid, is not checked again.
+        /// Validates the request, and returns the part on which launches depend. `planned` is the part of a
+        /// valid request. This function does not check again a problem that equals `planned`'s.
         fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error>;
 
         /// Returns an address in each buffer that the launch writes.

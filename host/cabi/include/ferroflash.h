@@ -256,8 +256,9 @@ typedef struct ferroflash_plan_info {
 } ferroflash_plan_info_t;
 
 /* The backward pass of an attention: the gradients of q, k and v. A repeated launch gives identical bits. The
- * kernels write all rows of all three gradients. No gradient may overlap another tensor. Only a library that
- * was built with the feature `training` has the kernels; docs/limits.md, "Backward", lists the attentions.
+ * kernels write all rows of all three gradients that belong to a sequence. No gradient may overlap another
+ * tensor. Only a library that was built with the feature `training` has the kernels; docs/limits.md,
+ * "Backward", lists the attentions.
  *
  *   forward.lse = lse; ferroflash_attention(context, &forward, stream);
  *   ferroflash_backward_t b = FERROFLASH_BACKWARD_INIT;

@@ -39,8 +39,8 @@ pub struct AttentionBackward<'a, R: Memory = u64, W = R> {
     pub d_o: TensorView<R>,
     /// The gradient of the LSE, if the loss depends on it.
     pub d_lse: Option<LseView<R>>,
-    /// Output: the gradient of Q, with Q's shape. The kernels write all rows of all three gradients. No
-    /// gradient may overlap another tensor.
+    /// Output: the gradient of Q, with Q's shape. The kernels write all rows of all three gradients that
+    /// belong to a sequence. No gradient may overlap another tensor.
     pub dq: TensorView<W>,
     /// Output: the gradient of K, with K's shape.
     pub dk: TensorView<W>,

@@ -62,8 +62,9 @@ impl TileSequence {
         TileSequence { tile, index, queries, keys, all_keys, window, values }
     }
 
-    /// The same sequence, computed again from parameters and from integers on the device. If a loop kept its
-    /// numbers, they would take registers there: dK and dV at head dim 128 would spill.
+    /// Computes the same sequence again, from parameters and from integers on the device. If a loop kept the
+    /// sequence's numbers, these would take registers, and the kernel of dK and dV would spill at head dim
+    /// 128.
     #[inline(always)]
     pub fn again(&self, p: &BwdParams) -> Self {
         Self::of(p, self.tile, opaque(self.index))

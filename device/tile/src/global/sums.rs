@@ -89,8 +89,8 @@ impl<const W: usize, const H: usize> SumTile<'_, W, H> {
         self.sums.counters().wrapping_add(TileSums::FIRST_TILE.wrapping_add(self.index) as u64 * 4)
     }
 
-    /// What the warps that add to the tile must know: its address, whose lowest bit says whether they have
-    /// the tile's first turn.
+    /// Returns what the keeper tells the warps that add to the tile: the tile's address, whose lowest bit
+    /// says whether the warps have the tile's first turn.
     #[inline(always)]
     pub(crate) fn grant(self, is_first: bool) -> [u32; 2] {
         let address = self.address();

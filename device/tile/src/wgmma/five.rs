@@ -45,7 +45,7 @@ pub struct Late<'p, E: Element, const N: usize, const D: usize, const M: usize> 
     pub q: ValuedStage<'p, E, N, D>,
 }
 
-/// What a step follows.
+/// The step before this one, if there is one.
 pub enum After<'p, E: Element, const N: usize, const D: usize, const M: usize> {
     /// Nothing: it is the first step.
     Nothing(JointA<E, N, M>),
