@@ -1,6 +1,7 @@
 //! Parameters of backward kernels.
 use super::tensors::{cu_seqlens_q, keys_values, lse, slopes, tensor, varlen_keys};
 use super::{Refusal, variant};
+use crate::Problem;
 use crate::launch::Launch;
 use crate::request::{Alignment, AttentionBackward, AttentionRequest, KeysValues};
 use crate::schedule::{GradientPass, GradientWork};
@@ -23,12 +24,13 @@ pub struct GradientMemory {
     pub padded: Sequences,
 }
 
-/// Adds the step of one pass to a launch, for valid tensors.
+/// Adds the step of one pass to a launch, for valid tensors. `p` is the forward's problem.
 ///
 /// # Errors
 /// Returns [`Refusal::Tensors`] if the kernel does not accept the tensors.
 pub(crate) fn gradient(
     r: &AttentionBackward<'_>,
+    p: &Problem,
     pass: &GradientPass,
     memory: &GradientMemory,
     launch: &mut Launch,
@@ -37,10 +39,10 @@ pub(crate) fn gradient(
     let [_, _, heads, _] = r.forward.q.shape;
     // A valid request has at least one head.
     let heads = FastDiv::new(heads as u32).unwrap_or(FastDiv::ONE);
-    let sequences = sequences(&r.forward, padded);
+    let sequences = sequences(&r.forward, p, padded);
     let problem = |order: TileOrder, tiles: Sequences| BwdParams {
         sequences: BwdSequences { tiles, ..sequences },
-        ..problem(r, order, [minus_lse, delta])
+        ..problem(r, p, order, [minus_lse, delta])
     };
     match pass.work {
         GradientWork::Delta(blocks) => {
@@ -79,7 +81,7 @@ pub(crate) fn gradient(
         GradientWork::All(kernel, order) => {
             let maps = tma::gradients(r, kernel).map_err(Refusal::Tensors)?;
             launch.main_follows();
-            let params = hopper(r, problem(order, Sequences::NONE), sums);
+            let params = hopper(p, problem(order, Sequences::NONE), sums);
             launch.step(pass.place, [order.tiles.min(order.resident), 1, 1], &params, maps);
         }
         GradientWork::Convert(tiles) => {
@@ -88,25 +90,25 @@ pub(crate) fn gradient(
                 dq: tensor(&r.dq),
                 heads,
                 tiles,
-                scale: r.forward.problem().softmax_scale(),
+                scale: p.softmax_scale(),
                 reserved: 0,
             };
             launch.step(pass.place, [tiles.get() * sums.heads, 1, 1], &params, []);
         }
     }
     if let Some(kernel) = pass.kernel {
-        variant::add(launch, &r.forward, &r.forward.problem(), kernel, None);
+        variant::add(launch, &r.forward, p, kernel, None);
     }
     Ok(())
 }
 
 /// Returns the parameters of one of Hopper's kernels, with placeholders for the tensor maps.
-fn hopper(r: &AttentionBackward<'_>, problem: BwdParams, sums: TileSums) -> BwdHopperParams {
+fn hopper(p: &Problem, problem: BwdParams, sums: TileSums) -> BwdHopperParams {
     const NO_MAP: TensorMap = TensorMap::EMPTY;
     let BwdParams {
         minus_lse, delta, window, scale_log2, softcap, scale, heads_per_kv, order, alibi, ..
     } = problem;
-    let [q_len, k_len] = [r.forward.problem().seqlen_q, r.forward.problem().seqlen_k].map(|n| n as u32);
+    let [q_len, k_len] = [p.seqlen_q, p.seqlen_k].map(|n| n as u32);
     BwdHopperParams {
         q: NO_MAP,
         d_o: NO_MAP,
@@ -130,8 +132,13 @@ fn hopper(r: &AttentionBackward<'_>, problem: BwdParams, sums: TileSums) -> BwdH
 }
 
 /// Returns the problem, as the kernels of gradients see it.
-fn problem(r: &AttentionBackward<'_>, order: TileOrder, [minus_lse, delta]: [PaddedVector; 2]) -> BwdParams {
-    let (p, [k, v]) = (r.forward.problem(), keys_values(&r.forward.kv));
+fn problem(
+    r: &AttentionBackward<'_>,
+    p: &Problem,
+    order: TileOrder,
+    [minus_lse, delta]: [PaddedVector; 2],
+) -> BwdParams {
+    let [k, v] = keys_values(&r.forward.kv);
     let (scale_log2, softcap) = p.base_two();
     BwdParams {
         q: tensor(&r.forward.q),
@@ -152,9 +159,9 @@ fn problem(r: &AttentionBackward<'_>, order: TileOrder, [minus_lse, delta]: [Pad
 }
 
 /// Returns the sequences of varlen tensors. `padded` maps their -LSE and delta.
-fn sequences(forward: &AttentionRequest<'_>, padded: Sequences) -> BwdSequences {
+fn sequences(forward: &AttentionRequest<'_>, p: &Problem, padded: Sequences) -> BwdSequences {
     let KeysValues::Varlen { keys, .. } = &forward.kv else { return BwdSequences::NONE };
-    let [cu_seqlens_k, seqused_k] = varlen_keys(keys, forward.problem().batch);
+    let [cu_seqlens_k, seqused_k] = varlen_keys(keys, p.batch);
     let cu_seqlens_q = cu_seqlens_q(&forward.queries);
     let bottom_right = (forward.alignment == Alignment::BottomRight).into();
     BwdSequences { cu_seqlens_q, cu_seqlens_k, seqused_k, padded, bottom_right, ..BwdSequences::NONE }

@@ -51,8 +51,11 @@ const SHORT: &str = "the workspace has no room for sums of dQ, which one pass ov
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device, or there are too many
 /// thread blocks.
-pub(crate) fn choose(r: &AttentionBackward<'_>, on: &Capabilities) -> Result<Choice<Backward>, Error> {
-    let p = &r.forward.problem();
+pub(crate) fn choose(
+    r: &AttentionBackward<'_>,
+    p: &Problem,
+    on: &Capabilities,
+) -> Result<Choice<Backward>, Error> {
     select::goes_together(p)?;
     let dsinks = DSINKS.first().filter(|_| r.dsinks.is_some());
     let dsinks = dsinks.map(|e| GradientPass::dsinks(&e.contract));
@@ -149,19 +152,20 @@ fn unsolved(p: &Problem, results: &str) -> Error {
     Error::unsupported(format_args!("backward of {dtype} {columns} {kind}"), reason)
 }
 
-/// Adds the passes' steps to a launch, for valid tensors.
+/// Adds the passes' steps to a launch, for valid tensors. `p` is the forward's problem.
 ///
 /// # Errors
 /// Returns [`Refusal::Tensors`] if a kernel does not accept the tensors, or the errors of a variant's
 /// kernels.
 pub(crate) fn lower(
     r: &AttentionBackward<'_>,
+    p: &Problem,
     passes: &Backward,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
     let memory = passes.memory(r.scratch.address());
-    passes.all().try_for_each(|pass| lower::gradient(r, &pass, &memory, launch))?;
-    Ok(lower::fits(launch, &r.forward, &r.forward.problem())?)
+    passes.all().try_for_each(|pass| lower::gradient(r, p, &pass, &memory, launch))?;
+    Ok(lower::fits(launch, &r.forward, p)?)
 }
 
 impl Backward {

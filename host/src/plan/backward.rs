@@ -43,7 +43,7 @@ impl Subject for Stated<AttentionBackward<'static>> {
     type Kernel = Backward;
 
     fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Choice<Backward>, Error> {
-        backward::choose(&self.request, on)
+        backward::choose(&self.request, &self.problem, on)
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Backward) -> Result<(), Error> {
@@ -58,7 +58,7 @@ impl Subject for Stated<AttentionBackward<'static>> {
     }
 
     fn lower(&self, passes: &Backward, launch: &mut Launch) -> Result<(), Refusal> {
-        backward::lower(&self.request, passes, launch)
+        backward::lower(&self.request, &self.problem, passes, launch)
     }
 
     fn scratch(&self) -> Scratch {
