@@ -221,8 +221,45 @@ fn half_types() -> Result<()> {
     Ok(())
 }
 
-/// The gradients on a GPU are those on the CPU, within the roundings of `dtype`, and have identical bits in a
-/// repeated backward pass.
+/// A function of Q, K and V.
+#[cfg(all(feature = "cuda", feature = "training"))]
+type Flash<'a> = &'a dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
+
+/// Checks that the gradients on a GPU are those on the CPU, within the roundings of the type, and have identical
+/// bits in a repeated backward pass. K and V are heads of one tensor, so both are views with strides. `of_q` and
+/// `of_k` are the shapes of Q and K.
+#[cfg(all(feature = "cuda", feature = "training"))]
+fn agree(gpu: &Device, of_q: &[usize], of_k: &[usize], flash: Flash<'_>, what: &str) -> Result<()> {
+    let (heads, of_heads) = (of_k.len() - 2, of_k[of_k.len() - 2]);
+    let of_kv: Vec<_> = of_k.iter().enumerate().map(|(at, n)| n << usize::from(at == heads)).collect();
+    let drawn = |shape: &[usize], seed| numbers([1, 1, 1, shape.iter().product()], seed)?.reshape(shape);
+    for (dtype, tolerance) in [(DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+        let [q, kv, weights] = [drawn(of_q, 1)?, drawn(&of_kv, 2)?, drawn(of_q, 3)?];
+        let gradients = |device: &Device, of: DType| {
+            let on = |x: &Tensor| x.to_dtype(dtype)?.to_dtype(of)?.to_device(device);
+            let vars = [Var::from_tensor(&on(&q)?)?, Var::from_tensor(&on(&kv)?)?];
+            let [k, v] = [0, of_heads].map(|start| vars[1].narrow(heads, start, of_heads));
+            let o = flash(&vars[0], &k?, &v?)?.to_dtype(DType::F32)?;
+            let all = (o * on(&weights)?.to_dtype(DType::F32)?)?.sum_all()?.backward()?;
+            let on_cpu = |var: &Var| all.get(var).expect("a gradient").to_device(&Device::Cpu);
+            vars.iter().map(|var| on_cpu(var)?.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()
+        };
+        let (exact, found) = (gradients(&Device::Cpu, DType::F32)?, gradients(gpu, dtype)?);
+        let again = gradients(gpu, dtype)?;
+        for (n, name) in ["dq", "dk and dv"].into_iter().enumerate() {
+            let largest = exact[n].abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+            let difference = largest_difference(&found[n], &exact[n])?;
+            assert!(
+                difference <= tolerance * largest,
+                "{what}, {of_q:?}, {dtype:?}: {name} differs by {difference} of {largest}"
+            );
+            let same = largest_difference(&found[n], &again[n])?;
+            assert_eq!(same, 0.0, "{what}, {of_q:?}, {dtype:?}: {name} has other bits");
+        }
+    }
+    Ok(())
+}
+
 #[cfg(all(feature = "cuda", feature = "training"))]
 #[test]
 #[ignore = "needs a GPU: cargo xtask candle gpu-pack"]
@@ -237,32 +274,65 @@ fn gradients_on_a_gpu() -> Result<()> {
         Case { alibi: true, ..base },
         Case { sizes: [1, 257, 120, 6, 1], ..base },
     ];
-    let all = cases.iter().flat_map(|case| [64, 128].map(|columns| (case, columns)));
-    for (case, columns) in all {
+    for (case, columns) in cases.iter().flat_map(|case| [64, 128].map(|columns| (case, columns))) {
         let [batch, queries, keys, heads, key_heads] = case.sizes;
         let (of_q, of_k) = ([batch, queries, heads, columns], [batch, keys, key_heads, columns]);
-        for (dtype, tolerance) in [(DType::F16, 4e-3), (DType::BF16, 3e-2)] {
-            let shapes = [of_q, of_k, of_k, of_q];
-            let rounded = |n: usize| numbers(shapes[n], n as u64 + 1)?.to_dtype(dtype);
-            let gradients = |device: &Device, dtype: DType| {
-                let var = |n: usize| Var::from_tensor(&rounded(n)?.to_dtype(dtype)?.to_device(device)?);
-                let vars = [var(0)?, var(1)?, var(2)?];
-                let [q, k, v] = vars.each_ref().map(Var::as_tensor);
-                let o = case.flash(q, k, v)?.to_dtype(DType::F32)?;
-                let weights = rounded(3)?.to_device(device)?.to_dtype(DType::F32)?;
-                let all = (o * weights)?.sum_all()?.backward()?;
-                let on_cpu = |var| all.get(var).expect("a gradient").to_device(&Device::Cpu);
-                vars.iter().map(|var| on_cpu(var)?.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()
+        agree(&gpu, &of_q, &of_k, &|q, k, v| case.flash(q, k, v), &format!("{case:?}"))?;
+    }
+    // The operation keeps no LSE. Its gradient computes the forward again.
+    let alone = |q: &Tensor, k: &Tensor, v: &Tensor| {
+        let [window_size_left, window_size_right] = [Some(30), Some(0)];
+        let (alibi_slopes, softcap) = (None, None);
+        let softmax_scale = SCALE;
+        let operation =
+            ff::FlashAttn { softmax_scale, alibi_slopes, window_size_left, window_size_right, softcap };
+        q.apply_op3(k, v, operation)
+    };
+    agree(&gpu, &[1, 70, 2, 64], &[1, 90, 1, 64], &alone, "FlashAttn")
+}
+
+/// Varlen sequences: some without queries or keys, rows before the first one and after the last one.
+#[cfg(all(feature = "cuda", feature = "training"))]
+#[test]
+#[ignore = "needs a GPU: cargo xtask candle gpu-pack"]
+fn varlen_gradients_on_a_gpu() -> Result<()> {
+    let gpu = Device::new_cuda(0)?;
+    let offsets = [[3u32, 4, 154, 154, 180, 210], [0u32, 70, 270, 273, 273, 300]];
+    let [max_q, max_k] = [150, 200];
+    let (full, none) = ([None, None], None::<&Tensor>);
+    for (columns, [heads, key_heads]) in [(64, [4, 2]), (128, [2, 2]), (72, [3, 1])] {
+        let slopes = Tensor::from_iter((0..heads).map(|head| 0.1 * head as f32), &Device::Cpu)?;
+        let cases = [
+            (full, 0.0, none),
+            (CAUSAL, 0.0, none),
+            ([Some(30), Some(5)], 0.0, none),
+            (CAUSAL, 1.5, none),
+            (CAUSAL, 0.0, Some(&slopes)),
+        ];
+        for ([left, right], softcap, slopes) in cases {
+            let flash = |q: &Tensor, k: &Tensor, v: &Tensor| {
+                let on = |x: &Tensor| x.to_device(q.device());
+                let starts = |of: usize| Tensor::new(&offsets[of], q.device());
+                let (of_q, of_k) = (starts(0)?, starts(1)?);
+                let slopes = slopes.map(on).transpose()?;
+                ff::flash_attn_varlen_alibi_windowed_softcap(
+                    q,
+                    k,
+                    v,
+                    slopes.as_ref(),
+                    &of_q,
+                    &of_k,
+                    max_q,
+                    max_k,
+                    SCALE,
+                    left,
+                    right,
+                    softcap,
+                )
             };
-            let (exact, found) = (gradients(&Device::Cpu, DType::F32)?, gradients(&gpu, dtype)?);
-            let again = gradients(&gpu, dtype)?;
-            for (n, name) in ["q", "k", "v"].into_iter().enumerate() {
-                let largest = exact[n].abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
-                let difference = largest_difference(&found[n], &exact[n])?;
-                let what = format!("{case:?}, {columns} columns, {dtype:?}: d{name}");
-                assert!(difference <= tolerance * largest, "{what} differs by {difference} of {largest}");
-                assert_eq!(largest_difference(&found[n], &again[n])?, 0.0, "{what} has other bits");
-            }
+            let what =
+                format!("varlen, window {left:?} {right:?}, softcap {softcap}, slopes {}", slopes.is_some());
+            agree(&gpu, &[215, heads, columns], &[310, key_heads, columns], &flash, &what)?;
         }
     }
     Ok(())
