@@ -29,12 +29,20 @@ pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
 /// Returns [`Error::Invalid`] if the table has no such entry.
 pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
     entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
-        let expected = if spec::kernels().any(|kernel| kernel.symbol == symbol) {
-            "it is a kernel for caches, appends or merges; this problem needs a kernel of family forward, \
-             split, packed or hopper: `ferroflash kernels --family forward`"
-        } else {
-            "it must be the name of a kernel, or of a configuration of the lineage (the names of the \
-             predecessor's kernels); `ferroflash kernels` lists them"
+        let is_one = spec::kernels().any(|kernel| kernel.symbol == symbol);
+        let expected = match spec::feature_of(symbol) {
+            Some("training") => {
+                "it is a kernel of gradients, which the planner selects; name a kernel of the forward \
+                 (`ferroflash kernels --family forward`), or leave config out"
+            }
+            _ if is_one => {
+                "it is a kernel for caches, appends or merges; this problem needs a kernel of family \
+                 forward, split, packed or hopper: `ferroflash kernels --family forward`"
+            }
+            _ => {
+                "it must be the name of a kernel, or of a configuration of the lineage (the names of the \
+                 predecessor's kernels); `ferroflash kernels` lists them"
+            }
         };
         Error::invalid("config", symbol, expected)
     })

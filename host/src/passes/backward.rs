@@ -5,6 +5,8 @@
 //! | Hopper's | -LSE and delta of each query; dK and dV of each key, with sums of dQ; dQ of each query |
 //! | portable | -LSE and delta of each query; dK and dV of each key; dQ of each query |
 //! | for gradients of sinks, behind the others | the gradient of each head's sink |
+mod refusals;
+
 use crate::launch::Launch;
 use crate::lower::{self, GradientMemory, Refusal};
 use crate::place::Place;
@@ -13,6 +15,7 @@ use crate::schedule::{GradientPass, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Capabilities, Error, Problem, tma};
+use refusals::unsolved;
 use spec::{
     CONVERT_DQS, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector, Pass,
     ProblemKind, TileSums,
@@ -36,10 +39,21 @@ const MOST: usize = 3;
 /// Alignment of counters, in bytes.
 const ALIGNMENT: u64 = 128;
 
-const HOPPER: &str = "warpgroups and TMA (H200: 0.97 to 1.16x cuDNN): one pass over the scores adds dQ in \
-                      the order of the keys: repeated launches give identical bits";
-const MODIFIED: &str = "warpgroups and TMA, with windows and modified scores: one pass over the scores \
-                        adds dQ in the order of the keys: repeated launches give identical bits";
+/// The reason for Hopper's kernels, with what an H200 has measured of them.
+macro_rules! hopper {
+    ($measured:literal) => {
+        concat!(
+            "warpgroups and TMA",
+            $measured,
+            ": one pass over the scores adds dQ in the order of the keys: repeated launches give identical bits"
+        )
+    };
+}
+const D64: &str = hopper!(" (H200: 1.06 to 1.16x cuDNN)");
+const D128: &str = hopper!(" (H200: 0.97 to 1.06x cuDNN)");
+const GROUPED: &str = hopper!(" (H200: 0.70 to 0.75x cuDNN with grouped heads)");
+const OTHER: &str = hopper!("");
+const MODIFIED: &str = hopper!(", with windows and modified scores");
 const PORTABLE: &str = "two passes, over keys and over queries, add nothing in memory: repeated launches \
                         give identical bits";
 const SHORT: &str = "the workspace has no room for sums of dQ, which one pass over the scores needs: two \
@@ -69,7 +83,13 @@ pub(crate) fn choose(
         Ok(_) if !r.scratch.allows(hopper.scratch_bytes()[0]) => SHORT,
         Ok(_) => {
             let fallback = portable().ok();
-            let reason = if kernel.mask == MaskKind::Local { MODIFIED } else { HOPPER };
+            let reason = match (kernel.mask, p.heads_q == p.heads_k, p.head_dim) {
+                (MaskKind::Local, ..) => MODIFIED,
+                (_, false, 64 | 128) => GROUPED,
+                (_, true, 64) => D64,
+                (_, true, 128) => D128,
+                _ => OTHER,
+            };
             return Ok(Choice { kernel: hopper, reason, fallback });
         }
     };
@@ -123,33 +143,6 @@ fn gradient(p: &Problem, pass: Pass, on: &Capabilities) -> Result<&'static AttnI
         let refusal = solving().find_map(|kernel| on.runs(&kernel.contract).err());
         refusal.unwrap_or_else(|| unsolved(p, if pass == Pass::Dq { "dQ" } else { "dK and dV" }))
     })
-}
-
-/// Returns the error for a problem whose `results` no kernel computes.
-fn unsolved(p: &Problem, results: &str) -> Error {
-    let (dtype, columns) = (p.dtype.name(), p.named_columns());
-    if let Some(variant) = p.variant {
-        let feature = format_args!("backward of variant {}", variant.name());
-        let reason = format_args!(
-            "it has no kernel that computes {results} of {dtype} tensors with {columns}: list both kernels, \
-             `With<BwdDkDv<..>>` and `With<BwdDq<..>>`"
-        );
-        return Error::unsupported(feature, reason);
-    }
-    let special = GRADIENTS.iter().filter(|kernel| kernel.dtype == p.dtype && !kernel.is_plain());
-    let mut computed: Vec<_> =
-        special.map(|kernel| format!("{}{}", kernel.mask.name(), kernel.scores.name(p.dtype))).collect();
-    computed.sort_unstable();
-    computed.dedup();
-    let kind = format!("{}{}", p.mask_kind().name(), p.score_kinds().name(p.dtype));
-    let most = GRADIENTS.iter().filter(|kernel| !kernel.is_plain()).map(|kernel| kernel.head_dim).max();
-    let reason = format_args!(
-        "beside full and causal masks and windows, backward kernels compute {} up to head_dim {}; train this \
-         attention with your framework's operations",
-        computed.join(", "),
-        most.unwrap_or_default()
-    );
-    Error::unsupported(format_args!("backward of {dtype} {columns} {kind}"), reason)
 }
 
 /// Adds the passes' steps to a launch, for valid tensors. `p` is the forward's problem.

@@ -1,0 +1,50 @@
+//! The errors of backward problems that no kernel solves.
+use crate::{DType, Error, MaskKind, Problem};
+use spec::{AttnInfo, GRADIENTS};
+
+/// What to do instead of a request that has too many columns for its mask or its bias.
+const ELSEWHERE: &str = "train this attention with your framework's operations";
+
+/// Returns the error for a problem whose `results` no kernel computes.
+pub(super) fn unsolved(p: &Problem, results: &str) -> Error {
+    let (dtype, columns) = (p.dtype.name(), p.named_columns());
+    if let Some(variant) = p.variant {
+        let feature = format_args!("backward of variant {}", variant.name());
+        let reason = format_args!(
+            "it has no kernel that computes {results} of {dtype} tensors with {columns}: list both kernels, \
+             `With<BwdDkDv<..>>` and `With<BwdDq<..>>`"
+        );
+        return Error::unsupported(feature, reason);
+    }
+    let kind = p.mask_kind();
+    let Some(bias) = p.bias else {
+        let most = most_columns(|e| e.mask == kind);
+        let reason = format_args!("backward kernels of this mask take at most {most} columns; {ELSEWHERE}");
+        return Error::unsupported(format_args!("backward of mask {} with {columns}", p.mask), reason);
+    };
+    // What does not go with a bias, and the remedy.
+    let (what, remedy) = match kind {
+        _ if p.softcap.is_some() => ("softcap".into(), "leave the softcap out".into()),
+        _ if p.alibi => ("ALiBi slopes".into(), "add the slopes to the bias".into()),
+        _ if ![p.dtype, DType::F32].contains(&bias) => {
+            (format!("{dtype} tensors"), format!("convert the bias to {dtype}"))
+        }
+        MaskKind::Causal if bias == DType::F32 => {
+            ("a causal mask".into(), format!("convert the bias to {dtype}"))
+        }
+        MaskKind::Full | MaskKind::Causal => {
+            let most = most_columns(|e| e.scores.bias.is_some());
+            (columns, format!("backward kernels of biases take at most {most} columns; {ELSEWHERE}"))
+        }
+        _ => (
+            format!("mask {}", p.mask),
+            "use a full or causal mask, and a bias of -inf where a query does not see a key".into(),
+        ),
+    };
+    Error::unsupported(format_args!("backward of a bias of {} with {what}", bias.name()), remedy)
+}
+
+/// Returns the largest head dim of these backward kernels.
+fn most_columns(is_asked: impl Fn(&AttnInfo) -> bool) -> u32 {
+    GRADIENTS.iter().filter(|kernel| is_asked(kernel)).map(|kernel| kernel.head_dim).max().unwrap_or_default()
+}
