@@ -79,7 +79,7 @@ impl<D: Driver> Attention<D> {
     /// Returns [`Error::Driver`] with the compiler's log, or [`Error::Unsupported`] if this build carries no
     /// PTX for the entry.
     pub fn load<S: Subject>(&self, plan: &Plan<S>) -> Result<(), Error> {
-        plan.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
+        plan.places().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         plan.launch().maps().try_for_each(|map| self.maps.of(&self.driver, map).map(|_| ()))
     }
 
@@ -198,7 +198,7 @@ impl<D: Driver> Attention<D> {
     ///   outputs, workspace and counters, except in the order of this stream.
     pub unsafe fn enqueue(&self, launch: &Launch, stream: &D::Stream) -> Result<(), Error> {
         // Loads all kernels before the first launch, so that no launched kernel waits for a compilation.
-        launch.kernels().try_for_each(|place| self.kernel(place).map(|_| ()))?;
+        launch.places().try_for_each(|place| self.kernel(place).map(|_| ()))?;
         let maps = |boxes: &MapDescription| self.maps.of(&self.driver, boxes);
         launch.each(maps, |kernel, grid, params| {
             // SAFETY: the bytes are the kernel's parameters; the caller promises the rest. A second kernel

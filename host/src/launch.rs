@@ -210,8 +210,13 @@ impl Launch {
         &self.params.0[start..end]
     }
 
+    /// Returns the kernels in launch order.
+    pub fn kernels(&self) -> impl Iterator<Item = &'static Contract> {
+        self.places().map(Place::contract)
+    }
+
     /// Returns the places of the steps' kernels.
-    pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         self.steps.into_iter().flatten().map(|step| step.place)
     }
 

@@ -173,10 +173,15 @@ impl<S: Subject> Plan<S> {
         ScratchBytes { workspace, counters }
     }
 
-    /// Returns all kernels that launches may use; fallbacks come last.
-    pub(crate) fn kernels(&self) -> impl Iterator<Item = Place> {
+    /// Returns the kernels in launch order.
+    pub fn kernels(&self) -> impl Iterator<Item = &'static Contract> {
+        self.launch.kernels()
+    }
+
+    /// Returns the places of all kernels that launches may use; fallbacks come last.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         let Choice { kernel, fallback, .. } = &self.chosen;
-        let all = self.launch.kernels().chain(kernel.places());
+        let all = self.launch.places().chain(kernel.places());
         all.chain(fallback.iter().flat_map(Kernels::places))
     }
 

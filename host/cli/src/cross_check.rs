@@ -10,7 +10,7 @@ use ferroflash::{Attention, Capabilities, DType};
 use ptx_sim::{MmaArch, MmaMode, Options};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
-use reference::{OnDevice, Subject};
+use reference::{OnDevice, Subject, Task};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -224,7 +224,8 @@ fn row<D: Harness>(
     if row.skipped.is_some() {
         return Ok(row);
     }
-    for task in subject.edges(seed) {
+    let is_taken = |task: &Task| devices.into_iter().all(|device| subject.takes(task, device));
+    for task in subject.edges(seed).into_iter().filter(is_taken) {
         if ended::asked() {
             row.left += 1;
             continue;

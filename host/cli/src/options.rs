@@ -166,7 +166,8 @@ impl DeviceOptions {
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct KernelOptions {
     /// Run only the kernel of this name, or the kernels of this configuration of the predecessor (`ferroflash
-    /// kernels` lists both). May be repeated.
+    /// kernels` lists both). The name of a combine kernel or of one pass of the backward runs all kernels
+    /// whose launches have it. May be repeated.
     #[arg(long, value_name = "NAME")]
     pub config: Vec<String>,
     /// Seed of the inputs.
@@ -198,14 +199,13 @@ pub(super) fn all_of<T>(
     Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// Returns the kernels of all families with this name: a kernel's symbol, or a configuration of the lineage.
-/// Without a name, returns all kernels.
+/// Returns the kernels of all families with this name: a kernel's symbol, the symbol of a kernel in their
+/// launches, or a configuration of the lineage. Without a name, returns all kernels.
 ///
 /// # Errors
 /// Returns an error for a name that matches no kernel.
 pub(super) fn subjects(name: Option<&str>) -> Result<Vec<&'static dyn Subject>, Error> {
-    let asked = |subject: &&'static dyn Subject| name.is_none_or(|name| subject.contract().symbol == name);
-    let own: Vec<_> = reference::subjects().filter(asked).collect();
+    let own = name.map_or_else(|| reference::subjects().collect(), reference::subjects_with);
     if !own.is_empty() {
         return Ok(own);
     }

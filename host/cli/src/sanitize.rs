@@ -44,7 +44,8 @@ Examples:
   ferroflash sanitize --device gpu --config fwd_f16_d64_full_128x32   by compute-sanitizer"
 )]
 pub(super) struct Args {
-    /// Check only the kernel with this name. May be repeated.
+    /// Check only the kernel with this name. The name of a combine kernel or of one pass of the backward
+    /// checks all kernels whose launches have it. May be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "ptx")]
     config: Vec<String>,
     /// Check this PTX file instead of FerroFlash's kernels.

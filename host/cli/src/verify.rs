@@ -140,6 +140,7 @@ fn alone(
         if !device.is_simulated() {
             tasks.extend(subject.corrupt(seed));
         }
+        tasks.retain(|task| subject.takes(task, runner.capabilities()));
         work.add(Row::new(subject.contract().symbol, *subject, runner), tasks);
     }
     let mut headline = if args.all_configs { headline_work(args, runner) } else { Trials::default() };

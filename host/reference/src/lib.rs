@@ -61,7 +61,7 @@ pub use place::{Layout, Place};
 pub use sequences::Sequences;
 pub use shared::Shared;
 pub use soak::Soak;
-pub use subject::{Subject, Task, carries_all, is_carried, lacks_kernel, subjects, unfit};
+pub use subject::{Subject, Task, carries_all, is_carried, lacks_kernel, subjects, subjects_with, unfit};
 pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{ENOUGH_ELEMENTS, Reference, Rule, Verdict, Worst};

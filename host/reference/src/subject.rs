@@ -8,14 +8,14 @@ use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, Class, GRADIENTS, KERNELS, MERGES, MergeInfo, Pass, attention, beside, combine_of,
+    APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, GRADIENTS, KERNELS, MERGES, MergeInfo, Pass,
+    attention, beside, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
 
-/// A kernel of the table that problems can test. A combine kernel is not a subject: it runs with its split-KV
-/// kernels. A prefill kernel of mixed batches is not a subject either: it runs beside its decode kernel. The
-/// backward kernels run in the launches of a kernel of dK and dV.
+/// A kernel of the table that problems can test. The other kernels of the table are
+/// [companions](Subject::companions) of subjects.
 pub trait Subject: Sync {
     /// Returns the kernel's launch contract.
     fn contract(&self) -> &Contract;
@@ -28,21 +28,21 @@ pub trait Subject: Sync {
         None
     }
 
-    /// Returns the kernel that combines this kernel's splits, or `None` if this kernel never splits.
-    fn combine(&self) -> Option<Contract> {
-        None
-    }
-
-    /// Returns the prefill kernel that runs in every launch of this kernel, or `None` if this kernel is not
-    /// for mixed batches.
-    fn beside(&self) -> Option<Contract> {
-        None
+    /// Returns the other kernels in this kernel's launches: the kernel that combines its splits, the prefill
+    /// kernel of a mixed batch, the other passes of a backward.
+    fn companions(&self) -> Vec<Contract> {
+        vec![]
     }
 
     /// Returns the reason why a device prefers another kernel although it could run this one, or `None` if
     /// there is no such reason.
     fn passed_over(&self, _: &Capabilities) -> Option<String> {
         None
+    }
+
+    /// Returns whether a device that runs this kernel solves this problem of the kernel with it.
+    fn takes(&self, _: &Task, _: &Capabilities) -> bool {
+        true
     }
 
     /// Returns problems that hit the kernel's edges, small enough for the simulator.
@@ -59,7 +59,7 @@ pub trait Subject: Sync {
         vec![]
     }
 
-    /// Returns a problem with several blocks, for repeated launches.
+    /// Returns a problem with several blocks, for repeated launches. Every device takes it.
     fn soak(&self, seed: u64) -> Task {
         self.edges(seed).swap_remove(0)
     }
@@ -76,11 +76,18 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     attention.chain(appends).chain(merges).chain(gradients.map(|kernel| kernel as &dyn Subject))
 }
 
+/// Returns the subject of this name, or all subjects whose launches have the kernel of this name.
+pub fn subjects_with(symbol: &str) -> Vec<&'static dyn Subject> {
+    let own = subjects().find(|subject| subject.contract().symbol == symbol);
+    let has = |subject: &&dyn Subject| subject.companions().iter().any(|kernel| kernel.symbol == symbol);
+    own.map_or_else(|| subjects().filter(has).collect(), |own| vec![own])
+}
+
 /// Returns the reason why a device cannot run a subject with this build's kernels, or `None` if the device
 /// can run the subject.
 pub fn unfit(subject: &dyn Subject, on: &Capabilities) -> Option<String> {
-    let others = [subject.combine(), subject.beside()];
-    let mut needed = iter::once(subject.contract()).chain(others.iter().flatten());
+    let others = subject.companions();
+    let mut needed = iter::once(subject.contract()).chain(&others);
     if let Some(Contract { symbol, .. }) = needed.find(|contract| !is_carried(contract.symbol)) {
         let carried = KERNELS.iter().filter(|kernel| is_carried(kernel.symbol)).count();
         return Some(format!("this build carries {carried} of {} kernels, and not {symbol}", KERNELS.len()));
@@ -161,22 +168,28 @@ impl Subject for AttnInfo {
         Some(self.mask)
     }
 
-    fn combine(&self) -> Option<Contract> {
-        combine_of(self)
-    }
-
-    fn beside(&self) -> Option<Contract> {
-        beside(self)
-    }
-
-    fn passed_over(&self, on: &Capabilities) -> Option<String> {
-        let solves = |kernel: &&AttnInfo| {
-            (kernel.pass, kernel.dtype, kernel.mask) == (Pass::Gradients, self.dtype, self.mask)
-                && kernel.head_dim >= self.head_dim
-                && on.runs(&kernel.contract).is_ok()
+    fn companions(&self) -> Vec<Contract> {
+        let delta = DELTAS.iter().find(|e| e.dtype == self.dtype && e.head_dim >= self.head_dim);
+        let kind = |e: &AttnInfo| (e.dtype, e.head_dim, e.mask, e.scores);
+        let dq = || GRADIENTS.iter().find(|e| e.pass == Pass::Dq && kind(e) == kind(self));
+        let of_dq = match self.pass {
+            Pass::Forward => return combine_of(self).into_iter().chain(beside(self)).collect(),
+            Pass::DkDv | Pass::Dq => dq().map(|e| e.contract),
+            Pass::Gradients => CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract),
         };
-        let first = GRADIENTS.iter().filter(|_| self.pass == Pass::DkDv).find(solves)?;
-        Some(format!("{} runs on {}", first.contract.symbol, on.name))
+        let delta = delta.map(|e| e.contract).into_iter();
+        delta.chain(of_dq).chain(DSINKS.iter().map(|e| e.contract)).collect()
+    }
+
+    /// Dense problems of a portable kernel of dK and dV run Hopper's kernels where there are any.
+    fn takes(&self, task: &Task, on: &Capabilities) -> bool {
+        let Task::Backward(BackwardCase { forward, .. }) = task else { return true };
+        let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
+        let solves = |e: &AttnInfo| {
+            (e.pass, kind(e)) == (Pass::Gradients, kind(self)) && e.head_dim as usize >= forward.head_dim
+        };
+        let mut faster = GRADIENTS.iter().filter(|e| solves(e) && on.runs(&e.contract).is_ok());
+        self.pass == Pass::Gradients || forward.packed.is_some() || faster.next().is_none()
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
@@ -203,8 +216,13 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         match self.pass {
             Pass::Forward => Task::Attention(cases::soak(self, seed)),
-            // Two batches and grouped heads.
-            Pass::DkDv | Pass::Dq | Pass::Gradients => self.edges(seed).swap_remove(1),
+            // Varlen sequences, which no Hopper kernel takes; or two batches. Both have grouped heads.
+            Pass::DkDv | Pass::Dq | Pass::Gradients => {
+                let is_varlen = |case: &BackwardCase| case.forward.packed.is_some();
+                let mut edges = backward_edges(self, seed);
+                let at = edges.iter().position(is_varlen).unwrap_or(1);
+                Task::Backward(edges.swap_remove(at))
+            }
         }
     }
 }
@@ -247,18 +265,62 @@ impl Subject for MergeInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::spec::{COMBINES, CONVERT_DQS, DELTAS, DSINKS};
+    use crate::place::Layout;
+    use crate::work::LaunchOptions;
+    use ferroflash::plan::plan;
+    use ferroflash::request::Scratch;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn every_kernel_is_a_subject_or_finishes_what_one_leaves() {
-        let finish = COMBINES.len() + attention().filter(|entry| entry.class() == Class::Many).count();
-        let dq = GRADIENTS.iter().filter(|kernel| kernel.pass == Pass::Dq).count();
-        let beside = DELTAS.len() + dq + CONVERT_DQS.len() + DSINKS.len();
-        assert_eq!(subjects().count() + finish + beside, KERNELS.len());
+    fn every_kernel_is_a_subject_or_its_companion() {
+        let companions: Vec<_> = subjects().flat_map(Subject::companions).map(|e| e.symbol).collect();
+        for Contract { symbol, .. } in KERNELS {
+            let subjects = subjects_with(symbol);
+            assert!(!subjects.is_empty(), "no subject launches {symbol}");
+            let is_companion = companions.contains(symbol);
+            let own = subjects.iter().any(|subject| subject.contract().symbol == *symbol);
+            assert_ne!(own, is_companion, "{symbol}");
+        }
         for subject in subjects() {
             let symbol = subject.contract().symbol;
             assert!(KERNELS.iter().any(|kernel| kernel.symbol == symbol), "{symbol}");
             assert!(!subject.edges(1).is_empty() && !subject.grid(1).is_empty(), "{symbol}");
+        }
+    }
+
+    /// Returns the kernels of a backward problem on a device, in launch order.
+    fn kernels_of(case: &BackwardCase, on: &Capabilities) -> Vec<&'static str> {
+        let work = BackwardMemory::to_measure(case.forward.memory(), Layout::Bshd);
+        let addresses =
+            |first: u64, count: usize| (first..).map(|at| at << 40).take(count).collect::<Vec<_>>();
+        let [inputs, outputs] = [addresses(1, work.inputs().len()), addresses(99, work.outputs().len())];
+        let options = LaunchOptions { wants_lse: true, config: None, scratch: Scratch::Fastest };
+        let plan = plan(&work.request(&inputs, &outputs, options), on);
+        let plan = plan.unwrap_or_else(|error| panic!("{case}: {error}"));
+        plan.kernels().map(|kernel| kernel.symbol).collect()
+    }
+
+    /// The problems of a backward kernel launch it and all of its companions, and no other kernel, on every
+    /// device that takes them.
+    #[test]
+    fn backward_problems_launch_their_kernel_and_its_companions() {
+        for kernel in GRADIENTS.iter().filter(|e| e.pass != Pass::Dq) {
+            let named = [kernel.contract].into_iter().chain(kernel.companions());
+            let named: BTreeSet<_> = named.map(|e| e.symbol).collect();
+            let cards = ["l4", "h200"].map(|name| Capabilities::profile(name).expect("a known card"));
+            for card in cards.into_iter().filter(|card| card.runs(&kernel.contract).is_ok()) {
+                let symbol = kernel.contract.symbol;
+                let launched = kernel.edges(1).into_iter().filter(|task| kernel.takes(task, card));
+                let launched = launched.map(|task| {
+                    let Task::Backward(case) = task else { panic!("{task}: no backward") };
+                    let kernels = kernels_of(&case, card);
+                    assert!(kernels.contains(&symbol), "{case} on {}: {kernels:?}", card.name);
+                    kernels
+                });
+                let launched: BTreeSet<_> = launched.flatten().collect();
+                assert_eq!(launched, named, "{symbol} on {}", card.name);
+                assert!(kernel.takes(&kernel.soak(1), card), "{symbol} on {}", card.name);
+            }
         }
     }
 }

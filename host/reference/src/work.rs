@@ -94,8 +94,12 @@ pub struct LaunchOptions<'a> {
 /// Outputs of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The kernel that ran. If a combine kernel ran too, this field names the first of the two kernels.
+    /// The main kernel that ran: [`Plan::contract`](ferroflash::Plan::contract).
     pub entry: &'static str,
+    /// All kernels that ran, in launch order.
+    pub kernels: Vec<&'static str>,
+    /// Bytes of the workspace.
+    pub workspace: u64,
     /// The planner's reason for this kernel.
     pub reason: &'static str,
     /// The outputs.
@@ -136,6 +140,9 @@ pub struct Judgement {
 impl From<Verdict> for Judgement {
     fn from(verdict: Verdict) -> Self {
         let worst = verdict.worst().into_iter().map(Judgement::from);
+        // If O has no bound, an LSE beyond its own tolerance is no proof either.
+        let unproven = |of: Judgement| Judgement { unbounded: of.failures.len(), ..of };
+        let worst = worst.map(|of| if verdict.is_bounded() { of } else { unproven(of) });
         let all = worst.fold(Judgement::outside(verdict.strays), Judgement::and);
         Judgement { max_error: verdict.out.error, ..all }
     }
@@ -175,11 +182,13 @@ impl Judgement {
 
     /// Combines two judgements.
     #[must_use]
-    pub fn and(mut self, other: Judgement) -> Self {
+    pub fn and(mut self, mut other: Judgement) -> Self {
         self.max_error = worse(self.max_error, other.max_error);
         self.worst_ratio = worse(self.worst_ratio, other.worst_ratio);
-        let proven = self.failures.len() - self.unbounded;
-        self.failures.splice(proven..proven, other.failures);
+        let proven = |of: &Judgement| of.failures.len() - of.unbounded;
+        let (own, unproven) = (proven(&self), other.failures.split_off(proven(&other)));
+        self.failures.splice(own..own, other.failures);
+        self.failures.extend(unproven);
         self.unbounded += other.unbounded;
         self.not_judged += other.not_judged;
         self

@@ -23,20 +23,13 @@ pub struct Subject {
 /// The kernels that run in launches of other backward kernels: of -LSE and delta, of dQ, and those that round
 /// sums of dQ.
 fn beside_gradients() -> impl Iterator<Item = Subject> {
-    let of = |kernel: Contract, runs: &dyn Fn(&AttnInfo) -> bool| {
-        let of = GRADIENTS.iter().find(|of| of.pass != Pass::Dq && runs(of))?;
+    let dq = GRADIENTS.iter().filter(|e| e.pass == Pass::Dq).map(|e| e.contract);
+    let all = DELTAS.iter().map(|e| e.contract).chain(dq).chain(CONVERT_DQS.iter().map(|e| e.contract));
+    all.filter_map(|kernel| {
+        let mut of = GRADIENTS.iter().filter(|of| of.pass != Pass::Dq);
+        let of = of.find(|of| reference::Subject::companions(*of).contains(&kernel))?;
         Some(Subject { kernel, of })
-    };
-    let delta_of =
-        |of: &AttnInfo| DELTAS.iter().find(|delta| delta.dtype == of.dtype && delta.head_dim >= of.head_dim);
-    let delta = DELTAS.iter().filter_map(move |e| of(e.contract, &|of| delta_of(of) == Some(e)));
-    let kind = |e: &AttnInfo| (e.dtype, e.head_dim, e.mask);
-    let dq = GRADIENTS.iter().filter(|e| e.pass == Pass::Dq);
-    let dq = dq.filter_map(move |e| of(e.contract, &|of| of.pass == Pass::DkDv && kind(of) == kind(e)));
-    let convert = CONVERT_DQS.iter();
-    let convert =
-        convert.filter_map(move |e| of(e.contract, &|of| of.pass == Pass::Gradients && e.rounds(of)));
-    delta.chain(dq).chain(convert)
+    })
 }
 
 impl Subject {

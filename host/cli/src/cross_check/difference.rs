@@ -196,7 +196,14 @@ mod tests {
         let append = reference::subjects().find(|subject| subject.family() == "append").expect("there");
         let work = append.edges(1).swap_remove(0).work();
         let outputs: Vec<_> = work.outputs().into_iter().map(|(_, bytes)| bytes).collect();
-        let written = Written { entry: "none", reason: "none", outputs, counters: vec![] };
+        let written = Written {
+            entry: "none",
+            kernels: vec![],
+            workspace: 0,
+            reason: "none",
+            outputs,
+            counters: vec![],
+        };
         let mut other = written.clone();
         assert_eq!(Difference::of(&*work, &written, &other).failure(), None);
         other.outputs[0][300] ^= 1;

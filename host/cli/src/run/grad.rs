@@ -25,8 +25,10 @@ pub(in crate::run) struct Options {
 struct Report {
     device: String,
     problem: String,
-    /// The kernel of the forward, and the kernel of dK and dV.
-    kernels: [&'static str; 2],
+    /// The kernels of the forward and of the backward, each in launch order.
+    kernels: [Vec<&'static str>; 2],
+    /// Bytes of the backward's workspace.
+    workspace_bytes: u64,
     /// The planner's reasons for both.
     reasons: [&'static str; 2],
     output: Option<PathBuf>,
@@ -146,7 +148,8 @@ pub(in crate::run) fn run(
     let report = Report {
         device: device.to_string(),
         problem,
-        kernels: [forward.entry, backward.entry],
+        workspace_bytes: backward.workspace,
+        kernels: [forward.kernels, backward.kernels],
         reasons: [forward.reason, backward.reason],
         output: asked.output.map(Path::to_owned),
         check,
@@ -188,8 +191,9 @@ fn upstream(
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.problem)?;
-        let [forward, backward] = self.kernels;
-        writeln!(f, "on {} with {forward}, and {backward} for the gradients", self.device)?;
+        let [forward, backward] = [0, 1].map(|of| self.kernels[of].join(", "));
+        writeln!(f, "on {} with {forward}", self.device)?;
+        writeln!(f, "gradients by {backward}; {} bytes of workspace", self.workspace_bytes)?;
         writeln!(f, "why these kernels: {}; {}", self.reasons[0], self.reasons[1])?;
         if let Some(Check { passed, is_judged, max_errors, parts_of_tolerance }) = &self.check {
             let verdict = match (is_judged, passed) {

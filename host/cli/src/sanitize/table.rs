@@ -29,15 +29,16 @@ pub(super) fn check(
 fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabilities) -> Result<Row, Error> {
     let symbol = subject.contract().symbol;
     let mut row = Row::new(symbol);
+    let edges = || subject.edges(1).into_iter().filter(|task| subject.takes(task, capabilities));
     row.skipped = reference::unfit(subject, capabilities);
     if row.skipped.is_some() {
         return Ok(row);
     }
     if ended::asked() {
-        row.leave(subject.edges(1).len() * simulator.seeds as usize);
+        row.leave(edges().count() * simulator.seeds as usize);
         return Ok(row);
     }
-    let works: Vec<_> = subject.edges(1).into_iter().map(|task| (task.work(), task)).collect();
+    let works: Vec<_> = edges().map(|task| (task.work(), task)).collect();
     let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge(Rule::Tolerance)?)));
     let judged: Vec<_> =
         judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;

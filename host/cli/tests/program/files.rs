@@ -157,17 +157,27 @@ fn devices_are_not_read_for_ever() {
 
 #[test]
 fn inputs_that_no_rule_can_judge() {
-    // Squares of 2^15 overflow f16, so every naive score is infinite.
     let folder = Folder::new("unbounded");
-    let path = folder.path("qkv.safetensors");
-    let bytes = 0x7800u16.to_le_bytes().repeat(8 * 64);
-    let views = ["q", "k", "v"]
-        .map(|name| (name, TensorView::new(Dtype::F16, vec![1, 8, 1, 64], &bytes).expect("as many bytes")));
-    safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
-    let output = ferroflash(&["run", "--device", "sim", "--check", "--input", &path]).output();
-    let output = output.expect("starts");
-    check_error(&output, 2, "--check: o cannot be judged: the tolerance rule has no bound for these inputs");
-    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
+    let write = |name: &str, tensors: &[&str], bits: u16| {
+        let (path, bytes) = (folder.path(name), bits.to_le_bytes().repeat(8 * 64));
+        let view = || TensorView::new(Dtype::F16, vec![1, 8, 1, 64], &bytes).expect("as many bytes");
+        let views = tensors.iter().map(|name| (*name, view()));
+        safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
+        path
+    };
+    let grad = write("do.safetensors", &["do"], 0x3c00);
+    let with_grad = ferroflash::ptx::is_embedded("bwd_dkdv_f16_d64_full_128x64");
+    // Squares of 2^15 overflow f16, so every naive score is infinite; and NaN.
+    for bits in [0x7800, 0x7e00] {
+        let path = write("qkv.safetensors", &["q", "k", "v"], bits);
+        for more in [&[][..], &["--grad", &grad]].into_iter().take(1 + usize::from(with_grad)) {
+            let words = ["run", "--device", "sim", "--check", "--input", &path];
+            let output = ferroflash(&[&words[..], more].concat()).output().expect("starts");
+            let why = "--check: o cannot be judged: the tolerance rule has no bound for these inputs";
+            check_error(&output, 2, why);
+            assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
+        }
+    }
 }
 
 /// Sinks, biases and masks of files have types and shapes that do not fit q, k and v. One file has two masks.
@@ -312,10 +322,9 @@ fn gradients_of_a_file_are_those_of_the_reference() {
     for output in &outputs {
         let report = report(&[&run[..], &[output]].concat());
         assert_eq!(report["check"]["passed"], true, "{report}");
-        assert!(
-            report["kernels"][1].as_str().is_some_and(|name| name.starts_with("bwd_dkdv_f16")),
-            "{report}"
-        );
+        let passes = ["bwd_delta_f16_d64", "bwd_dkdv_f16_d64_causal_128x64", "bwd_dq_f16_d64_causal_128x64"];
+        assert_eq!(report["kernels"][1], serde_json::json!(passes), "in launch order");
+        assert!(report["workspace_bytes"].as_u64().is_some_and(|bytes| bytes >= 8 * 384), "{report}");
     }
     let [first, second] = outputs.map(|output| std::fs::read(output).expect("written"));
     assert!(first == second, "equal bits");

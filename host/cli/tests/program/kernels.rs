@@ -299,6 +299,20 @@ fn the_command_line_takes_the_names() {
     }
 }
 
+/// The name of a kernel that runs beside others names these. No kernel of the table is refused.
+#[test]
+fn every_kernel_has_a_name_for_verify() {
+    let beside = ["bwd_delta_f16_d32", "bwd_dq_f16_d64_full_bias_f32_128x64", "bwd_convert_dq_f16_d128"];
+    let names =
+        [&beside[..], &["bwd_dsinks", "combine_f16_d64", "mixed_many_f16_d128_causal_128x48"]].concat();
+    for name in names {
+        assert!(KERNELS.iter().any(|kernel| kernel.symbol == name), "{name}");
+        // No card has the number 99, so no kernel runs.
+        let words = ["verify", "--device", "gpu:99", "--config", name];
+        check(&words, 3, "");
+    }
+}
+
 #[test]
 fn a_soak_from_threads_and_streams_agrees_in_every_bit() {
     let args = [

@@ -230,6 +230,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let plan = self.plan.get();
         Ok(Written {
             entry: plan.map_or("none", |plan| plan.contract().symbol),
+            kernels: plan.iter().flat_map(|plan| plan.kernels()).map(|kernel| kernel.symbol).collect(),
+            workspace: self.workspace.as_ref().map_or(0, |(_, bytes)| *bytes),
             reason: plan.map_or("none", |plan| plan.reason()),
             outputs: outputs
                 .0
