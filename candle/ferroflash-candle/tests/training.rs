@@ -225,9 +225,9 @@ fn half_types() -> Result<()> {
 #[cfg(all(feature = "cuda", feature = "training"))]
 type Flash<'a> = &'a dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
 
-/// Checks that the gradients on a GPU are those on the CPU, within the roundings of the type, and have identical
-/// bits in a repeated backward pass. K and V are heads of one tensor, so both are views with strides. `of_q` and
-/// `of_k` are the shapes of Q and K.
+/// Checks that the gradients on a GPU are those on the CPU, within the roundings of the type, and have
+/// identical bits in a repeated backward pass. K and V are heads of one tensor, so both are views with
+/// strides. `of_q` and `of_k` are the shapes of Q and K.
 #[cfg(all(feature = "cuda", feature = "training"))]
 fn agree(gpu: &Device, of_q: &[usize], of_k: &[usize], flash: Flash<'_>, what: &str) -> Result<()> {
     let (heads, of_heads) = (of_k.len() - 2, of_k[of_k.len() - 2]);

@@ -45,7 +45,8 @@ macro_rules! hopper {
         concat!(
             "warpgroups and TMA",
             $measured,
-            ": one pass over the scores adds dQ in the order of the keys: repeated launches give identical bits"
+            ": one pass over the scores adds dQ in the order of the keys: repeated launches give identical ",
+            "bits"
         )
     };
 }
