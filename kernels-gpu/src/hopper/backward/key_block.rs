@@ -38,26 +38,29 @@ pub struct Visit {
     pub n: u32,
 }
 
-/// The visits of a block in their order: head after head, and of each head the last queries first.
+/// The visits of a block in their order: the last queries first, and of each tile all heads.
+///
+/// A tile takes its gradients from blocks that have as many visits before it, if they began together. If a
+/// block went from head to head, a causal block of few queries would wait at the next head's last queries for
+/// the blocks of many queries.
 #[derive(Clone)]
 pub struct Visits {
     /// The current visit.
     pub visit: Visit,
-    /// The first and the last tile.
+    /// The last visit's tile.
     start: u32,
-    last: u32,
-    /// The head behind the last one.
-    end: u32,
+    /// The first head, and the head behind the last one.
+    heads: [u32; 2],
 }
 
 impl Visits {
     /// Goes on to the next visit, if there is one.
     #[inline(always)]
     pub fn advance(&mut self) -> bool {
-        let Visit { head, n } = self.visit;
-        let is_end = n == self.start;
-        self.visit = Visit { head: head + is_end as u32, n: if is_end { self.last } else { n - 1 } };
-        self.visit.head < self.end
+        let ([first, end], Visit { head, n }) = (self.heads, self.visit);
+        let is_end = head + 1 == end;
+        self.visit = Visit { head: if is_end { first } else { head + 1 }, n: n.wrapping_sub(is_end as u32) };
+        !(is_end && n == self.start)
     }
 }
 
@@ -76,8 +79,8 @@ impl<M: MaskMod> KeyBlock<M> {
     /// The visits to the tiles of heads `heads`, at the first visit.
     #[inline(always)]
     pub fn visits(&self, heads: Range<u32>) -> Visits {
-        let (start, last) = (self.range.start, self.range.end - 1);
-        Visits { visit: Visit { head: heads.start, n: last }, start, last, end: heads.end }
+        let visit = Visit { head: heads.start, n: self.range.end - 1 };
+        Visits { visit, start: self.range.start, heads: [heads.start, heads.end] }
     }
 
     /// The first query of a visit.
