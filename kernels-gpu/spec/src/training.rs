@@ -66,7 +66,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     bwd_hopper {
     d64 [Full, Causal] 128x128: BwdHopper<E, Mask, 8, 2, 8, 4, 4, 2>;
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2>;
-    d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2>;
+    d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
     } }
     $crate::lines! { $emit
     /// Every compiled [`BwdConvertDq`].
