@@ -5,7 +5,7 @@ use ferroflash::plan::{Problem, supports};
 use ferroflash::request::{Mask, Scratch};
 use ferroflash::spec::TileScheduler;
 use ferroflash::{Capabilities, DType, plan};
-use reference::{Case, edges, grid, soak};
+use reference::{Binder, Case, edges, grid, soak};
 
 fn profiles() -> impl Iterator<Item = &'static Capabilities> {
     Capabilities::PROFILES.iter().map(|(_, capabilities)| capabilities)
@@ -50,9 +50,7 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
     let (memory, problem) = (case.to_measure(), case.problem());
-    // These are more addresses than a case has buffers.
-    let inputs: [u64; 16] = std::array::from_fn(|n| (7 + n as u64) << 32);
-    let tensors = memory.request(&inputs, 4 << 32, 5 << 32);
+    let tensors = memory.request(&mut Binder::at(None, None), 4 << 32, 5 << 32);
     let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));
     let h200 = Capabilities::profile("h200").expect("a known card");
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));

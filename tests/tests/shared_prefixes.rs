@@ -167,8 +167,7 @@ fn invalid_groups_and_pages() {
             let told = vec![Told::Lost(seed)];
             let case = Case { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
             let (attention, memory) = (attention(), case.memory());
-            let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
-            device.change(&memory.rounds()[0]).expect("buffers of these sizes");
+            let device = OnDevice::new(&attention, &memory, None).expect("a plan");
             let launched = device.run();
             let in_workspace = [Kind::GlobalRace, Kind::UninitialisedGlobal];
             let (allowed, reports): (Vec<_>, Vec<_>) = attention
@@ -201,13 +200,12 @@ fn after(attention: &Attention<SimDriver>, case: &Case, change: Option<Planted>)
     let memory = case.memory();
     let mut device = OnDevice::new(attention, &memory, None).expect("a plan");
     if let Some((name, plant)) = change {
-        let (at, input) =
-            Work::inputs(&memory).into_iter().enumerate().find(|(_, input)| input.name == name).expect(name);
+        let mut input = Work::inputs(&memory).into_iter().find(|input| input.name == name).expect(name);
         let integers = input.period.as_chunks().0.iter().map(|bytes| i32::from_ne_bytes(*bytes));
         let mut integers: Vec<_> = integers.collect();
         plant(&mut integers);
-        let bytes = integers.iter().flat_map(|x| x.to_ne_bytes()).collect();
-        device.change(&[(at, bytes)]).expect("as many integers");
+        input.period = integers.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        device.change([input]).expect("as many integers");
     }
     let written = device.run().expect("a launch");
     memory.judge(Rule::Tolerance).expect("a case")(0, &written).failures

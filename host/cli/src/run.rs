@@ -241,15 +241,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let [.., columns] = v.shape;
     let (problem, mut stored) = (args.scores.of(problem), q.shape);
     stored[3] = columns;
-    let slopes = files::read_slopes(&file, &problem)?;
     let extras = extras::read(&file, &problem, problem.seqlen_k, &args.scores)?;
     let problem = extras.of(problem);
     let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
         .map_err(|e| Error::Invalid(e.to_string()))?;
-    let memory = match slopes {
-        Some(slopes) => memory.with_slopes(slopes),
-        None => memory,
-    };
     let memory = match sequences {
         Some(sequences) => memory.with_sequences(sequences),
         None => memory,

@@ -15,17 +15,17 @@ pub use work::AppendMemory;
 
 /// Writes `rows` to their slots of a cache. `rows` is contiguous, `[tokens, heads, head_dim]` of `dtype`. The
 /// bytes of the cache's keys or values begin at the view's address. For an e4m3 cache, this function divides
-/// each element by its head's scale in f32 and rounds the quotient. For an int8 cache, it writes each row's
-/// scale to `scales`, `[pages][page][heads]`.
-pub fn append(
+/// each element by its head's scale in f32 and rounds the quotient. For an int8 cache, it returns each row's
+/// index in `[pages][page][heads]`, with the row's scale.
+pub(super) fn append(
     cache: &mut [u8],
-    scales: &mut [u8],
     view: &TensorView,
     rows: &[u16],
     dtype: DType,
     slots: &[i64],
     scale: impl Fn(usize) -> f32,
-) {
+) -> Vec<(usize, f32)> {
+    let mut scales = vec![];
     let [pages, page, heads, head_dim] = view.shape;
     let bytes = view.dtype.bytes();
     for (token, &slot) in slots.iter().enumerate() {
@@ -36,7 +36,7 @@ pub fn append(
                 own if own == dtype => row.to_vec(),
                 DType::Int8 => {
                     let (scale, integers) = quantise(row, dtype);
-                    scales[(slot * heads + head) * 4..][..4].copy_from_slice(&scale.to_ne_bytes());
+                    scales.push((slot * heads + head, scale));
                     integers.into_iter().map(|integer| u16::from(integer as u8)).collect()
                 }
                 other => {
@@ -52,4 +52,5 @@ pub fn append(
             }
         }
     }
+    scales
 }

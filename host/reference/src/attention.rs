@@ -1,5 +1,4 @@
 //! Attention, written once for every arithmetic.
-use super::alibi::Slopes;
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::extras::Extras;
 use super::masks;
@@ -24,8 +23,6 @@ pub struct Inputs<'a> {
     k: HostTensor<'a>,
     v: HostTensor<'a>,
     pub(super) sequences: Option<&'a Sequences>,
-    /// ALiBi slopes, and the index of the sequence to which the tensors' first batch belongs.
-    slopes: Option<(&'a Slopes, usize)>,
     /// Extras, and the indices of the sequence and head to which the tensors' first batch and head belong.
     extras: Option<(&'a Extras, [usize; 2])>,
 }
@@ -91,18 +88,12 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v, sequences: None, slopes: None, extras: None })
+        Ok(Inputs { problem, q, k, v, sequences: None, extras: None })
     }
 
     /// Returns the same inputs as a varlen problem, if `sequences` is given.
     pub(super) fn packed(self, sequences: Option<&'a Sequences>) -> Self {
         Inputs { sequences, ..self }
-    }
-
-    /// Adds ALiBi slopes, if given. The tensors' first batch uses the slopes of sequence `first`.
-    #[must_use]
-    pub fn alibi(self, slopes: Option<&'a Slopes>, first: usize) -> Self {
-        Inputs { slopes: slopes.map(|slopes| (slopes, first)), ..self }
     }
 
     /// Adds extras. The tensors' first batch uses the extras of sequence `first`, and the tensors' first head
@@ -117,9 +108,8 @@ impl<'a> Inputs<'a> {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
-        let slopes = self.slopes.map(|(slopes, first)| (slopes, first + index));
         let extras = self.extras.map(|(extras, [first, head])| (extras, [first + index, head]));
-        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, slopes, extras }
+        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, extras }
     }
 
     /// Returns the problem.
@@ -156,7 +146,8 @@ impl<'a> Inputs<'a> {
 
     /// Returns the slope of a head, or 0 without slopes.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
-        self.slopes.map_or(0.0, |(slopes, first)| slopes.of(first + batch, head))
+        let slopes = self.extras.and_then(|(extras, first)| Some((extras.slopes.as_ref()?, first)));
+        slopes.map_or(0.0, |(slopes, [sequence, first])| slopes.of(sequence + batch, first + head))
     }
 
     /// Returns the sinks, one per query head.

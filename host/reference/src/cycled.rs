@@ -1,7 +1,7 @@
 //! Inputs of measurements: normal numbers that repeat with a long period. The generation of a large cache
 //! without repetition would take longer than the measurement.
 use super::inputs::Random;
-use super::work::Input;
+use super::work::{Binder, Input};
 use ferroflash::DType;
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -52,19 +52,23 @@ pub(super) enum Filling {
 }
 
 impl Filling {
-    /// Returns the buffers with the names `names`, in order.
-    pub(super) fn inputs<const N: usize>(&self, names: [&str; N]) -> Vec<Input> {
+    /// Adds the inputs with these names, and returns their addresses.
+    pub(super) fn add<'n>(
+        &self,
+        names: impl IntoIterator<Item = &'n str>,
+        binder: &mut Binder<'_>,
+    ) -> Vec<u64> {
+        let add = |(at, name)| binder.add(|| self.input(at, name));
+        names.into_iter().enumerate().map(add).collect()
+    }
+
+    /// Returns an input.
+    pub(super) fn input(&self, at: usize, name: &str) -> Input {
         match self {
-            Filling::Laid(all) => {
-                names.into_iter().zip(all).map(|(name, bytes)| Input::new(name, bytes.clone())).collect()
-            }
+            Filling::Laid(all) => Input::new(name, all[at].clone()),
             Filling::Cycled(all) => {
-                let input = |(number, (name, (dtype, elements))): (usize, (&str, &(DType, usize)))| Input {
-                    name: name.into(),
-                    bytes: elements * dtype.bytes(),
-                    period: tensor(*dtype, number + 1),
-                };
-                names.into_iter().zip(all).enumerate().map(input).collect()
+                let (dtype, elements) = all[at];
+                Input { name: name.into(), bytes: elements * dtype.bytes(), period: tensor(dtype, at + 1) }
             }
         }
     }
@@ -107,7 +111,8 @@ mod tests {
     #[test]
     fn inputs_are_what_buffers_hold() {
         let filling = Filling::Cycled(vec![(DType::F16, PERIOD + 3), (DType::F32, 5)]);
-        let (inputs, buffers) = (filling.inputs(["a", "b"]), filling.buffers());
+        let inputs = [filling.input(0, "a"), filling.input(1, "b")];
+        let buffers = filling.buffers();
         for (input, buffer) in inputs.iter().zip(&buffers) {
             assert_eq!(input.bytes, buffer.len());
             let periods = buffer.chunks(input.period.len());
@@ -115,6 +120,6 @@ mod tests {
         }
         assert_eq!([inputs.len(), buffers.len()], [2; 2]);
         let laid = Filling::Laid(vec![vec![1, 2, 3]]);
-        assert_eq!(laid.inputs(["a", "b"]), [Input::new("a", vec![1, 2, 3])]);
+        assert_eq!(laid.input(0, "a"), Input::new("a", vec![1, 2, 3]));
     }
 }

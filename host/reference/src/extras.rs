@@ -1,6 +1,8 @@
-//! Tensors beside Q, K and V, in host memory: sinks, a bias, prefixes, and bits of masks.
+//! Tensors beside Q, K and V, in host memory: slopes, sinks, a bias, prefixes, and bits of masks.
+use super::alibi::Slopes;
 use super::arithmetic::{decode, encode};
 use super::inputs::Random;
+use super::work::Binder;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Bias, Index, Mask, MaskBits, Prefix, Sinks};
@@ -8,6 +10,8 @@ use ferroflash::request::{AttentionRequest, Bias, Index, Mask, MaskBits, Prefix,
 /// Tensors of a launch beside Q, K and V. `None` is a tensor that the problem does not have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extras {
+    /// ALiBi slopes.
+    pub slopes: Option<Slopes>,
     /// Attention sinks: one logit per query head.
     pub sinks: Option<Vec<f32>>,
     /// The numbers that the kernel adds to scores.
@@ -142,6 +146,7 @@ impl Extras {
             _ => (random.bits() % (p.seqlen_k as u64 + 2)) as i32,
         };
         Extras {
+            slopes: p.alibi.then(|| Slopes::random(seed, p.batch, p.heads_q, -1)),
             sinks: p.sinks.then(|| (0..p.heads_q).map(|_| sink(random)).collect()),
             bias: p.bias.map(|dtype| BiasTensor::random(random, dtype, shape, if for_tma { 16 } else { 4 })),
             prefixes: match p.mask {
@@ -155,39 +160,35 @@ impl Extras {
         }
     }
 
-    /// Returns a name and the content of each buffer of the extras.
-    pub fn buffers(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let sinks = self.sinks.iter();
-        let sinks = sinks.map(|all| ("sinks", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
-        let bias = self.bias.iter().map(|bias| ("bias", bias.bytes.clone()));
-        let prefixes = self.prefixes.iter();
-        let prefixes =
-            prefixes.map(|all| ("prefix_lengths", all.iter().flat_map(|x| x.to_ne_bytes()).collect()));
-        let bits = self.bits.iter().map(|bits| ("mask_bits", bits.bytes.clone()));
-        sinks.chain(bias).chain(prefixes).chain(bits).collect()
-    }
-
-    /// Adds the extras to a request. `next` returns the addresses of the extras' buffers, in order.
-    pub fn give(&self, request: &mut AttentionRequest<'_>, mut next: impl FnMut() -> u64) {
+    /// Adds the extras to a request.
+    pub fn give(&self, request: &mut AttentionRequest<'_>, binder: &mut Binder<'_>) {
         let (scores, mask) = (&mut request.scores, &mut request.mask);
+        if let Some(slopes) = &self.slopes {
+            scores.alibi = Some(slopes.view(binder.input("alibi_slopes", || bytes!(slopes.values()))));
+        }
         if let Some(sinks) = &self.sinks {
-            scores.sinks = Some(Sinks { address: next(), elements: sinks.len() as u64 });
+            let address = binder.input("sinks", || bytes!(sinks));
+            scores.sinks = Some(Sinks { address, elements: sinks.len() as u64 });
         }
         if let Some(bias) = &self.bias {
-            scores.bias = Some(bias.view(next()));
+            scores.bias = Some(bias.view(binder.input("bias", || bias.bytes.clone())));
         }
         if let Some(prefixes) = &self.prefixes {
-            *mask = Mask::Prefix(Prefix::Each(Index::new(next(), prefixes.len() as u64)));
+            let address = binder.input("prefix_lengths", || bytes!(prefixes));
+            *mask = Mask::Prefix(Prefix::Each(Index::new(address, prefixes.len() as u64)));
         }
         if let Some(bits) = &self.bits {
-            *mask = Mask::Bits(bits.view(next()));
+            *mask = Mask::Bits(bits.view(binder.input("mask_bits", || bits.bytes.clone())));
         }
     }
 
     /// Returns the problem with these extras.
     #[must_use]
     pub fn of(&self, problem: Problem) -> Problem {
-        let problem = problem.sinks(self.sinks.is_some()).bias(self.bias.as_ref().map(|bias| bias.dtype));
+        let problem = problem
+            .alibi(self.slopes.is_some())
+            .sinks(self.sinks.is_some())
+            .bias(self.bias.as_ref().map(|bias| bias.dtype));
         let bits = self.bits.as_ref().map(|bits| Mask::Bits(bits.view(0)));
         let prefixes = self.prefixes.as_ref().map(|_| Mask::Prefix(Prefix::Each(Index::new(0, 0))));
         problem.mask(bits.or(prefixes).unwrap_or(problem.mask))

@@ -45,7 +45,7 @@ pub mod variant;
 mod work;
 
 pub use alibi::Slopes;
-pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append, append_edges};
+pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append_edges};
 pub use arithmetic::{unit_roundoff, widen_e4m3, widen_int8};
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use backward::{BackwardCase, BackwardMemory, GradientReference, Gradients, Upstream, backward_edges};
@@ -66,4 +66,6 @@ pub use tensor::{HostTensor, TensorError};
 pub use told::Told;
 pub use tolerance::{ENOUGH_ELEMENTS, Reference, Rule, Verdict, Worst};
 pub use variant::{verify, verify_against};
-pub use work::{Input, Judge, Judgement, LaunchOptions, OnDevice, Ready, Rows, Work, Written, unguarded};
+pub use work::{
+    Binder, Input, Judge, Judgement, LaunchOptions, OnDevice, Ready, Rows, Work, Written, unguarded,
+};

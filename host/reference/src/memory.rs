@@ -1,5 +1,4 @@
 //! Problems in host memory, laid out as in device memory.
-use super::alibi::Slopes;
 use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
 use super::case::{Case, Pages};
@@ -44,9 +43,7 @@ pub struct Memory {
     pub v: Place,
     /// The output. `buffers` does not contain the output's buffer.
     pub o: Place,
-    /// ALiBi slopes.
-    pub slopes: Option<Slopes>,
-    /// Sinks, bias and masks.
+    /// Slopes, sinks, bias and masks.
     pub extras: Extras,
     /// The sequences of varlen tensors.
     pub sequences: Option<Sequences>,
@@ -93,15 +90,7 @@ impl Memory {
     }
 
     fn with_random_extras(self, seed: u64) -> Self {
-        let Problem { batch, heads_q, alibi, .. } = self.problem;
-        let slopes = alibi.then(|| Slopes::random(seed, batch, heads_q, -1));
-        Memory { extras: Extras::random(&self.problem, seed), slopes, ..self }
-    }
-
-    /// Adds these ALiBi slopes.
-    #[must_use]
-    pub fn with_slopes(self, slopes: Slopes) -> Self {
-        Memory { problem: self.problem.alibi(true), slopes: Some(slopes), ..self }
+        Memory { extras: Extras::random(&self.problem, seed), ..self }
     }
 
     /// Replaces the extras.
@@ -183,9 +172,9 @@ impl Memory {
     /// Returns tensors in these places.
     pub(super) fn in_places(problem: Problem, buffers: Vec<Vec<u16>>, [q, k, v, o]: [Place; 4]) -> Self {
         let (extras, told) = (Extras::default(), vec![Told::Filled]);
-        let (slopes, sequences, variant, cache) = (None, None, None, None);
+        let (sequences, variant, cache) = (None, None, None);
         let rows = RowOutputs::LSE;
-        Memory { problem, buffers, q, k, v, o, slopes, extras, sequences, variant, rows, cache, told }
+        Memory { problem, buffers, q, k, v, o, extras, sequences, variant, rows, cache, told }
     }
 
     /// Fills the tensors' buffers. `fill` receives a number of elements and returns the elements.
@@ -285,7 +274,7 @@ impl Memory {
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let [q, k, v] = self.tensors()?;
         let inputs = Inputs::new(self.problem, q, k, v)?.packed(self.sequences.as_ref());
-        Ok(inputs.alibi(self.slopes.as_ref(), 0).extras(&self.extras, [0; 2]))
+        Ok(inputs.extras(&self.extras, [0; 2]))
     }
 
     /// Returns Q, K and V in `buffers`.

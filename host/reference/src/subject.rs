@@ -266,9 +266,8 @@ impl Subject for MergeInfo {
 mod tests {
     use super::*;
     use crate::place::Layout;
-    use crate::work::LaunchOptions;
+    use crate::work::{Binder, LaunchOptions};
     use ferroflash::plan::plan;
-    use ferroflash::request::Scratch;
     use std::collections::BTreeSet;
 
     #[test]
@@ -291,11 +290,7 @@ mod tests {
     /// Returns the kernels of a backward problem on a device, in launch order.
     fn kernels_of(case: &BackwardCase, on: &Capabilities) -> Vec<&'static str> {
         let work = BackwardMemory::to_measure(case.forward.memory(), Layout::Bshd);
-        let addresses =
-            |first: u64, count: usize| (first..).map(|at| at << 40).take(count).collect::<Vec<_>>();
-        let [inputs, outputs] = [addresses(1, work.inputs().len()), addresses(99, work.outputs().len())];
-        let options = LaunchOptions { wants_lse: true, config: None, scratch: Scratch::Fastest };
-        let plan = plan(&work.request(&inputs, &outputs, options), on);
+        let plan = plan(&work.request(&mut Binder::at(None, None), LaunchOptions::default()), on);
         let plan = plan.unwrap_or_else(|error| panic!("{case}: {error}"));
         plan.kernels().map(|kernel| kernel.symbol).collect()
     }

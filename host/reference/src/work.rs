@@ -5,9 +5,11 @@ use ferroflash::DType;
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::Scratch;
 
+mod binder;
 mod device;
 mod ready;
 
+pub use binder::Binder;
 pub use device::OnDevice;
 pub use ready::Ready;
 
@@ -40,30 +42,44 @@ impl Input {
 
 /// A problem in host memory that runs on any device.
 pub trait Work: Sync {
+    /// Returns the request, and adds all of its buffers to the binder.
+    fn request<'a>(&'a self, binder: &mut Binder<'_>, options: LaunchOptions<'a>) -> AnyRequest<'a>;
+
     /// Returns buffers that launches read.
-    fn inputs(&self) -> Vec<Input>;
+    fn inputs(&self) -> Vec<Input> {
+        let mut binder = Binder::all();
+        self.request(&mut binder, LaunchOptions::default());
+        binder.inputs
+    }
 
     /// Returns buffers that launches write, with their content before a launch.
-    fn outputs(&self) -> Vec<Buffer>;
+    fn outputs(&self) -> Vec<Buffer> {
+        let mut binder = Binder::all();
+        self.request(&mut binder, LaunchOptions::default());
+        binder.outputs
+    }
+
+    /// Returns the inputs that have another content in this launch of a plan than in its other launches.
+    fn changes(&self, round: usize) -> Vec<Input> {
+        let mut binder = Binder::changes(round);
+        self.request(&mut binder, LaunchOptions::default());
+        binder.inputs
+    }
 
     /// Returns whether launches receive counters if counters make them faster.
     fn wants_counters(&self) -> bool {
         true
     }
 
-    /// Returns the request on buffers at these addresses.
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a>;
-
     /// Returns the launch that computes some of the inputs on the device, before all launches of the request:
     /// the forward, whose results a measured backward pass reads.
-    fn before<'a>(&'a self, _inputs: &[u64]) -> Option<AnyRequest<'a>> {
+    fn before<'a>(&'a self, _: &mut Binder<'_>) -> Option<AnyRequest<'a>> {
         None
     }
 
-    /// Returns the launches of one plan, in order. Each launch lists the inputs to change before it: `(index,
-    /// content)`. The first launch changes nothing.
-    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
-        vec![vec![]]
+    /// Returns the number of launches of one plan.
+    fn rounds(&self) -> usize {
+        1
     }
 
     /// Returns the rows of attention among a launch's outputs. Returns `None` if the outputs are exact, so
@@ -89,6 +105,13 @@ pub struct LaunchOptions<'a> {
     pub config: Option<&'a str>,
     /// The workspace and counters, if the kernel can use them.
     pub scratch: Scratch,
+}
+
+/// All outputs and all scratch memory, for the planner's kernel.
+impl Default for LaunchOptions<'_> {
+    fn default() -> Self {
+        LaunchOptions { wants_lse: true, config: None, scratch: Scratch::Fastest }
+    }
 }
 
 /// Outputs of a launch.
@@ -193,11 +216,6 @@ impl Judgement {
         self.not_judged += other.not_judged;
         self
     }
-}
-
-/// Returns an output of `bytes` bytes between its guards, filled with poison.
-pub(crate) fn guarded(name: &str, bytes: usize) -> Buffer {
-    (name.into(), vec![POISON; bytes + 2 * GUARD])
 }
 
 /// Returns an output without its guards.

@@ -5,7 +5,7 @@ use ferroflash::driver::RawDriver;
 use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
 use ferroflash::{Attention, DType};
-use reference::{Layout, Memory};
+use reference::{Binder, Layout, Memory};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -60,7 +60,8 @@ pub(super) fn run(start: Instant, ordinal: u32) -> Result<FirstCall, Error> {
     let inputs_ms = step();
 
     let addresses: Vec<_> = inputs.iter().map(|buffer| driver.address(buffer)).collect();
-    let forward = memory.request(&addresses, driver.address(&o), driver.address(&lse));
+    let forward =
+        memory.request(&mut Binder::at(Some(&addresses), None), driver.address(&o), driver.address(&lse));
     let plan = attention.plan(&forward)?;
     attention.load(&plan)?;
     let load_ms = step();

@@ -1,12 +1,12 @@
 //! `ferroflash run` on a KV cache.
 use super::extras;
 use crate::error::Error;
-use crate::files::{CACHES, Elements, File, HALVES, read_slopes};
+use crate::files::{CACHES, Elements, File, HALVES};
 use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, MAX_LATENT_DIMS, TensorView};
-use reference::{Extras, Slopes};
+use reference::Extras;
 use std::ops::Range;
 
 mod checks;
@@ -52,9 +52,8 @@ pub(crate) struct Input {
     lengths: Vec<i32>,
     /// The number of groups whose sequences share their first pages, and the number of these pages.
     shared: Option<[usize; 2]>,
-    slopes: Option<Slopes>,
     sinks: Option<Vec<f32>>,
-    /// Bias and masks.
+    /// Slopes, bias and masks.
     extras: Extras,
 }
 
@@ -99,7 +98,7 @@ impl Input {
         let capacity = of_bias(file, capacity, longest_k);
         let longest = starts.windows(2).map(|rows| rows[1] - rows[0]).max().unwrap_or(0).max(1);
         let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
-        let problem = problem.seqlen_k(capacity).heads_k(heads_k).alibi(file.has("alibi_slopes"));
+        let problem = problem.seqlen_k(capacity).heads_k(heads_k);
         let problem = problem.head_dim_v(if v_width.is_some() { head_dim } else { values.shape[3] });
         let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
@@ -108,7 +107,6 @@ impl Input {
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
-        let slopes = read_slopes(file, &problem)?;
         let mut extras = extras::read(file, &problem, longest_k, scores)?;
         let problem = extras.of(problem);
         let sinks = extras.sinks.take();
@@ -126,7 +124,6 @@ impl Input {
             table,
             lengths,
             shared,
-            slopes,
             sinks,
             extras,
         };

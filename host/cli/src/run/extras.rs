@@ -1,12 +1,12 @@
-//! Tensors of a file beside queries, keys and values: sinks, a bias, and masks.
+//! Tensors of a file beside queries, keys and values: slopes, sinks, a bias, and masks.
 use crate::error::Error;
-use crate::files::File;
+use crate::files::{File, read_slopes};
 use crate::options::ScoreOptions;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use reference::{BiasTensor, BitsTensor, Extras};
 
-/// The names of these tensors. Every file may have them.
+/// The names of these tensors, without slopes. Every file may have them.
 pub(super) const NAMES: [&str; 4] = ["sinks", "bias", "mask_bits", "prefix_lengths"];
 /// Types of a bias.
 const BIASES: &[DType] = &[DType::F16, DType::Bf16, DType::F32];
@@ -18,6 +18,7 @@ pub(super) fn read(
     keys: usize,
     scores: &ScoreOptions,
 ) -> Result<Extras, Error> {
+    let slopes = read_slopes(file, problem)?;
     let masks = NAMES[2..].iter().copied().filter(|name| file.has(name)).chain(scores.mask_option());
     if let [one, other, ..] = masks.collect::<Vec<_>>()[..] {
         return Err(
@@ -30,6 +31,7 @@ pub(super) fn read(
     }
     let prefixes = file.has("prefix_lengths").then(|| prefixes(file, problem)).transpose()?;
     Ok(Extras {
+        slopes,
         sinks: sinks(file, problem.heads_q)?,
         bias: file.has("bias").then(|| bias(file, problem)).transpose()?,
         prefixes,

@@ -52,7 +52,7 @@ fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabili
             }
             let rounds =
                 OnDevice::new(&attention, &***work, Some(symbol)).and_then(|mut device| device.run_all());
-            row.launches += work.rounds().len();
+            row.launches += work.rounds();
             let place = format!("{task}, {how}");
             let reports = attention.driver().take_reports();
             match rounds {

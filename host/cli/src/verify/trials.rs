@@ -115,7 +115,7 @@ fn solve(
     runner: &dyn Runner,
 ) -> Result<(), Error> {
     let work = task.work();
-    let (mut judge, again) = (None, work.rounds().len() > 1);
+    let (mut judge, again) = (None, work.rounds() > 1);
     for place in places {
         let row = &mut rows[*place];
         if row.skipped.is_some() {

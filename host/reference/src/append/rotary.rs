@@ -2,6 +2,7 @@
 use super::{AppendCase, RotaryCase};
 use crate::arithmetic::decode;
 use crate::inputs::Random;
+use crate::work::Binder;
 use ferroflash::DType;
 use ferroflash::request::{Positions, Rotary, RotaryStyle, TensorView};
 use ferroflash::rotary::{cos_sin, frequencies};
@@ -14,6 +15,14 @@ fn round(dtype: DType, x: f32) -> u16 {
         _ if x.is_nan() => 0x7fff,
         DType::F16 => f16::from_f32(x).to_bits(),
         _ => bf16::from_f32(x).to_bits(),
+    }
+}
+
+/// Returns the bytes of integers as i64 or i32.
+pub(super) fn integers(all: &[i64], wide: bool) -> Vec<u8> {
+    match wide {
+        true => bytes!(all),
+        false => all.iter().flat_map(|x| (*x as i32).to_ne_bytes()).collect(),
     }
 }
 
@@ -52,32 +61,33 @@ impl Table {
         Table { of: *of, dtype, numbers }
     }
 
-    /// Returns the contents of the two buffers of angles. The second is empty if the first has both.
-    pub(super) fn bytes(&self) -> [Vec<u8>; 2] {
+    /// Returns the content of the buffer of cosines (0) or of sines (1). The first has both if a row of the
+    /// table has both.
+    fn bytes(&self, which: usize) -> Vec<u8> {
         let bytes = |x: &f32| match self.dtype {
             DType::F32 => x.to_ne_bytes().to_vec(),
             small => round(small, *x).to_ne_bytes().to_vec(),
         };
-        let [cos, sin] = self.numbers.each_ref();
-        if !self.of.together {
-            return [cos, sin].map(|all| all.iter().flat_map(bytes).collect());
+        let [cos, sin] = self.numbers.each_ref().map(|all| all.chunks(self.of.columns[1] / 2));
+        match self.of.together {
+            true => cos.zip(sin).flat_map(|(cos, sin)| cos.iter().chain(sin).flat_map(bytes)).collect(),
+            false => self.numbers[which].iter().flat_map(bytes).collect(),
         }
-        let angles = self.of.columns[1] / 2;
-        let rows = cos.chunks(angles).zip(sin.chunks(angles));
-        [rows.flat_map(|(cos, sin)| cos.iter().chain(sin).flat_map(bytes)).collect(), vec![]]
     }
 
-    /// Returns the request's rotation without queries, for buffers at these addresses.
-    pub(super) fn request(&self, [cos, sin]: [u64; 2], positions: u64, tokens: usize) -> Rotary {
-        let RotaryCase { style, columns: [first, dims], rows, .. } = self.of;
-        let make = if self.of.wide_positions { Positions::i64 } else { Positions::i32 };
-        let positions = make(positions, tokens as u64);
-        let view = |address, columns: usize| {
-            TensorView::bshd(address, (rows * columns) as u64, self.dtype, [1, rows, 1, columns])
+    /// Returns the request's rotation by these positions, without queries.
+    pub(super) fn request(&self, positions: &[i64], binder: &mut Binder<'_>) -> Rotary {
+        let RotaryCase { style, columns: [first, dims], rows, wide_positions, .. } = self.of;
+        let make = if wide_positions { Positions::i64 } else { Positions::i32 };
+        let address = binder.changing("positions", || integers(positions, wide_positions));
+        let positions = make(address, positions.len() as u64);
+        let mut table = |name, which, columns: usize| {
+            let (address, elements) = (binder.input(name, || self.bytes(which)), rows * columns);
+            TensorView::bshd(address, elements as u64, self.dtype, [1, rows, 1, columns])
         };
         let rotary = match self.of.together {
-            true => Rotary::cos_sin(view(cos, dims), positions),
-            false => Rotary::new(view(cos, dims / 2), view(sin, dims / 2), positions),
+            true => Rotary::cos_sin(table("cos", 0, dims), positions),
+            false => Rotary::new(table("cos", 0, dims / 2), table("sin", 1, dims / 2), positions),
         };
         rotary.style(style).first_column(first)
     }

@@ -1,12 +1,12 @@
 //! Append cases in host memory.
-use super::rotary::{Table, positions};
+use super::rotary::{Table, integers, positions};
 use super::{AppendCase, Lies, RotaryCase, Scales, append};
 use crate::arithmetic::{decode, encode};
 use crate::cycled;
 use crate::inputs::Random;
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
-use crate::work::{Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written};
+use crate::work::{Binder, Buffer, GUARD, Judge, Judgement, LaunchOptions, Rows, Work, Written};
 use ferroflash::DType;
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView, TokenScales};
@@ -75,8 +75,17 @@ impl AppendMemory {
         pages * page * heads * head_dim
     }
 
+    /// Returns the names of the buffers of the cache's keys and of its values.
+    fn names(&self) -> [&'static str; 2] {
+        match self.case.lies {
+            Lies::Nhd | Lies::Hnd => ["keys", "values"],
+            Lies::Interleaved { .. } => ["cache"; 2],
+            Lies::Latent(_) => ["rows"; 2],
+        }
+    }
+
     /// Returns views of the cache's keys and values, whose buffers start at the addresses `at`.
-    fn views(&self, at: &[u64]) -> [TensorView; 2] {
+    fn views(&self, at: [u64; 2]) -> [TensorView; 2] {
         let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
         let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
         match self.case.lies {
@@ -85,8 +94,8 @@ impl AppendMemory {
                 let pages = KvPages::latent(TensorView::bshd(at[0], elements, stored, shape), columns);
                 [pages.keys, pages.values]
             }
-            Lies::Nhd => [0, 1].map(|i| TensorView::bshd(at[i], elements, stored, shape)),
-            Lies::Hnd => [0, 1].map(|i| TensorView::bhsd(at[i], elements, stored, shape)),
+            Lies::Nhd => at.map(|at| TensorView::bshd(at, elements, stored, shape)),
+            Lies::Hnd => at.map(|at| TensorView::bhsd(at, elements, stored, shape)),
         }
     }
 
@@ -99,23 +108,34 @@ impl AppendMemory {
         }
     }
 
-    fn slot_bytes(&self, round: usize) -> Vec<u8> {
-        integers(&self.slots[round], self.case.wide)
-    }
-
-    /// Returns the position of the caches' buffers, and of the queries' buffer, among the outputs.
-    fn caches(&self) -> usize {
-        match self.case.lies {
-            Lies::Nhd | Lies::Hnd => 2,
-            Lies::Interleaved { .. } | Lies::Latent(_) => 1,
+    /// Returns the cache.
+    fn pages(&self, binder: &mut Binder<'_>) -> KvPages {
+        let (AppendCase { heads, head_dim, dtypes: [_, stored], .. }, names) = (self.case, self.names());
+        let tensors = if matches!(self.case.lies, Lies::Interleaved { .. }) { 2 } else { 1 };
+        let bytes = self.elements() * stored.bytes() * tensors;
+        let mut cache = |name| old(binder, name, || vec![OLD; bytes]);
+        let keys = cache(names[0]);
+        let values = if names[0] == names[1] { keys } else { cache(names[1]) };
+        let [keys, values] = self.views([keys, values]);
+        let scales = [("k_scale", 0), ("v_scale", 1)];
+        if stored == DType::Int8 {
+            let rows = self.elements() / head_dim;
+            let [k, v] = scales.map(|(name, _)| {
+                let address = old(binder, name, || vec![OLD; 4 * rows]);
+                TokenScales::contiguous(address, rows as u64, heads)
+            });
+            return KvPages::int8(keys, values, k, v);
         }
-    }
-
-    /// Returns the position of the scales of keys among the outputs, in an int8 cache. The scales of values
-    /// follow.
-    fn scales(&self) -> Option<usize> {
-        let rotates = self.rotary.as_ref().is_some_and(|turn| turn.of.query_heads.is_some());
-        (self.case.dtypes[1] == DType::Int8).then(|| self.caches() + usize::from(rotates))
+        let [k, v] = scales.map(|(name, which)| match self.case.scales {
+            Scales::One => KvScale::One,
+            Scales::Values(..) => KvScale::Value(self.scale(which, 0)),
+            Scales::Heads => {
+                let all = || (0..heads).flat_map(|head| self.scale(which, head).to_ne_bytes()).collect();
+                let (address, elements) = (binder.input(name, all), heads as u64);
+                KvScale::Device { address, elements, strides: [0, 1] }
+            }
+        });
+        KvPages::new(keys, values).scales(k, v)
     }
 
     /// Returns the new keys as they go into the cache.
@@ -127,38 +147,37 @@ impl AppendMemory {
         keys
     }
 
-    /// Returns the expected bytes of the caches after a launch.
-    fn expected(&self, round: usize) -> Vec<Vec<u8>> {
-        let mut caches: Vec<_> = self.outputs().into_iter().map(|(_, bytes)| bytes).collect();
-        let (views, count) = (self.views(&[0, 0]), self.caches());
+    /// Returns the expected bytes of the outputs after a launch.
+    fn expected(&self, round: usize) -> Vec<Buffer> {
+        let mut outputs = self.outputs();
+        let mut write = |name: &str, at: usize, write: &mut dyn FnMut(&mut [u8])| {
+            let own = outputs.iter_mut().filter(|(own, _)| own == name);
+            own.for_each(|(_, bytes)| write(&mut bytes[GUARD + at..]));
+        };
         let latent = matches!(self.case.lies, Lies::Latent(_));
-        let tensors = [self.keys(round), self.rows[1].clone()];
-        for (which, (view, rows)) in views.into_iter().zip(&tensors).take(2 - usize::from(latent)).enumerate()
-        {
-            // `view.address` is 0, the address of the first key.
-            let first = GUARD + view.address as usize;
-            let scales = self.scales().map(|at| at + which);
-            let mut of_rows = scales.map(|at| std::mem::take(&mut caches[at]));
-            let cache = &mut caches[which % count][first..];
-            let to = of_rows.as_mut().map_or(&mut [][..], |bytes| &mut bytes[GUARD..]);
-            append(cache, to, &view, rows, self.case.dtypes[0], &self.slots[round], |head| {
-                self.scale(which, head)
+        let tensors = [(self.keys(round), "k_scale"), (self.rows[1].clone(), "v_scale")];
+        let all = self.views([0; 2]).into_iter().zip(self.names()).zip(tensors).enumerate();
+        for (which, ((view, name), (rows, scales))) in all.take(2 - usize::from(latent)) {
+            let (scale, slots) = (|head| self.scale(which, head), &self.slots[round]);
+            let mut of_rows = vec![];
+            // `view.address` is the distance of the first key or value from the buffer's start.
+            write(name, view.address as usize, &mut |cache| {
+                of_rows = append(cache, &view, &rows, self.case.dtypes[0], slots, scale);
             });
-            if let Some((at, bytes)) = scales.zip(of_rows) {
-                caches[at] = bytes;
-            }
+            write(scales, 0, &mut |bytes| {
+                for (row, scale) in &of_rows {
+                    bytes[4 * row..][..4].copy_from_slice(&scale.to_ne_bytes());
+                }
+            });
         }
-        if let Some(turn) = &self.rotary
-            && let Some(heads) = turn.of.query_heads
-        {
-            let mut q = turn.q.clone();
+        if let Some(turn) = &self.rotary {
+            let (mut q, heads) = (turn.q.clone(), turn.of.query_heads.unwrap_or(1));
             turn.rotate(&mut q, &self.case, heads, round);
             // Rows behind the last slot keep their bytes.
-            let bytes = 2 * self.case.tokens[0] * heads * self.case.head_dim;
-            let q: Vec<u8> = q.iter().flat_map(|bits| bits.to_ne_bytes()).take(bytes).collect();
-            caches[count][GUARD..][..bytes].copy_from_slice(&q);
+            q.truncate(self.case.tokens[0] * heads * self.case.head_dim);
+            write("rotated q", 0, &mut |bytes| bytes[..2 * q.len()].copy_from_slice(&bytes!(q)));
         }
-        caches
+        outputs
     }
 }
 
@@ -171,14 +190,6 @@ impl Turn {
                 self.table.rotate(head, case.dtypes[0], position);
             }
         }
-    }
-}
-
-/// Returns the bytes of integers as i64 or i32.
-fn integers(all: &[i64], wide: bool) -> Vec<u8> {
-    match wide {
-        true => all.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-        false => all.iter().flat_map(|x| (*x as i32).to_ne_bytes()).collect(),
     }
 }
 
@@ -227,105 +238,40 @@ fn numbers(case: &AppendCase, heads: usize, random: &mut Random) -> Vec<u16> {
     numbers
 }
 
+/// Adds an output with this content between its guards, and returns its address behind the first guard.
+fn old(binder: &mut Binder<'_>, name: &str, content: impl FnOnce() -> Vec<u8>) -> u64 {
+    let guard = [OLD; GUARD];
+    binder.output(name, || [&guard[..], &content(), &guard].concat()) + GUARD as u64
+}
+
 impl Work for AppendMemory {
-    fn inputs(&self) -> Vec<Input> {
-        let rows = |which: usize| self.rows[which].iter().flat_map(|bits| bits.to_ne_bytes()).collect();
-        let scales = |which| (0..self.case.heads).flat_map(move |head| self.scale(which, head).to_ne_bytes());
-        let mut inputs = vec![
-            Input::new("k", rows(0)),
-            Input::new("v", rows(1)),
-            Input::new("slots", self.slot_bytes(0)),
-            Input::new("k_scale", scales(0).collect()),
-            Input::new("v_scale", scales(1).collect()),
-        ];
-        if let Some(turn) = &self.rotary {
-            let [cos, sin] = turn.table.bytes();
-            inputs.push(Input::new("positions", integers(&turn.positions[0], turn.of.wide_positions)));
-            inputs.push(Input::new("cos", cos));
-            inputs.extend((!sin.is_empty()).then(|| Input::new("sin", sin)));
-            if turn.of.query_heads.is_some() && !turn.of.in_place {
-                inputs.push(Input::new("q", turn.q.iter().flat_map(|bits| bits.to_ne_bytes()).collect()));
-            }
-        }
-        inputs
-    }
-
-    fn outputs(&self) -> Vec<Buffer> {
-        let bytes = self.elements() * self.case.dtypes[1].bytes();
-        let buffer = |name: &str, bytes: usize| (name.into(), vec![OLD; bytes + 2 * GUARD]);
-        let mut outputs = match self.case.lies {
-            Lies::Interleaved { .. } => vec![buffer("cache", 2 * bytes)],
-            Lies::Latent(_) => vec![buffer("rows", bytes)],
-            Lies::Nhd | Lies::Hnd => vec![buffer("keys", bytes), buffer("values", bytes)],
+    fn request<'a>(&'a self, binder: &mut Binder<'_>, _: LaunchOptions<'a>) -> AnyRequest<'a> {
+        let (AppendCase { lies, heads, head_dim, tokens, wide, .. }, round) = (self.case, binder.round());
+        let view = |address, heads: usize| {
+            let shape = [1, tokens[0] + tokens[1], heads, head_dim];
+            TensorView::bshd(address, shape.iter().product::<usize>() as u64, self.case.dtypes[0], shape)
         };
-        if let Some(Turn { of: RotaryCase { query_heads: Some(_), in_place, .. }, q, .. }) = &self.rotary {
-            let (name, mut bytes) = buffer("rotated q", 2 * q.len());
-            if *in_place {
-                let q: Vec<u8> = q.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
-                bytes[GUARD..][..q.len()].copy_from_slice(&q);
-            }
-            outputs.push((name, bytes));
-        }
-        if self.scales().is_some() {
-            let bytes = self.elements() / self.case.head_dim * 4;
-            outputs.extend(["k_scale", "v_scale"].map(|name| buffer(name, bytes)));
-        }
-        outputs
-    }
-
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> AnyRequest<'a> {
-        let AppendCase { dtypes: [dtype, _], heads, head_dim, tokens: [tokens, padding], wide, .. } =
-            self.case;
-        let shape = [1, tokens + padding, heads, head_dim];
-        let [k, v] = [0, 1].map(|i| TensorView::bshd(inputs[i], self.rows[i].len() as u64, dtype, shape));
-        let caches: Vec<_> = outputs.iter().map(|at| at + GUARD as u64).collect();
-        let [keys, values] = self.views(&caches);
-        let [k_scale, v_scale] = [0, 1].map(|which| match self.case.scales {
-            Scales::One => KvScale::One,
-            Scales::Values(..) => KvScale::Value(self.scale(which, 0)),
-            Scales::Heads => {
-                let (address, elements) = (inputs[3 + which], heads as u64);
-                KvScale::Device { address, elements, strides: [0, 1] }
-            }
-        });
-        let slots = if wide { Slots::i64 } else { Slots::i32 }(inputs[2], tokens as u64);
-        let pages = match self.scales() {
-            None => KvPages::new(keys, values).scales(k_scale, v_scale),
-            Some(at) => {
-                let [k, v] = [0, 1].map(|which| {
-                    let elements = (self.elements() / head_dim) as u64;
-                    TokenScales::contiguous(outputs[at + which] + GUARD as u64, elements, heads)
-                });
-                KvPages::int8(keys, values, k, v)
-            }
-        };
-        let append = match self.case.lies {
+        let [k, v] = [("k", 0), ("v", 1)]
+            .map(|(name, which)| view(binder.input(name, || bytes!(self.rows[which])), heads));
+        let slots = binder.changing("slots", || integers(&self.slots[round], wide));
+        let slots = if wide { Slots::i64 } else { Slots::i32 }(slots, tokens[0] as u64);
+        let pages = self.pages(binder);
+        let append = match lies {
             Lies::Latent(_) => Append::latent(k, pages, slots),
             _ => Append::new(k, v, pages, slots),
         };
         let Some(turn) = &self.rotary else { return AnyRequest::Append(append) };
-        let tables = [inputs[6], if turn.of.together { inputs[6] } else { inputs[7] }];
-        let rotary = turn.table.request(tables, inputs[5], tokens);
+        let rotary = turn.table.request(&turn.positions[round], binder);
         let Some(heads) = turn.of.query_heads else { return AnyRequest::Append(append.rotary(rotary)) };
-        let view =
-            |at| TensorView::bshd(at, turn.q.len() as u64, dtype, [1, tokens + padding, heads, head_dim]);
-        let rotated = view(outputs[self.caches()] + GUARD as u64);
-        let q = match turn.of.in_place {
-            true => rotated,
-            false => view(inputs[if turn.of.together { 7 } else { 8 }]),
-        };
+        let (in_place, q) = (turn.of.in_place, || bytes!(turn.q));
+        let before = || if in_place { q() } else { vec![OLD; 2 * turn.q.len()] };
+        let rotated = view(old(binder, "rotated q", before), heads);
+        let q = if in_place { rotated } else { view(binder.input("q", q), heads) };
         AnyRequest::Append(append.rotary(rotary.queries(q, rotated)))
     }
 
-    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
-        let round = |round: usize| {
-            let positions = self
-                .rotary
-                .as_ref()
-                .map(|turn| (5, integers(&turn.positions[round], turn.of.wide_positions)));
-            std::iter::once((2, self.slot_bytes(round))).chain(positions).collect()
-        };
-        [0, 1].map(round).into()
+    fn rounds(&self) -> usize {
+        self.slots.len()
     }
 
     fn rows(&self, _: &Written) -> Option<Rows> {
@@ -336,7 +282,8 @@ impl Work for AppendMemory {
         let expected = [0, 1].map(|round| self.expected(round));
         Ok(Box::new(move |round, written| {
             let pairs = written.outputs.iter().zip(&expected[round]);
-            let differing = pairs.map(|(got, want)| got.iter().zip(want).filter(|(a, b)| a != b).count());
+            let differing =
+                pairs.map(|(got, (_, want))| got.iter().zip(want).filter(|(a, b)| a != b).count());
             match differing.sum::<usize>() {
                 0 => Judgement::default(),
                 count => Judgement::failed(format_args!("{count} bytes differ from the reference")),

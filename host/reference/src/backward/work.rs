@@ -11,8 +11,7 @@ use crate::tensor::{HostTensor, TensorError};
 use crate::told::Told;
 use crate::tolerance::{Rule, Worst};
 use crate::work::{
-    Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guarded, guards,
-    unguarded,
+    Binder, GUARD, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guards, unguarded,
 };
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Sinks};
@@ -84,11 +83,11 @@ impl BackwardMemory {
         BackwardMemory { forward_runs: true, ..memory }
     }
 
-    /// Returns the forward on buffers at these addresses, and the addresses of the inputs behind its own.
-    fn forward_on<'b>(&self, inputs: &'b [u64]) -> (AttentionRequest<'_>, &'b [u64]) {
-        let own = 3 + usize::from(self.d_lse.is_some());
-        let (of_forward, own) = inputs.split_at(inputs.len() - own);
-        (self.forward.request(of_forward, own[0], own[1]), own)
+    /// Returns the forward.
+    fn forward(&self, binder: &mut Binder<'_>) -> AttentionRequest<'static> {
+        let o = binder.input("o", || bytes!(self.o));
+        let lse = binder.input("lse", || bytes!(self.lse));
+        self.forward.request(binder, o, lse)
     }
 
     /// Returns the gradients of the outputs.
@@ -133,13 +132,6 @@ impl BackwardMemory {
         place: Place,
     ) -> Result<HostTensor<'a>, TensorError> {
         HostTensor::new(bits, offset, self.forward.problem.dtype, place.shape, place.strides)
-    }
-
-    /// Returns the inputs behind the forward's inputs.
-    fn own_inputs(&self) -> Vec<Input> {
-        let d_lse = self.d_lse.iter().map(|d_lse| Input::new("d_lse", bytes!(d_lse)));
-        let own = [("o", bytes!(self.o)), ("lse", bytes!(self.lse)), ("d_o", bytes!(self.d_o))];
-        own.map(|(name, bytes)| Input::new(name, bytes)).into_iter().chain(d_lse).collect()
     }
 
     /// Judges the gradients, and the elements around them.
@@ -193,40 +185,29 @@ impl BackwardMemory {
 }
 
 impl Work for BackwardMemory {
-    fn inputs(&self) -> Vec<Input> {
-        Work::inputs(&self.forward).into_iter().chain(self.own_inputs()).collect()
-    }
-
-    fn outputs(&self) -> Vec<Buffer> {
-        let gradients = NAMES.into_iter().zip(self.gradients);
-        let gradients = gradients.map(|(name, place)| guarded(name, place.span() * 2));
-        let dsinks = (self.sinks() > 0).then(|| guarded(SINKS, self.sinks() * 4));
-        gradients.chain(dsinks).collect()
-    }
-
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a> {
-        let dtype = self.forward.problem.dtype;
-        let (forward, own) = self.forward_on(inputs);
-        let d_o = self.forward.o.view(own[2], self.d_o.len(), dtype);
-        let gradient = |of: usize| {
+    fn request<'a>(&'a self, binder: &mut Binder<'_>, options: LaunchOptions<'a>) -> AnyRequest<'a> {
+        let (dtype, forward) = (self.forward.problem.dtype, self.forward(binder));
+        let d_o = binder.input("d_o", || bytes!(self.d_o));
+        let d_o = self.forward.o.view(d_o, self.d_o.len(), dtype);
+        let [dq, dk, dv] = [0, 1, 2].map(|of| {
             let place = self.gradients[of];
-            place.view(outputs[of] + GUARD as u64, place.span(), dtype)
-        };
-        let backward = AttentionBackward::new(forward, d_o, gradient(0), gradient(1), gradient(2));
-        let mut backward = backward.scratch(options.scratch);
-        let shape = self.forward.lse_shape();
-        let elements = shape.iter().product::<usize>() as u64;
-        backward.d_lse = own.get(3).map(|address| LseView::contiguous(*address, elements, shape));
-        let dsinks = |address: &u64| Sinks { address: address + GUARD as u64, elements: self.sinks() as u64 };
-        backward.dsinks = outputs.get(3).filter(|_| self.sinks() > 0).map(dsinks);
+            place.view(binder.guarded(NAMES[of], place.span() * 2), place.span(), dtype)
+        });
+        let mut backward = AttentionBackward::new(forward, d_o, dq, dk, dv).scratch(options.scratch);
+        let (shape, sinks) = (self.forward.lse_shape(), self.sinks());
+        backward.d_lse = self.d_lse.as_ref().map(|d_lse| {
+            LseView::contiguous(binder.input("d_lse", || bytes!(d_lse)), d_lse.len() as u64, shape)
+        });
+        backward.dsinks =
+            (sinks > 0).then(|| Sinks { address: binder.guarded(SINKS, sinks * 4), elements: sinks as u64 });
         AnyRequest::Backward(backward)
     }
 
-    fn before<'a>(&'a self, inputs: &[u64]) -> Option<AnyRequest<'a>> {
-        self.forward_runs.then(|| AnyRequest::Attention(self.forward_on(inputs).0))
+    fn before<'a>(&'a self, binder: &mut Binder<'_>) -> Option<AnyRequest<'a>> {
+        self.forward_runs.then(|| AnyRequest::Attention(self.forward(binder)))
     }
 
-    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
+    fn rounds(&self) -> usize {
         self.forward.rounds()
     }
 

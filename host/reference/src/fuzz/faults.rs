@@ -1,7 +1,7 @@
 //! Valid problems to which one fault was added.
 use super::{Fuzz, below, pick};
 use crate::inputs::Random;
-use crate::work::LaunchOptions;
+use crate::work::{Binder, LaunchOptions};
 use ferroflash::kernels::ATTENTION;
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::{AttentionRequest, KeysValues, Scratch, TensorView, Workspace};
@@ -139,15 +139,14 @@ const FAULTS: &[Fault] = &[
 /// Returns a description if the planner accepted the request or refused it for another reason.
 pub fn refused(fuzz: &Fuzz, seed: u64, capabilities: &Capabilities) -> Result<&'static str, String> {
     let random = &mut Random::new(seed);
-    let address = |n: u64| n << 40;
-    let (inputs, outputs) = ([1, 2, 3, 7].map(address), [4, 5].map(address));
-    let options = LaunchOptions { wants_lse: true, config: fuzz.config, scratch: Scratch::Fastest };
-    let AnyRequest::Attention(mut good) = fuzz.work.request(&inputs, &outputs, options) else {
+    let options = LaunchOptions { config: fuzz.config, ..LaunchOptions::default() };
+    let request = fuzz.work.request(&mut Binder::at(None, None), options);
+    let AnyRequest::Attention(mut good) = request else {
         return Err(format!("{fuzz}: faults are for attention"));
     };
     let planned = ferroflash::plan(&good, capabilities);
     let bytes = planned.map_err(|e| format!("{fuzz}: {e}"))?.scratch_bytes().workspace;
-    good.scratch = if bytes > 0 { Scratch::workspace(address(6), bytes) } else { Scratch::None };
+    good.scratch = if bytes > 0 { Scratch::workspace(6 << 40, bytes) } else { Scratch::None };
     ferroflash::plan(&good, capabilities).map_err(|e| format!("{fuzz}: refused as it was: {e}"))?;
     let (fault, bad) = loop {
         let (fault, mut bad) = (&FAULTS[below(random, FAULTS.len())], good);

@@ -30,7 +30,7 @@ pub(super) fn draw(seed: u64, limits: Limits, capabilities: &Capabilities) -> Fu
     let Problem { batch, seqlen_q, heads_q, head_dim_v, .. } = problem;
     let rows = batch * seqlen_q * heads_q;
     let is_small = rows * head_dim_v < ENOUGH_ELEMENTS;
-    let rule = match (wide, &memory.slopes) {
+    let rule = match (wide, &memory.extras.slopes) {
         (None, None) if is_small => Rule::Few,
         (None, None) => Rule::Tolerance,
         _ => Rule::Bounds,
@@ -170,9 +170,10 @@ fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
         (0..count).map(|_| encode(dtype, sigma * random.normal())).collect()
     };
     let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
-    let extras = Extras::random(&problem, random.clone().bits());
-    let slopes = problem.alibi.then(|| Slopes::random(random.bits(), batch, heads_q, 8));
-    Memory { extras, slopes, ..Memory::in_places(problem, buffers, [q, k, v, o]) }
+    let seed = random.bits();
+    let slopes = problem.alibi.then(|| Slopes::random(seed, batch, heads_q, 8));
+    let extras = Extras { slopes, ..Extras::random(&problem, seed) };
+    Memory { extras, ..Memory::in_places(problem, buffers, [q, k, v, o]) }
 }
 
 fn place(random: &mut Random, buffer: usize, start: usize, shape: [usize; 4], input: bool) -> Place {

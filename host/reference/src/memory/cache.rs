@@ -1,6 +1,5 @@
 //! Keys and values on a KV cache.
 use super::Memory;
-use crate::alibi::Slopes;
 use crate::case::{Case, Pages};
 use crate::cycled::{self, Filling};
 use crate::extras::Extras;
@@ -149,10 +148,9 @@ impl Cache {
         let ([k, v], [of_q, o]) = (self.places(), [case.head_dim, case.columns()].map(place));
         q.resize(of_q.span(), u16::from_ne_bytes([POISON; 2]));
         let places = [of_q, k, v, o];
-        let slopes = case.alibi.then(|| Slopes::random(case.seed, case.batch(), case.heads[0], -1));
         let drawn = Extras::random(&problem.sinks(false), case.seed);
         let (extras, told) = (Extras { sinks: case.sinks.then_some(sinks), ..drawn }, case.told.clone());
-        Memory { slopes, extras, told, cache: Some(self), ..Memory::in_places(problem, vec![q], places) }
+        Memory { extras, told, cache: Some(self), ..Memory::in_places(problem, vec![q], places) }
     }
 
     /// Returns the places of keys and values. The first buffer of the cache has the number 1.

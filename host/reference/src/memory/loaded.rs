@@ -1,7 +1,7 @@
 //! Attention problems in device memory.
 use super::{Memory, Outcome};
 use crate::told::Told;
-use crate::work::OnDevice;
+use crate::work::{Input, OnDevice};
 use ferroflash::driver::Harness;
 use ferroflash::plan::AnyPlan;
 use ferroflash::{Attention, Error};
@@ -38,7 +38,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// # Errors
     /// Returns the driver's errors.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
-        self.device.change(&[(0, bytes!(cu_seqlens_q))])
+        self.device.change([Input::new("cu_seqlens_q", bytes!(cu_seqlens_q))])
     }
 
     /// Launches `plan`, or a new plan if `plan` is `None`, on sequences of a cache with these lengths.
@@ -47,10 +47,9 @@ impl<'a, D: Harness> Loaded<'a, D> {
     /// Returns the errors of planning, launching and waiting.
     pub fn launch(&mut self, plan: Option<&AnyPlan>, lengths: &[i32]) -> Result<(AnyPlan, Outcome), Error> {
         if let Some(case) = self.memory.cache.as_ref().map(|cache| &cache.case) {
-            let at = usize::from(case.packed.is_some());
-            let rest = case.shared.as_ref().map(|_| (at + 1, bytes!(case.rest(lengths))));
-            let lengths = [(at, bytes!(lengths))].into_iter();
-            self.device.change(&lengths.chain(rest).collect::<Vec<_>>())?;
+            let rest = case.shared.as_ref().map(|_| Input::new("rest_lengths", bytes!(case.rest(lengths))));
+            let lengths = [Input::new("lengths", bytes!(lengths))];
+            self.device.change(lengths.into_iter().chain(rest))?;
         }
         self.device.use_plan(plan.copied());
         let outcome = self.run()?;

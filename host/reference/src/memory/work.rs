@@ -1,5 +1,6 @@
 //! Attention problems on a device.
 use super::Memory;
+use super::Place;
 use super::cache::Cache;
 use super::outcome::Outcome;
 use crate::arithmetic::decode;
@@ -7,62 +8,59 @@ use crate::case::Pages;
 use crate::tensor::TensorError;
 use crate::told::Told;
 use crate::tolerance::Rule;
-use crate::work::{Buffer, GUARD, Input, Judge, LaunchOptions, Rows, Work, Written, guarded};
+use crate::work::{Binder, Judge, LaunchOptions, Rows, Work, Written};
 use ferroflash::DType;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
     AttentionRequest, Index, KvCache, KvPages, KvScale, Level, LseView, Queries, RowOutputs, Scores,
-    SharedPrefixes, TokenScales, VarlenKeys, VarlenQueries,
+    SharedPrefixes, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 
-/// Addresses of buffers, in order.
-type Addresses<'a> = &'a mut dyn FnMut() -> u64;
-
 impl Memory {
-    /// Returns the integers in device memory during a launch. Their buffers are the first inputs.
-    fn integers(&self, told: Told) -> Vec<(&'static str, Vec<i32>)> {
-        let of_tensors = self.sequences.iter().flat_map(|sequences| sequences.told(told).into_arrays());
-        let of_cache = self.cache.iter().flat_map(|cache| cache.integers(told));
-        of_tensors.chain(of_cache).collect()
+    /// Returns the integers in device memory during a launch.
+    fn integers(&self, told: Told) -> impl Iterator<Item = (&'static str, Vec<i32>)> {
+        let of_tensors = self.sequences.iter().flat_map(move |sequences| sequences.told(told).into_arrays());
+        of_tensors.chain(self.cache.iter().flat_map(move |cache| cache.integers(told)))
     }
 
-    /// Returns the request in device memory. Copies of the [inputs](Work::inputs) are at `inputs`, O is at
-    /// `o`, and a contiguous LSE is at `lse`.
-    pub fn request(&self, inputs: &[u64], o: u64, lse: u64) -> AttentionRequest<'static> {
+    /// Returns the request in device memory. O is at `o`, and a contiguous LSE is at `lse`.
+    pub fn request(&self, binder: &mut Binder<'_>, o: u64, lse: u64) -> AttentionRequest<'static> {
         let Problem { dtype, kv_dtype, o_dtype, mask, alignment, scale, softcap, .. } = self.problem;
-        let mut inputs = inputs.iter().copied();
-        let next = &mut || inputs.next().unwrap_or(0);
-        let integers = self.integers(Told::Filled).into_iter();
-        let integers: Vec<_> = integers.map(|(_, all)| Index::new(next(), all.len() as u64)).collect();
-        let buffers: Vec<_> = self.buffers.iter().map(|buffer| (next(), buffer.len())).collect();
-        let tensor = |place: &super::Place, dtype| {
-            let (base, elements) = buffers[place.buffer];
+        let integers = self.integers(self.told[binder.round()]);
+        let integers: Vec<_> = integers
+            .map(|(name, all)| Index::new(binder.changing(name, || bytes!(all)), all.len() as u64))
+            .collect();
+        let places = [("q", self.q), ("k", self.k), ("v", self.v)];
+        let tensors = self.buffers.iter().enumerate().map(|(buffer, bits)| {
+            let own = places.iter().filter(|(_, place)| place.buffer == buffer).map(|(name, _)| *name);
+            (binder.input(&own.collect::<String>(), || bytes!(bits)), bits.len())
+        });
+        let tensors: Vec<_> = tensors.collect();
+        let tensor = |place: &Place, dtype| {
+            let (base, elements) = tensors[place.buffer];
             place.view(base, elements, dtype)
         };
         let (q, o) = (tensor(&self.q, dtype), self.o.view(o, self.o.span(), o_dtype));
+        let kv = || [tensor(&self.k, kv_dtype), tensor(&self.v, kv_dtype)];
         let request = match (&self.cache, &self.sequences, &integers[..]) {
-            (Some(cache), ..) => self.on_cache(cache, [q, o], &integers, next),
+            (Some(cache), ..) => self.on_cache(cache, [q, o], &integers, binder),
             (None, Some(sequences), [starts_q, starts_k, used @ ..]) => {
-                let keys = VarlenKeys::new(*starts_k, self.problem.seqlen_k);
+                let ([k, v], keys) = (kv(), VarlenKeys::new(*starts_k, self.problem.seqlen_k));
                 let keys = used.iter().fold(keys, |keys, used| keys.seqused_k(*used));
                 let queries = VarlenQueries::new(sequences.count(), *starts_q, self.problem.seqlen_q);
-                AttentionRequest::varlen(
-                    q,
-                    tensor(&self.k, kv_dtype),
-                    tensor(&self.v, kv_dtype),
-                    o,
-                    queries,
-                    keys,
-                )
+                AttentionRequest::varlen(q, k, v, o, queries, keys)
             }
-            _ => AttentionRequest::dense(q, tensor(&self.k, kv_dtype), tensor(&self.v, kv_dtype), o),
+            _ => {
+                let [k, v] = kv();
+                AttentionRequest::dense(q, k, v, o)
+            }
         };
         let mut scores = Scores::new().softcap(softcap.unwrap_or_default());
-        (scores.scale, scores.alibi) = (scale, self.slopes.as_ref().map(|slopes| slopes.view(next())));
+        scores.scale = scale;
         let shape = self.lse_shape();
         let lse = LseView::contiguous(lse, shape.iter().product::<usize>() as u64, shape);
         let mut request = request.mask(mask).alignment(alignment).scores(scores).lse(lse);
-        self.extras.give(&mut request, next);
+        self.extras.give(&mut request, binder);
         request.variant = self.variant;
         request
     }
@@ -70,27 +68,27 @@ impl Memory {
     fn on_cache(
         &self,
         cache: &Cache,
-        [q, o]: [ferroflash::request::TensorView; 2],
+        [q, o]: [TensorView; 2],
         integers: &[Index],
-        next: Addresses<'_>,
+        binder: &mut Binder<'_>,
     ) -> AttentionRequest<'static> {
         let (Cache { case, table, .. }, [page, heads]) =
             (cache, [cache.case.paging().0, cache.case.heads[1]]);
-        let [buffers, tensors] = case.sharing().buffers();
-        let pool: Vec<_> = (0..buffers).map(|_| next()).collect();
+        let [count, tensors] = case.sharing().buffers();
+        let pool = cache.pool.add(["cache"; 2].into_iter().take(count), binder);
         let rows = table.count * page * heads;
         let pages = [&self.k, &self.v]
             .map(|place| place.view(pool[place.buffer - 1], tensors * rows * case.head_dim, case.kv_dtype()));
-        let (table_at, mut scale) = (Index::new(next(), table.numbers.len() as u64), || next());
+        let entries = Index::new(binder.input("table", || bytes!(table.numbers)), table.numbers.len() as u64);
+        let mut scale = |which| binder.input(["k_scale", "v_scale"][which], || cache.scales(which));
         let pages = match case.kv_dtype() {
             // The scales of keys are in device memory, one per head. The scale of values is a number.
             DType::E4m3 => {
-                let k = KvScale::Device { address: scale(), elements: heads as u64, strides: [0, 1] };
-                scale();
+                let k = KvScale::Device { address: scale(0), elements: heads as u64, strides: [0, 1] };
                 KvPages::new(pages[0], pages[1]).scales(k, KvScale::Value(case.scale(1, 0)))
             }
             DType::Int8 => {
-                let [k, v] = [(); 2].map(|()| TokenScales::contiguous(scale(), rows as u64, heads));
+                let [k, v] = [0, 1].map(|which| TokenScales::contiguous(scale(which), rows as u64, heads));
                 KvPages::int8(pages[0], pages[1], k, v)
             }
             _ => KvPages::new(pages[0], pages[1]),
@@ -99,9 +97,9 @@ impl Memory {
         let (lengths, shared) = (rest[0], &rest[1..]);
         let kv = match case.pages {
             Pages::Nhd(_) | Pages::Hnd(_) | Pages::Interleaved(_) => {
-                KvCache::paged(pages, table_at, table.columns, lengths)
+                KvCache::paged(pages, entries, table.columns, lengths)
             }
-            Pages::Rows => KvCache::dense(pages, lengths).rows(table_at),
+            Pages::Rows => KvCache::dense(pages, lengths).rows(entries),
             _ => KvCache::dense(pages, lengths),
         };
         let mut request = AttentionRequest::cached(q, kv.max_k(case.max_k), o).splits(case.splits);
@@ -130,65 +128,28 @@ impl Cache {
         };
         Some(if shared.always { prefixes.always() } else { prefixes })
     }
-
-    /// Returns the buffers of the cache.
-    fn inputs(&self) -> Vec<Input> {
-        let table = Input::new("table", bytes!(self.table.numbers));
-        let scales = (self.case.kv_dtype() != self.case.dtype).then(|| {
-            [("k_scale", 0), ("v_scale", 1)].map(|(name, which)| Input::new(name, self.scales(which)))
-        });
-        self.pool
-            .inputs(["cache"; 2])
-            .into_iter()
-            .chain([table])
-            .chain(scales.into_iter().flatten())
-            .collect()
-    }
 }
 
 impl Work for Memory {
-    fn inputs(&self) -> Vec<Input> {
-        let integers = self.integers(Told::Filled).into_iter();
-        let integers = integers.map(|(name, all)| Input::new(name, bytes!(all)));
-        let places = [("q", self.q), ("k", self.k), ("v", self.v)];
-        let tensors = self.buffers.iter().enumerate().map(|(buffer, bits)| {
-            let own = places.iter().filter(|(_, place)| place.buffer == buffer).map(|(name, _)| *name);
-            Input::new(own.collect::<String>(), bytes!(bits))
-        });
-        let cache = self.cache.iter().flat_map(Cache::inputs);
-        let slopes = self.slopes.iter().map(|slopes| Input::new("alibi_slopes", bytes!(slopes.values())));
-        let extras = self.extras.buffers().into_iter().map(|(name, bytes)| Input::new(name, bytes));
-        integers.chain(tensors).chain(cache).chain(slopes).chain(extras).collect()
-    }
-
-    fn outputs(&self) -> Vec<Buffer> {
-        let rows = self.lse_shape().iter().product::<usize>();
-        let values = self.rows.named().map(|(name, _)| guarded(name, rows * 4));
-        std::iter::once(guarded("o", self.o.span() * 2)).chain(values).collect()
-    }
-
     fn wants_counters(&self) -> bool {
         self.cache.as_ref().is_none_or(|cache| cache.case.counters)
     }
 
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a> {
-        let mut places = outputs.iter().map(|address| address + GUARD as u64);
-        let mut next = || places.next().unwrap_or(0);
-        let (o, shape) = (next(), self.lse_shape());
-        let view = |address| LseView::contiguous(address, shape.iter().product::<usize>() as u64, shape);
-        let places = RowOutputs { lse: options.wants_lse, ..self.rows }.map(|_, wanted| (wanted, next()));
-        let mut request = self.request(inputs, o, places.lse.1);
+    fn request<'a>(&'a self, binder: &mut Binder<'_>, options: LaunchOptions<'a>) -> AnyRequest<'a> {
+        let (o, shape) = (binder.guarded("o", self.o.span() * 2), self.lse_shape());
+        let elements = shape.iter().product::<usize>();
+        let rows = self.rows.map(|name, _| binder.guarded(name, elements * 4));
+        let mut request = self.request(binder, o, rows.lse);
         (request.config, request.scratch) = (options.config, options.scratch);
-        let rows = places.map(|_, (wanted, address)| wanted.then(|| view(address)));
-        AnyRequest::Attention(request.with_rows(rows))
+        let wanted = RowOutputs { lse: options.wants_lse, ..self.rows };
+        let view = |_, (wanted, address): (bool, u64)| {
+            wanted.then(|| LseView::contiguous(address, elements as u64, shape))
+        };
+        AnyRequest::Attention(request.with_rows(wanted.zip(rows).map(view)))
     }
 
-    fn rounds(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
-        let round = |told: &Told| {
-            let all = self.integers(*told).into_iter().enumerate();
-            all.map(|(at, (_, array))| (at, bytes!(array))).collect()
-        };
-        self.told.iter().map(round).collect()
+    fn rounds(&self) -> usize {
+        self.told.len()
     }
 
     fn rows(&self, written: &Written) -> Option<Rows> {

@@ -6,9 +6,7 @@ use crate::inputs::Random;
 use crate::place::{Layout, Place};
 use crate::tensor::TensorError;
 use crate::tolerance::Rule;
-use crate::work::{
-    Buffer, GUARD, Input, Judge, Judgement, LaunchOptions, Rows, Work, Written, guarded, guards,
-};
+use crate::work::{Binder, Judge, Judgement, LaunchOptions, Rows, Work, Written, guards, unguarded};
 use ferroflash::DType;
 use ferroflash::plan::{AnyRequest, OwnedMerge};
 use ferroflash::request::{LseUnit, LseView, Merge, Sinks, State};
@@ -108,14 +106,19 @@ impl MergeMemory {
         [self.case.place_of.filter(|_| states == output), self.case.place_of]
     }
 
-    /// Returns the places of the result's O and LSE in the outputs.
+    /// Returns the places of the result's O and LSE in the [outputs](Self::output).
     fn result(&self) -> [Place; 2] {
         let shape @ [_, rows, heads, _] = self.case.shape;
         let strides = [heads * rows, 1, rows, 1].map(|elements| elements as i64);
-        let offset = GUARD / self.case.dtypes[1].bytes();
-        let o = Place { offset, ..Place::alone(0, Layout::Bshd, shape) };
-        let own = [o, Place { buffer: 1, offset: GUARD / 4, shape: rows_of(shape), strides }];
+        let lse = Place { buffer: 1, offset: 0, shape: rows_of(shape), strides };
+        let own = [Place::alone(0, Layout::Bshd, shape), lse];
         [0, 1].map(|i| self.place_of()[i].map_or(own[i], |state| self.state(state)[i]))
+    }
+
+    /// Returns the bytes of O (0) or LSE (1), without guards.
+    fn output<'w>(&self, written: &'w Written, i: usize) -> &'w [u8] {
+        let all = &written.outputs[i];
+        if self.place_of()[i].is_some() { all } else { unguarded(all) }
     }
 
     /// Compares a launch's result with the reference.
@@ -129,11 +132,11 @@ impl MergeMemory {
             let numbers = states.iter().flat_map(|state| &state[row].0);
             let largest = numbers.filter(|x| x.is_finite()).fold(0.0, |a: f64, x| a.max(x.abs()));
             for (column, (want, at)) in want.iter().zip(&columns[row * want.len()..]).enumerate() {
-                let got = number(&written.outputs[0], case.dtypes[1], *at);
+                let got = number(self.output(written, 0), case.dtypes[1], *at);
                 let place = format_args!("o, row {row}, column {column}");
                 all = all.and(compared(got, *want, roundoff * largest, place));
             }
-            let (got, want) = (number(&written.outputs[1], DType::F32, at), want_lse * factor);
+            let (got, want) = (number(self.output(written, 1), DType::F32, at), want_lse * factor);
             let lse = compared(got, want, 1e-5 * want.abs().max(1.0), format_args!("lse, row {row}"));
             all = all.and(Judgement { max_error: 0.0, ..lse });
         }
@@ -224,53 +227,44 @@ fn state(case: &MergeCase, random: &mut Random) -> Vec<Row> {
 }
 
 impl Work for MergeMemory {
-    fn inputs(&self) -> Vec<Input> {
-        let sinks = Input::new("sinks", bytes!(self.sinks));
-        let all = self.filling.inputs(["states", "lses"]).into_iter().zip(self.place_of());
-        let apart = all.filter(|(_, place)| place.is_none()).map(|(input, _)| input);
-        [sinks].into_iter().chain(apart).collect()
-    }
-
-    fn outputs(&self) -> Vec<Buffer> {
-        let [batch, rows, heads, head_dim] = self.case.shape;
-        let values = batch * rows * heads;
-        let own = [("o", values * head_dim * self.case.dtypes[1].bytes()), ("lse", values * 4)];
-        let of = |i: usize| match self.place_of()[i] {
-            Some(_) => (["states", "lses"][i].into(), self.filling.buffers()[i].to_vec()),
-            None => guarded(own[i].0, own[i].1),
-        };
-        [0, 1].map(of).into()
-    }
-
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], _: LaunchOptions<'a>) -> AnyRequest<'a> {
-        let (case, place_of) = (&self.case, self.place_of());
-        let [batch, rows, heads, _] = case.shape;
+    fn request<'a>(&'a self, binder: &mut Binder<'_>, _: LaunchOptions<'a>) -> AnyRequest<'a> {
+        let MergeCase { shape: [batch, rows, heads, _], dtypes, units, .. } = self.case;
+        let (all, result) = (elements(&self.case), self.result());
+        // The addresses of the states and of the result, and the size of the result's buffer in elements.
+        let at = [("states", "o", dtypes[1]), ("lses", "lse", DType::F32)].map(|(states, own, dtype)| {
+            let i = usize::from(own == "lse");
+            let size = result[i].span();
+            match self.place_of()[i] {
+                Some(_) => ([binder.output(states, || self.filling.buffers()[i].to_vec()); 2], all[i]),
+                None => {
+                    let states = binder.add(|| self.filling.input(i, states));
+                    ([states, binder.guarded(own, size * dtype.bytes())], size)
+                }
+            }
+        });
+        let [(o, o_size), (lse, lse_size)] = at;
         let lse_view = |at: u64, elements: usize, Place { offset, strides, .. }: Place, unit| {
             let (at, elements) = (at + offset as u64 * 4, (elements - offset) as u64);
             let view = LseView::new(at, elements, [batch, heads, rows], [strides[0], strides[2]]);
             view.row_stride(strides[1]).unit(unit)
         };
-        let ([values, lses], mut apart) = (elements(case), inputs[1..].iter());
-        let at = [0, 1].map(|i| if place_of[i].is_some() { outputs[i] } else { *apart.next().unwrap_or(&0) });
-        let states = (0..case.states).map(|i| {
-            let [o, lse] = self.state(i);
-            State::new(o.view(at[0], values, case.dtypes[0]), lse_view(at[1], lses, lse, case.units[0]))
+        let states = (0..self.case.states).map(|i| {
+            let [of_o, of_lse] = self.state(i);
+            State::new(of_o.view(o[0], all[0], dtypes[0]), lse_view(lse[0], all[1], of_lse, units[0]))
         });
-        let states: Vec<_> = states.collect();
-        let [o, lse] = self.result();
-        let o = place_of[0].map_or(o.view(outputs[0], o.offset + o.span(), case.dtypes[1]), |i| states[i].o);
-        let own = lse_view(outputs[1], lse.offset + batch * rows * heads, lse, case.units[1]);
-        let lse = place_of[1].map_or(own, |i| states[i].lse.unit(case.units[1]));
-        let sinks = Sinks { address: inputs[0], elements: heads as u64 };
-        let merge = Merge::new(&[], o).lse(lse);
-        let merge = if case.sinks { merge.sinks(sinks) } else { merge };
-        AnyRequest::Merge(OwnedMerge::new(states, merge))
+        let mut merge = Merge::new(&[], result[0].view(o[1], o_size, dtypes[1]))
+            .lse(lse_view(lse[1], lse_size, result[1], units[1]));
+        if self.case.sinks {
+            let address = binder.input("sinks", || bytes!(self.sinks));
+            merge = merge.sinks(Sinks { address, elements: heads as u64 });
+        }
+        AnyRequest::Merge(OwnedMerge::new(states.collect(), merge))
     }
 
     fn rows(&self, written: &Written) -> Option<Rows> {
         let ([.., columns], dtype, places) = (self.case.shape, self.case.dtypes[1], self.result());
         let of = |which: usize, dtype| {
-            let bytes = &written.outputs[which];
+            let bytes = self.output(written, which);
             places[which].elements().map(|at| number(bytes, dtype, at) as f32).collect()
         };
         let (o, lse) = (of(0, dtype), of(1, DType::F32));

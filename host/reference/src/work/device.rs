@@ -1,5 +1,5 @@
 //! A problem on a device. Tests and the program `ferroflash` use every driver only through this file.
-use super::{Buffer, Input, LaunchOptions, Work, Written};
+use super::{Binder, Buffer, Input, LaunchOptions, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::{AnyPlan, AnyRequest, ScratchBytes};
@@ -8,16 +8,13 @@ use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The distance between the addresses that `free` returns, which are far from all buffers.
-const FREE: u64 = 1 << 58;
-
 /// A problem whose inputs are in device memory.
 pub struct OnDevice<'a, D: Harness> {
     pub(super) attention: &'a Attention<D>,
     work: &'a dyn Work,
     config: Option<&'a str>,
     wants_lse: bool,
-    inputs: Vec<D::Buffer>,
+    inputs: Vec<(String, D::Buffer)>,
     /// Content of the outputs before each launch.
     before: Vec<Buffer>,
     workspace: Option<(D::Buffer, u64)>,
@@ -47,7 +44,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
             for at in (0..bytes).step_by(period.len().max(1)) {
                 driver.upload_at(&mut buffer, at, &period[..period.len().min(bytes - at)])?;
             }
-            Ok(buffer)
+            Ok((name, buffer))
         });
         let mut device = OnDevice {
             inputs: inputs.collect::<Result<_, Error>>()?,
@@ -68,7 +65,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
 
     /// Runs the launch that computes inputs, if there is one.
     fn compute_inputs(&self) -> Result<(), Error> {
-        let Some(request) = self.work.before(&self.addresses()) else { return Ok(()) };
+        let inputs = self.addresses();
+        let Some(request) = self.work.before(&mut Binder::at(Some(&inputs), None)) else { return Ok(()) };
         let plan = self.attention.plan(&request)?;
         // SAFETY: every view describes one buffer of this driver, and the buffer has the size of the view.
         // The buffers live until the launch has run, and no other work uses them.
@@ -78,7 +76,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
 
     /// Returns the addresses of the inputs.
     fn addresses(&self) -> Vec<u64> {
-        self.inputs.iter().map(|buffer| self.attention.driver().address(buffer)).collect()
+        self.inputs.iter().map(|(_, buffer)| self.attention.driver().address(buffer)).collect()
     }
 
     /// Makes launches without LSE.
@@ -102,7 +100,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         self.plan.set(None);
         let driver = self.attention.driver();
         // The outputs are allocated later. If the request has invalid values, the launch reports them.
-        let planned = self.attention.plan(&self.asked(&self.free(), Scratch::Fastest));
+        let planned = self.attention.plan(&self.asked(None, Scratch::Fastest));
         let needs = planned.map(|plan| plan.scratch_bytes()).unwrap_or_default();
         let ScratchBytes { workspace, counters } = needs;
         if workspace > 0 {
@@ -116,17 +114,12 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(())
     }
 
-    /// Returns unused addresses, one per output.
-    fn free(&self) -> Vec<u64> {
-        (0..self.before.len() as u64).map(|i| (i + 1) * FREE).collect()
-    }
-
     /// Returns the kernel that launches will run.
     ///
     /// # Errors
     /// Returns the errors of planning.
     pub fn kernel(&self) -> Result<&'static Contract, Error> {
-        Ok(self.attention.plan(&self.asked(&self.free(), self.scratch()))?.contract())
+        Ok(self.attention.plan(&self.asked(None, self.scratch()))?.contract())
     }
 
     /// Returns the allocated scratch memory.
@@ -141,18 +134,21 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         })
     }
 
-    fn asked(&self, outputs: &[u64], scratch: Scratch) -> AnyRequest<'a> {
+    fn asked(&self, outputs: Option<&[u64]>, scratch: Scratch) -> AnyRequest<'a> {
         let options = LaunchOptions { wants_lse: self.wants_lse, config: self.config, scratch };
-        self.work.request(&self.addresses(), outputs, options)
+        self.work.request(&mut Binder::at(Some(&self.addresses()), outputs), options)
     }
 
-    /// Overwrites inputs, given as `(index, content)`.
+    /// Overwrites inputs of these names.
     ///
     /// # Errors
     /// Returns the driver's errors.
-    pub fn change(&mut self, inputs: &[(usize, Vec<u8>)]) -> Result<(), Error> {
+    pub fn change(&mut self, inputs: impl IntoIterator<Item = Input>) -> Result<(), Error> {
         let driver = self.attention.driver();
-        inputs.iter().try_for_each(|(at, bytes)| driver.upload(&mut self.inputs[*at], bytes))
+        inputs.into_iter().try_for_each(|Input { name, period, .. }| {
+            let own = self.inputs.iter_mut().filter(|(own, _)| *own == name);
+            own.into_iter().try_for_each(|(_, buffer)| driver.upload(buffer, &period))
+        })
     }
 
     /// Returns the plan of the launches; `None` before the first launch.
@@ -183,7 +179,7 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     pub(super) fn planned(&self, outputs: &Outputs<D>) -> Result<(AnyRequest<'a>, AnyPlan), Error> {
         let driver = self.attention.driver();
         let addresses: Vec<_> = outputs.0.iter().map(|(buffer, _)| driver.address(buffer)).collect();
-        let asked = self.asked(&addresses, self.scratch());
+        let asked = self.asked(Some(&addresses), self.scratch());
         let plan = match self.plan.get() {
             Some(plan) => plan,
             None => self.attention.plan(&asked)?,
@@ -258,8 +254,8 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// # Errors
     /// Returns the errors of planning, launching and waiting.
     pub fn run_all(&mut self) -> Result<Vec<Written>, Error> {
-        let rounds = self.work.rounds().into_iter().map(|inputs| {
-            self.change(&inputs)?;
+        let rounds = (0..self.work.rounds()).map(|round| {
+            self.change(self.work.changes(round))?;
             self.run()
         });
         rounds.collect()
@@ -274,13 +270,12 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         let (asked, plan) = self.planned(&outputs)?;
         self.attention.load(&plan)?;
         let (attention, stream) = (self.attention, driver.stream()?);
-        let (rounds, before) = (self.work.rounds(), self.work.outputs());
-        let mut written = vec![];
+        let (work, before, mut written) = (self.work, self.work.outputs(), vec![]);
         // SAFETY: as in `launch`, for each round: this function waits for a round before it changes anything.
         let launch = &mut || unsafe { attention.launch(&plan, &asked, &stream) };
         let then = &mut |replay: &mut Enqueue<'_>| {
-            for inputs in &rounds {
-                self.change(inputs)?;
+            for round in 0..work.rounds() {
+                self.change(work.changes(round))?;
                 let all = outputs.0.iter_mut().zip(&before);
                 all.into_iter().try_for_each(|((to, _), (_, bytes))| driver.upload(to, bytes))?;
                 replay()?;

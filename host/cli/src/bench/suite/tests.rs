@@ -3,8 +3,8 @@ use super::*;
 use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionRequest, KeysValues, Scratch};
-use reference::{LaunchOptions, OnDevice, Rule, carries_all, lacks_kernel};
+use ferroflash::request::{AttentionRequest, KeysValues};
+use reference::{Binder, LaunchOptions, OnDevice, Rule, carries_all, lacks_kernel};
 
 /// Returns the workload of a file's only shape.
 fn one(shape: &str) -> Result<Workload, String> {
@@ -32,8 +32,6 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
         "extra headline hopper hopper-extra prefill"
     );
 
-    let addresses: Vec<u64> = (1..32).map(|n| n << 44).collect();
-    let (inputs, outputs) = addresses.split_at(16);
     let cards: Vec<_> = ["h200", "l4"].into_iter().map(card).collect();
     for (shape, card) in forward.values().flatten().flat_map(|shape| cards.iter().map(move |c| (shape, c))) {
         let problem = shape.problem().expect("valid");
@@ -42,8 +40,7 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     }
     for (suite, workload) in all(&suites).filter(|(suite, _)| !forward.contains_key(*suite)) {
         let work = workload.work();
-        let options = LaunchOptions { wants_lse: true, config: None, scratch: Scratch::Fastest };
-        let asked = work.request(inputs, outputs, options);
+        let asked = work.request(&mut Binder::at(None, None), LaunchOptions::default());
         for card in &cards {
             card.plan(&asked).unwrap_or_else(|e| panic!("{suite}: {}: {e}", workload.label));
         }

@@ -4,13 +4,11 @@ use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Queries, Scratch, SharedPrefixes, Sinks,
-    TensorView, TokenScales, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Queries, SharedPrefixes, Sinks, TensorView,
+    TokenScales, VarlenQueries,
 };
 use ferroflash::{Attention, Capabilities, DType, Error, plan};
-use reference::{
-    Input as Buffer, Judge, Judgement, LaunchOptions, OnDevice, Rows, Rule, TensorError, Work, Written,
-};
+use reference::{Binder, Judge, Judgement, LaunchOptions, OnDevice, Rows, Rule, TensorError, Work, Written};
 use std::time::Instant;
 
 /// The value of unwritten bytes. The value is NaN in f16, bf16 and f32.
@@ -24,8 +22,8 @@ macro_rules! bytes {
 }
 
 impl Input {
-    /// Returns the request on buffers at these addresses, in the order of [`Work::inputs`].
-    fn decode(&self, inputs: &[u64], [o, lse]: [u64; 2]) -> AttentionRequest<'static> {
+    /// Returns the request with outputs at these addresses.
+    fn decode(&self, binder: &mut Binder<'_>, [o, lse]: [u64; 2]) -> AttentionRequest<'static> {
         let Problem { dtype, batch, seqlen_q, .. } = self.problem;
         let [shape, ..] = self.problem.shapes();
         let [batches, rows, heads, head_dim] = shape;
@@ -33,20 +31,31 @@ impl Input {
             let elements = (self.rows() * columns) as u64;
             TensorView::bshd(address, elements, dtype, [batches, rows, heads, columns])
         };
-        let mut inputs = inputs.iter().copied();
-        let mut next = || inputs.next().unwrap_or(0);
-        let [starts, lengths, rest] = [self.starts.len(), batch, batch].map(|n| Index::new(next(), n as u64));
-        let (q, o) = (view(next(), head_dim), view(o, self.columns()));
-        let keys = TensorView { address: next(), ..self.pages };
+        let starts: Vec<_> = self.starts.iter().map(|start| *start as i32).collect();
+        let rest = self.rest();
+        let [starts, lengths, rest] =
+            [("cu_seqlens_q", &starts), ("seqused_k", &self.lengths), ("rest_lengths", &rest)]
+                .map(|(name, all)| Index::new(binder.input(name, || bytes!(all)), all.len() as u64));
+        let (q, o) = (view(binder.input("q", || bytes!(self.q)), head_dim), view(o, self.columns()));
+        let address = binder.input("k_cache", || self.pool[0].clone());
+        let keys = TensorView { address, ..self.pages };
         let pages = match self.v_width {
-            None => KvPages::new(keys, TensorView { address: next(), ..self.values }),
+            None => {
+                let address = binder.input("v_cache", || self.pool[1].clone());
+                KvPages::new(keys, TensorView { address, ..self.values })
+            }
             Some(columns) => KvPages::latent(keys, columns),
         };
-        let [k_scale, v_scale] = [0, 1].map(|which| self.scale(which, &mut next));
+        let [k_scale, v_scale] =
+            [("k_scale", 0), ("v_scale", 1)].map(|(name, which)| match &self.scales[which] {
+                None => KvScale::One,
+                Some(all) => self.scale(binder.input(name, || bytes!(all)), all.len() as u64),
+            });
         let pages = pages.scales(k_scale, v_scale);
         let cache = match &self.table {
             Some((table, columns)) => {
-                KvCache::paged(pages, Index::new(next(), table.len() as u64), *columns, lengths)
+                let address = binder.input("block_table", || bytes!(table));
+                KvCache::paged(pages, Index::new(address, table.len() as u64), *columns, lengths)
             }
             None => KvCache::dense(pages, lengths),
         };
@@ -54,10 +63,11 @@ impl Input {
         let scores = &mut decode.scores;
         (decode.mask, scores.scale, scores.softcap) =
             (self.problem.mask, self.problem.scale, self.problem.softcap);
-        scores.alibi = self.slopes.as_ref().map(|slopes| slopes.view(next()));
-        scores.sinks =
-            self.sinks.as_ref().map(|sinks| Sinks { address: next(), elements: sinks.len() as u64 });
-        self.extras.give(&mut decode, next);
+        scores.sinks = self.sinks.as_ref().map(|sinks| Sinks {
+            address: binder.input("sinks", || bytes!(sinks)),
+            elements: sinks.len() as u64,
+        });
+        self.extras.give(&mut decode, binder);
         let (shape, strides) = self.lse();
         let (elements, strides) = (shape.iter().product::<usize>() as u64, strides.map(|n| n as i64));
         decode.lse = Some(LseView::new(lse, elements, [batches, heads, rows], strides));
@@ -69,10 +79,8 @@ impl Input {
         decode
     }
 
-    /// Returns the scale of keys, or of values, at the next address.
-    fn scale(&self, which: usize, next: &mut impl FnMut() -> u64) -> KvScale {
-        let Some(numbers) = &self.scales[which] else { return KvScale::One };
-        let (address, elements) = (next(), numbers.len() as u64);
+    /// Returns the scale of keys, or of values, at an address.
+    fn scale(&self, address: u64, elements: u64) -> KvScale {
         match self.pages.dtype {
             DType::Int8 => KvScale::Tokens(TokenScales::contiguous(address, elements, self.pages.shape[2])),
             _ => KvScale::Device { address, elements, strides: [0, i64::from(elements > 1)] },
@@ -84,8 +92,7 @@ impl Input {
     /// # Errors
     /// Returns the errors of planning.
     pub(super) fn validate(&self) -> Result<(), Error> {
-        let far: Vec<_> = (1..20).map(|n| n << 44).collect();
-        let request = self.decode(&far[2..], [far[0], far[1]]).scratch(Scratch::Fastest);
+        let request = self.request(&mut Binder::at(None, None), LaunchOptions::default());
         plan(&request, &Capabilities::PROFILES[0].1).map(drop)
     }
 
@@ -124,32 +131,11 @@ fn numbers(written: &Written) -> (Vec<u16>, Vec<f32>) {
 }
 
 impl Work for Input {
-    fn inputs(&self) -> Vec<Buffer> {
-        let starts: Vec<_> = self.starts.iter().map(|start| *start as i32).collect();
-        let mut all = vec![
-            Buffer::new("cu_seqlens_q", bytes!(starts)),
-            Buffer::new("seqused_k", bytes!(self.lengths)),
-            Buffer::new("rest_lengths", bytes!(self.rest())),
-            Buffer::new("q", bytes!(self.q)),
-            Buffer::new("k_cache", self.pool[0].clone()),
-        ];
-        all.extend(self.v_width.is_none().then(|| Buffer::new("v_cache", self.pool[1].clone())));
-        let scales = ["k_scale", "v_scale"].into_iter().zip(&self.scales);
-        all.extend(scales.filter_map(|(name, scale)| Some(Buffer::new(name, bytes!(scale.as_ref()?)))));
-        all.extend(self.table.as_ref().map(|(table, _)| Buffer::new("block_table", bytes!(table))));
-        all.extend(self.slopes.as_ref().map(|slopes| Buffer::new("alibi_slopes", bytes!(slopes.values()))));
-        all.extend(self.sinks.as_ref().map(|sinks| Buffer::new("sinks", bytes!(sinks))));
-        all.extend(self.extras.buffers().into_iter().map(|(name, bytes)| Buffer::new(name, bytes)));
-        all
-    }
-
-    fn outputs(&self) -> Vec<(String, Vec<u8>)> {
+    fn request<'a>(&'a self, binder: &mut Binder<'_>, options: LaunchOptions<'a>) -> AnyRequest<'a> {
         let sizes = [self.rows() * self.columns() * 2, self.lse().0.iter().product::<usize>() * 4];
-        ["o", "lse"].into_iter().zip(sizes).map(|(name, bytes)| (name.into(), vec![POISON; bytes])).collect()
-    }
-
-    fn request<'a>(&'a self, inputs: &[u64], outputs: &[u64], options: LaunchOptions<'a>) -> AnyRequest<'a> {
-        let mut request = self.decode(inputs, [outputs[0], outputs[1]]);
+        let [o, lse] =
+            [("o", 0), ("lse", 1)].map(|(name, which)| binder.output(name, || vec![POISON; sizes[which]]));
+        let mut request = self.decode(binder, [o, lse]);
         (request.config, request.scratch) = (options.config, options.scratch);
         AnyRequest::Attention(request)
     }

@@ -6,9 +6,7 @@ use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::TensorView;
 use rayon::prelude::*;
-use reference::{
-    HostTensor, Inputs, Outputs, Reference, Slopes, TensorError, Verdict, widen_e4m3, widen_int8,
-};
+use reference::{HostTensor, Inputs, Outputs, Reference, TensorError, Verdict, widen_e4m3, widen_int8};
 use std::time::Instant;
 
 impl Input {
@@ -89,11 +87,7 @@ impl Input {
             [Some(of_keys), Some(of_values)] => [k.scaled(of_keys)?, v.scaled(of_values)?],
             _ => [k, v],
         };
-        let own = |slopes: &Slopes| (head * group..(head + 1) * group).map(|m| slopes.of(b, m)).collect();
-        let slopes =
-            self.slopes.as_ref().map(|slopes| Slopes::new(own(slopes), false, &problem)).transpose()?;
-        let inputs = Inputs::new(problem, q, k, v)?.alibi(slopes.as_ref(), 0);
-        let inputs = inputs.extras(&self.extras, [b, head * group]);
+        let inputs = Inputs::new(problem, q, k, v)?.extras(&self.extras, [b, head * group]);
         let reference = Reference::new(&inputs);
         let is_int8 = self.pages.dtype == DType::Int8;
         let reference = if is_int8 { reference } else { reference.scale_values(dtype, v_scale) };
