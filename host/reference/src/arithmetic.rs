@@ -57,7 +57,9 @@ real!(f64);
 pub(super) trait Arithmetic: Copy + Sync {
     type Real: Real;
     /// Rounds the result of a step to this arithmetic's storage type.
-    fn round(self, x: Self::Real) -> Self::Real;
+    fn round(self, x: Self::Real) -> Self::Real {
+        x
+    }
     /// Rounds an element of K, which is multiplied with its row's scale, to the storage type.
     fn round_key(self, x: f32) -> Self::Real {
         self.round(Self::Real::from_f32(x))
@@ -73,9 +75,6 @@ pub(super) trait Arithmetic: Copy + Sync {
 pub(super) struct Exact;
 impl Arithmetic for Exact {
     type Real = f64;
-    fn round(self, x: f64) -> f64 {
-        x
-    }
 }
 
 /// The exact arithmetic on elements of K and V that are rounded to a type.
@@ -83,9 +82,6 @@ impl Arithmetic for Exact {
 pub(super) struct OnElementsOf(pub DType);
 impl Arithmetic for OnElementsOf {
     type Real = f64;
-    fn round(self, x: f64) -> f64 {
-        x
-    }
     fn round_key(self, x: f32) -> f64 {
         f64::from(decode(self.0, encode(self.0, f64::from(x))))
     }
@@ -96,33 +92,25 @@ impl Arithmetic for OnElementsOf {
 pub(super) struct OnMagnitudes;
 impl Arithmetic for OnMagnitudes {
     type Real = f64;
-    fn round(self, x: f64) -> f64 {
-        x
-    }
     fn round_value(self, x: f32) -> f64 {
         f64::from(x.abs())
     }
 }
 
-/// Naive arithmetic in f16: each step computes in f32 and rounds its result to f16.
-#[derive(Clone, Copy)]
-pub(super) struct NaiveF16;
-impl Arithmetic for NaiveF16 {
-    type Real = f32;
-    fn round(self, x: f32) -> f32 {
-        f16::from_f32(x).to_f32()
-    }
+/// Declares naive arithmetic in a type: each step computes in f32 and rounds its result to the type.
+macro_rules! naive {
+    ($($name:ident: $type:ident),*) => {$(
+        #[derive(Clone, Copy)]
+        pub(super) struct $name;
+        impl Arithmetic for $name {
+            type Real = f32;
+            fn round(self, x: f32) -> f32 {
+                $type::from_f32(x).to_f32()
+            }
+        }
+    )*};
 }
-
-/// Naive arithmetic in bf16: each step computes in f32 and rounds its result to bf16.
-#[derive(Clone, Copy)]
-pub(super) struct NaiveBf16;
-impl Arithmetic for NaiveBf16 {
-    type Real = f32;
-    fn round(self, x: f32) -> f32 {
-        bf16::from_f32(x).to_f32()
-    }
-}
+naive!(NaiveF16: f16, NaiveBf16: bf16);
 
 /// Returns the value of `bits` in `dtype`.
 pub(super) fn decode(dtype: DType, bits: u16) -> f32 {

@@ -23,8 +23,9 @@ pub struct Inputs<'a> {
     k: HostTensor<'a>,
     v: HostTensor<'a>,
     pub(super) sequences: Option<&'a Sequences>,
-    /// Extras, and the indices of the sequence and head to which the tensors' first batch and head belong.
-    extras: Option<(&'a Extras, [usize; 2])>,
+    extras: &'a Extras,
+    /// The indices of the sequence and head to which the tensors' first batch and head belong.
+    first: [usize; 2],
 }
 
 /// Results of the reference.
@@ -88,7 +89,7 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v, sequences: None, extras: None })
+        Ok(Inputs { problem, q, k, v, sequences: None, extras: &Extras::NONE, first: [0; 2] })
     }
 
     /// Returns the same inputs as a varlen problem, if `sequences` is given.
@@ -96,11 +97,11 @@ impl<'a> Inputs<'a> {
         Inputs { sequences, ..self }
     }
 
-    /// Adds extras. The tensors' first batch uses the extras of sequence `first`, and the tensors' first head
-    /// uses the extras of head `head`.
+    /// Sets the extras. `first` is the index of their sequence and head to which the tensors' first batch and
+    /// head belong.
     #[must_use]
-    pub fn extras(self, extras: &'a Extras, [first, head]: [usize; 2]) -> Self {
-        Inputs { extras: Some((extras, [first, head])), ..self }
+    pub fn extras(self, extras: &'a Extras, first: [usize; 2]) -> Self {
+        Inputs { extras, first, ..self }
     }
 
     /// Returns one sequence of a varlen problem, as a problem of its own rows.
@@ -108,8 +109,8 @@ impl<'a> Inputs<'a> {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
         let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
-        let extras = self.extras.map(|(extras, [first, head])| (extras, [first + index, head]));
-        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, extras }
+        let first = [self.first[0] + index, self.first[1]];
+        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, first, ..*self }
     }
 
     /// Returns the problem.
@@ -146,37 +147,35 @@ impl<'a> Inputs<'a> {
 
     /// Returns the slope of a head, or 0 without slopes.
     pub(super) fn slope(&self, batch: usize, head: usize) -> f32 {
-        let slopes = self.extras.and_then(|(extras, first)| Some((extras.slopes.as_ref()?, first)));
-        slopes.map_or(0.0, |(slopes, [sequence, first])| slopes.of(sequence + batch, first + head))
+        let [batch, head, _] = self.behind([batch, head, 0]);
+        self.extras.slopes.as_ref().map_or(0.0, |slopes| slopes.of(batch, head))
     }
 
     /// Returns the sinks, one per query head.
     pub(super) fn sinks(&self) -> Option<&'a [f32]> {
-        self.extras.and_then(|(extras, [_, head])| Some(&extras.sinks.as_deref()?[head..]))
+        Some(&self.extras.sinks.as_deref()?[self.first[1]..])
     }
 
     /// Returns the bias of a query `[batch, head, row]` and a key, or 0 without a bias.
     pub(super) fn bias(&self, at: [usize; 3], key: usize) -> f32 {
-        let bias = self.extras.and_then(|(extras, first)| Some((extras.bias.as_ref()?, first)));
-        bias.map_or(0.0, |(bias, first)| bias.of(behind(first, at), key))
+        self.extras.bias.as_ref().map_or(0.0, |bias| bias.of(self.behind(at), key))
     }
 
     /// Returns the keys of a sequence's prefix, or 0 without prefixes.
     fn prefix(&self, batch: usize) -> i32 {
-        let prefixes = self.extras.and_then(|(extras, first)| Some((extras.prefixes.as_ref()?, first)));
-        prefixes.map_or(0, |(prefixes, [first, _])| prefixes[first + batch])
+        self.extras.prefixes.as_ref().map_or(0, |prefixes| prefixes[self.first[0] + batch])
     }
 
     /// Returns the mask's bit for a query `[batch, head, row]` and a key, or true without bits.
     pub(super) fn bit(&self, at: [usize; 3], key: usize) -> bool {
-        let bits = self.extras.and_then(|(extras, first)| Some((extras.bits.as_ref()?, first)));
-        bits.is_none_or(|(bits, first)| bits.sees(behind(first, at), key, self.problem.seqlen_k))
+        let bits = self.extras.bits.as_ref();
+        bits.is_none_or(|bits| bits.sees(self.behind(at), key, self.problem.seqlen_k))
     }
-}
 
-/// Adds the sequence and the head of the tensors' first batch and head to `[batch, head, row]`.
-fn behind([sequence, first]: [usize; 2], [batch, head, row]: [usize; 3]) -> [usize; 3] {
-    [sequence + batch, first + head, row]
+    /// Returns the place of a query `[batch, head, row]` in the extras.
+    fn behind(&self, [batch, head, row]: [usize; 3]) -> [usize; 3] {
+        [self.first[0] + batch, self.first[1] + head, row]
+    }
 }
 
 /// Computes attention in f64.

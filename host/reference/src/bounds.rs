@@ -4,7 +4,7 @@
 use super::arithmetic::unit_roundoff;
 use super::attention::{Inputs, Outputs, exact};
 use super::tensor::HostTensor;
-use super::tolerance::{Verdict, Worst, worst};
+use super::tolerance::{Element, Verdict, Worst, elements, of_rows, worst};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use rayon::prelude::*;
@@ -95,22 +95,12 @@ impl Bounds {
     /// Returns the elements of O and LSE with the largest error relative to their bounds. Returns `None` if a
     /// shape differs from the reference's.
     pub fn judge(&self, out: &HostTensor, lse: Option<&[f32]>) -> Option<Verdict> {
-        let [batches, rows, heads, _] = self.exact.shape;
         if out.shape() != self.exact.shape || lse.is_some_and(|lse| lse.len() != self.lse.len()) {
             return None;
         }
-        let index = (0..batches * rows * heads).map(|i| (i / (rows * heads), i / heads % rows, i % heads));
-        let elements = index.flat_map(|(batch, row, head)| {
-            let values = out.values(batch, row, head).enumerate();
-            values.map(move |(column, got)| ([batch, row, head, column], f64::from(got)))
-        });
-        let out = furthest("o", elements, &self.exact.out, &self.out)?;
-        let lse = lse.and_then(|lse| {
-            let got = lse.iter().enumerate();
-            let elements =
-                got.map(|(i, got)| ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got)));
-            furthest("lse", elements, &self.exact.lse, &self.lse)
-        });
+        let out = furthest("o", elements(out, &self.exact.out), &self.out)?;
+        let of_lse = |lse| furthest("lse", of_rows(lse, &self.exact.lse, self.exact.shape), &self.lse);
+        let lse = lse.and_then(of_lse);
         Some(Verdict { out, rows: lse.into(), strays: 0 })
     }
 }
@@ -119,13 +109,12 @@ impl Bounds {
 /// as right.
 fn furthest(
     tensor: &'static str,
-    got: impl Iterator<Item = ([usize; 4], f64)>,
-    want: &[f64],
+    elements: impl Iterator<Item = Element>,
     tolerance: &[f64],
 ) -> Option<Worst> {
-    let all = got.zip(want.iter().zip(tolerance)).filter_map(|((at, got), (want, tolerance))| {
-        let judged = if tolerance.is_finite() { (got, *tolerance) } else { (*want, f64::MAX) };
-        worst(tensor, judged.1, std::iter::once((at, judged.0, *want)))
+    let all = elements.zip(tolerance).filter_map(|((at, got, want), tolerance)| {
+        let (got, tolerance) = if tolerance.is_finite() { (got, *tolerance) } else { (want, f64::MAX) };
+        worst(tensor, tolerance, std::iter::once((at, got, want)))
     });
     all.reduce(|a, b| if b.error / b.tolerance > a.error / a.tolerance { b } else { a })
 }

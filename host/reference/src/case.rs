@@ -153,6 +153,17 @@ impl Case {
         }
     }
 
+    /// Creates a case with the types and columns of an entry, on a cache.
+    pub(super) fn on(entry: &AttnInfo, filled: impl Into<Vec<usize>>) -> Self {
+        Case {
+            dtype: entry.dtype,
+            kv_dtype: Some(entry.kv_dtype),
+            head_dim: entry.head_dim as usize,
+            head_dim_v: (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize),
+            ..Case::new(filled)
+        }
+    }
+
     /// Creates a case of tensors, whose sequences have equal lengths.
     pub fn tensors(p: Problem, layout: Layout, seed: u64) -> Self {
         Case {

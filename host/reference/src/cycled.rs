@@ -78,11 +78,11 @@ impl Filling {
         match self {
             Filling::Laid(all) => all.iter().map(Cow::from).collect(),
             Filling::Cycled(all) => {
-                let whole = |(number, (dtype, elements)): (usize, &(DType, usize))| {
-                    let period = tensor(*dtype, number + 1).into_iter();
-                    period.cycle().take(elements * dtype.bytes()).collect::<Vec<_>>().into()
+                let whole = |at| {
+                    let Input { bytes, period, .. } = self.input(at, "");
+                    period.into_iter().cycle().take(bytes).collect::<Vec<_>>().into()
                 };
-                all.iter().enumerate().map(whole).collect()
+                (0..all.len()).map(whole).collect()
             }
         }
     }

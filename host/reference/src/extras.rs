@@ -126,6 +126,10 @@ impl BitsTensor {
 }
 
 impl Extras {
+    /// No extras.
+    pub(super) const NONE: Self =
+        Extras { slopes: None, sinks: None, bias: None, prefixes: None, bits: None };
+
     /// Draws random extras of a problem. The bias may broadcast every dimension except the keys. Prefixes may
     /// be below 0 or beyond the keys. Some heads have no sink.
     pub fn random(p: &Problem, seed: u64) -> Self {

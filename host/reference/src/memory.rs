@@ -71,9 +71,10 @@ impl Case {
     /// gigabytes must be fast.
     pub fn to_measure(&self) -> Memory {
         let Pages::Tensors(layout) = self.pages else { return Cache::cycle(self) };
-        let (problem, mut tensor) = (self.problem(), 0..);
-        let fill = |len| cycled::halves(problem.dtype, tensor.next().unwrap_or(0), len);
-        self.in_sequences(Memory::filled(problem, layout, fill).with_random_extras(self.seed))
+        let problem = self.problem();
+        let fill = |buffer, len| cycled::halves(problem.dtype, buffer, len);
+        let memory = Memory::filled(problem, Memory::places(problem, layout), fill);
+        self.in_sequences(memory.with_random_extras(self.seed))
     }
 
     fn in_sequences(&self, memory: Memory) -> Memory {
@@ -86,7 +87,8 @@ impl Memory {
     /// at most 1/2.
     pub fn random(problem: Problem, layout: Layout, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        Self::filled(problem, layout, |len| random.normals(problem.dtype, len)).with_random_extras(seed)
+        let fill = |_, len| random.normals(problem.dtype, len);
+        Self::filled(problem, Self::places(problem, layout), fill).with_random_extras(seed)
     }
 
     fn with_random_extras(self, seed: u64) -> Self {
@@ -170,23 +172,28 @@ impl Memory {
     }
 
     /// Returns tensors in these places.
-    pub(super) fn in_places(problem: Problem, buffers: Vec<Vec<u16>>, [q, k, v, o]: [Place; 4]) -> Self {
+    fn in_places(problem: Problem, buffers: Vec<Vec<u16>>, [q, k, v, o]: [Place; 4]) -> Self {
         let (extras, told) = (Extras::default(), vec![Told::Filled]);
         let (sequences, variant, cache) = (None, None, None);
         let rows = RowOutputs::LSE;
         Memory { problem, buffers, q, k, v, o, extras, sequences, variant, rows, cache, told }
     }
 
-    /// Fills the tensors' buffers. `fill` receives a number of elements and returns the elements.
-    fn filled(problem: Problem, layout: Layout, mut fill: impl FnMut(usize) -> Vec<u16>) -> Self {
-        let memory = Self::places(problem, layout);
-        let places = [memory.q, memory.k, memory.v];
+    /// Returns tensors in these places. `fill` receives the index of a buffer and its number of elements, and
+    /// returns the elements.
+    pub(super) fn filled(
+        problem: Problem,
+        places: [Place; 4],
+        mut fill: impl FnMut(usize, usize) -> Vec<u16>,
+    ) -> Self {
+        let inputs = &places[..3];
         let len = |buffer| {
-            let own = places.iter().filter(|place| place.buffer == buffer);
+            let own = inputs.iter().filter(|place| place.buffer == buffer);
             own.map(|place| place.offset + place.span()).max().unwrap_or(0)
         };
-        let last = places.iter().map(|place| place.buffer).max().unwrap_or(0);
-        Memory { buffers: (0..=last).map(|buffer| fill(len(buffer))).collect(), ..memory }
+        let last = inputs.iter().map(|place| place.buffer).max().unwrap_or(0);
+        let buffers = (0..=last).map(|buffer| fill(buffer, len(buffer))).collect();
+        Self::in_places(problem, buffers, places)
     }
 
     /// Lays out given inputs. Each input is contiguous in `layout`, which must not be [`Layout::Packed`].
@@ -194,12 +201,13 @@ impl Memory {
     /// # Errors
     /// Returns [`TensorError`] if a tensor is shorter than the problem needs.
     pub fn contiguous(problem: Problem, layout: Layout, qkv: [Vec<u16>; 3]) -> Result<Self, TensorError> {
-        let memory = Memory { buffers: qkv.into(), ..Self::places(problem, layout) };
+        let memory = Self::in_places(problem, qkv.into(), Self::places(problem, layout));
         memory.tensors()?;
         Ok(memory)
     }
 
-    fn places(problem: Problem, layout: Layout) -> Self {
+    /// Returns the places of Q, K, V and O in a layout.
+    fn places(problem: Problem, layout: Layout) -> [Place; 4] {
         let [q, k, v, o] = problem.shapes();
         let o = Place::alone(0, layout, o);
         let [q, k, v] = match layout {
@@ -210,7 +218,7 @@ impl Memory {
             }
             alone => [(0, q), (1, k), (2, v)].map(|(buffer, shape)| Place::alone(buffer, alone, shape)),
         };
-        Self::in_places(problem, vec![], [q, k, v, o])
+        [q, k, v, o]
     }
 
     /// Returns the expected outputs of rows that launches write; -inf for rows that belong to no sequence.

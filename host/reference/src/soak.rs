@@ -23,9 +23,6 @@ impl Soak {
 
     /// Runs the round, and returns the number of launches whose result differs from `expected` in any bit.
     /// Each thread has its own inputs, outputs and streams.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting, and an error if memory runs out.
     pub fn run<D: Harness>(
         self,
         attention: &Attention<D>,

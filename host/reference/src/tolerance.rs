@@ -235,36 +235,23 @@ impl Reference {
     /// addition of [`Reference::tolerance`]. O of a row that
     /// sees no key must be exactly 0. LSE follows [`Reference::lse_tolerance`]; -inf equals only -inf.
     pub fn judge_rows(&self, out: &HostTensor, values: RowOutputs<Option<&[f32]>>) -> Option<Verdict> {
-        let [batches, rows, heads, head_dim] = self.exact.shape;
+        let shape @ [_, rows, heads, _] = self.exact.shape;
         let values = values.zip(self.exact.rows());
         let differs = |(got, want): (Option<&[f32]>, &[f64])| got.is_some_and(|got| got.len() != want.len());
-        if out.shape() != self.exact.shape || values.named().any(|(_, pair)| differs(pair)) {
+        if out.shape() != shape || values.named().any(|(_, pair)| differs(pair)) {
             return None;
         }
         let tolerances = RowOutputs { lse: self.lse_tolerance, ..self.exact.rows().map(|_, x| of_sums(x)) };
-        let position = move |i: usize| (i / (rows * heads), i / heads % rows, i % heads);
-        let elements = |unseen: bool| {
-            let sees_no_key = move |(batch, row, head)| {
-                self.exact.lse[(batch * heads + head) * rows + row] == f64::NEG_INFINITY
-            };
-            let rows = (0..batches * rows * heads).filter(move |i| !unseen || sees_no_key(position(*i)));
-            rows.flat_map(move |i| {
-                let (batch, row, head) = position(i);
-                let want = &self.exact.out[i * head_dim..][..head_dim];
-                out.values(batch, row, head)
-                    .zip(want)
-                    .enumerate()
-                    .map(move |(column, (got, want))| ([batch, row, head, column], f64::from(got), *want))
-            })
+        let sees_no_key = |([batch, row, head, _], ..): &Element| {
+            self.exact.lse[(batch * heads + head) * rows + row] == f64::NEG_INFINITY
         };
-        let unseen = worst("o", 0.0, elements(true)).filter(|worst| !worst.passed());
-        let out = unseen.or_else(|| worst("o", self.tolerance, elements(false)));
+        let all = || elements(out, &self.exact.out);
+        let unseen = worst("o", 0.0, all().filter(sees_no_key)).filter(|worst| !worst.passed());
+        let out = unseen.or_else(|| worst("o", self.tolerance, all()));
         let out = out.unwrap_or(Worst::nothing("o", self.tolerance));
         let judged = |name, ((got, want), tolerance): ((Option<&[f32]>, &[f64]), f64)| {
-            let elements = got?.iter().zip(want).enumerate().map(|(i, (got, want))| {
-                ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got), *want)
-            });
-            Some(worst(name, tolerance, elements).unwrap_or(Worst::nothing(name, tolerance)))
+            let worst = worst(name, tolerance, of_rows(got?, want, shape));
+            Some(worst.unwrap_or(Worst::nothing(name, tolerance)))
         };
         Some(Verdict { out, rows: values.zip(tolerances).map(judged), strays: 0 })
     }
@@ -301,11 +288,35 @@ pub(super) fn max_difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| difference(*a, *b)).fold(0.0, f64::max)
 }
 
-/// Returns the element with the largest error: `(position, got, want)`.
+/// An element's position, value and exact value.
+pub(super) type Element = ([usize; 4], f64, f64);
+
+/// Returns the elements of O.
+pub(super) fn elements(out: &HostTensor<'_>, want: &[f64]) -> impl Iterator<Item = Element> {
+    let [batches, rows, heads, columns] = out.shape();
+    (0..batches * rows * heads).flat_map(move |i| {
+        let [batch, row, head] = [i / (rows * heads), i / heads % rows, i % heads];
+        let pairs = out.values(batch, row, head).zip(&want[i * columns..]).enumerate();
+        pairs.map(move |(column, (got, want))| ([batch, row, head, column], f64::from(got), *want))
+    })
+}
+
+/// Returns the elements of an output of rows, for O of this shape.
+pub(super) fn of_rows(
+    got: &[f32],
+    want: &[f64],
+    [_, rows, heads, _]: [usize; 4],
+) -> impl Iterator<Item = Element> {
+    got.iter().zip(want).enumerate().map(move |(i, (got, want))| {
+        ([i / (heads * rows), i % rows, i / rows % heads, 0], f64::from(*got), *want)
+    })
+}
+
+/// Returns the element with the largest error.
 pub(super) fn worst(
     tensor: &'static str,
     tolerance: f64,
-    elements: impl Iterator<Item = ([usize; 4], f64, f64)>,
+    elements: impl Iterator<Item = Element>,
 ) -> Option<Worst> {
     elements
         .map(|([batch, row, head, column], got, want)| {

@@ -23,13 +23,7 @@ pub(super) fn less(entry: &AttnInfo) -> usize {
 /// Returns problems that hit a decode entry's edges: no key, partial tiles, one long sequence, every layout,
 /// every kind of split and combine, missing rows and columns, several queries, windows.
 pub(super) fn decode_edges(entry: &AttnInfo) -> Vec<Case> {
-    let plain = |filled: &[usize]| Case {
-        dtype: entry.dtype,
-        kv_dtype: Some(entry.kv_dtype),
-        head_dim: entry.head_dim as usize,
-        heads: [entry.tile_m as usize, 2],
-        ..Case::new(filled)
-    };
+    let plain = |filled: &[usize]| Case { heads: [entry.tile_m as usize, 2], ..Case::on(entry, filled) };
     let rows = entry.tile_m as usize;
     let full = Case { heads: [2 * rows, 2], ..plain(&[0, 1, 15, 16, 17, 700, 33]) };
     let tiled = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(48), Pages::Interleaved(64), Pages::Rows];
@@ -87,11 +81,6 @@ pub(super) fn decode_edges(entry: &AttnInfo) -> Vec<Case> {
     of(entry, cases)
 }
 
-/// Returns the number of columns of an entry's values, if its keys have another number of columns.
-fn apart(entry: &AttnInfo) -> Option<usize> {
-    (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize)
-}
-
 /// Returns fewer columns than an entry's values have, if values have their own number of columns.
 fn fewer(entry: &AttnInfo) -> Option<usize> {
     entry.has_own_values().then_some(entry.head_dim_v as usize - 48)
@@ -102,14 +91,7 @@ fn fewer(entry: &AttnInfo) -> Option<usize> {
 /// of any size, a Hopper entry pages that TMA accepts.
 pub fn paged_edges(entry: &AttnInfo) -> Vec<Case> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
-    let case = |filled: &[usize], heads| Case {
-        dtype: entry.dtype,
-        kv_dtype: Some(entry.kv_dtype),
-        head_dim: entry.head_dim as usize,
-        head_dim_v: apart(entry),
-        heads,
-        ..Case::new(filled)
-    };
+    let case = |filled: &[usize], heads| Case { heads, ..Case::on(entry, filled) };
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
     let mixed = |heads| case(&[2 * n + 1, m + 3, 0, 5, n, 0, 3 * n], heads).packed([1, m + 3, 2, 0, 9, 0, 5]);
     let masks: [_; 4] = match entry.mask {
@@ -158,16 +140,13 @@ fn ragged(count: usize, most: usize) -> Vec<usize> {
 /// sequences.
 pub(super) fn decode_long(entry: &AttnInfo) -> Vec<Case> {
     let plain = |filled: Vec<usize>| Case {
-        dtype: entry.dtype,
-        kv_dtype: Some(entry.kv_dtype),
-        head_dim: entry.head_dim as usize,
         heads: [8, 1],
         mask: match entry.mask {
             MaskKind::Local => Mask::Window { left: Some(500), right: Some(0) },
             _ => Mask::Full,
         },
         told: vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)],
-        ..Case::new(filled)
+        ..Case::on(entry, filled)
     };
     let batch = Case { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
     let one = Case { pages: Pages::Interleaved(64), ..plain(vec![12_345, 5, 1000, 0, 64]) };
@@ -190,17 +169,8 @@ pub(super) fn paged_long(entry: &AttnInfo) -> Vec<Case> {
         MaskKind::Local => Mask::Window { left: Some(100), right: Some(0) },
         _ => Mask::Causal,
     };
-    let plain = Case {
-        dtype: entry.dtype,
-        kv_dtype: Some(entry.kv_dtype),
-        head_dim: entry.head_dim as usize,
-        head_dim_v: apart(entry),
-        heads: [2, 1],
-        mask,
-        pages: Pages::Nhd(16),
-        told: told::others(),
-        ..Case::new(filled)
-    };
+    let plain =
+        Case { heads: [2, 1], mask, pages: Pages::Nhd(16), told: told::others(), ..Case::on(entry, filled) };
     let long = Case { queries: 600, pages: Pages::Hnd(32), ..plain.clone() };
     let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2)];
     let long = Case { filled: vec![4000, 700, 0], seeds: vec![1, 2, 3], max_k: 4000, told, ..long };

@@ -10,16 +10,12 @@ const DEEPSEEK: f32 = 0.072_168_78;
 /// Returns one query with the entry's number of rows as its heads, on one latent head.
 fn plain(entry: &AttnInfo, filled: &[usize]) -> Case {
     Case {
-        dtype: entry.dtype,
-        kv_dtype: Some(entry.kv_dtype),
-        head_dim: entry.head_dim as usize,
-        head_dim_v: Some(entry.head_dim_v as usize),
         latent: true,
         heads: [entry.tile_m as usize, 1],
         mask: Mask::Causal,
         scale: Some(DEEPSEEK),
         pages: Pages::Nhd(16),
-        ..Case::new(filled)
+        ..Case::on(entry, filled)
     }
 }
 

@@ -18,14 +18,7 @@ use ferroflash::spec::AttnInfo;
 /// | integers | other integers under one plan |
 pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let [m, n] = [128, 64];
-    let case = |filled: &[usize], heads| Case {
-        dtype: entry.dtype,
-        kv_dtype: Some(entry.kv_dtype),
-        head_dim: entry.head_dim as usize,
-        heads,
-        mask: Mask::Causal,
-        ..Case::new(filled)
-    };
+    let case = |filled: &[usize], heads| Case { heads, mask: Mask::Causal, ..Case::on(entry, filled) };
     // There are four query heads per key head, so decode takes up to four queries.
     let keys = [2 * n + 1, m + 3, 0, 5, 300, 0, 40, 64, 3];
     let mixed = case(&keys, [8, 2]).packed([1, m + 3, 2, 0, 4, 7, 5, 3, 4]);

@@ -4,7 +4,7 @@ use crate::inputs::Random;
 use crate::work::{Binder, LaunchOptions};
 use ferroflash::kernels::ATTENTION;
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionRequest, KeysValues, Scratch, TensorView, Workspace};
+use ferroflash::request::{AttentionRequest, Scratch, TensorView, Workspace};
 use ferroflash::{Capabilities, DType, Error};
 
 /// Score factors that are not finite.
@@ -15,25 +15,16 @@ fn other(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::Bf16 } else { DType::F16 }
 }
 
+/// Changes Q, K, V and O.
 fn all(f: &mut AttentionRequest<'_>, change: impl Fn(&mut TensorView)) -> bool {
-    let [k, v] = kv(&mut f.kv);
-    [&mut f.q, k, v, &mut f.o].into_iter().for_each(change);
+    kv(f).into_iter().for_each(&change);
+    [&mut f.q, &mut f.o].into_iter().for_each(change);
     true
 }
 
 /// Returns K and V. Fuzzed requests have no cache.
-fn kv(kv: &mut KeysValues) -> [&mut TensorView; 2] {
-    kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
-}
-
-fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
-    let [k, _] = kv(&mut f.kv);
-    k
-}
-
-fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
-    let [_, v] = kv(&mut f.kv);
-    v
+fn kv<'f>(f: &'f mut AttentionRequest<'_>) -> [&'f mut TensorView; 2] {
+    f.kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
 }
 
 fn workspace<'f>(f: &'f mut AttentionRequest<'_>) -> Option<&'f mut Workspace> {
@@ -57,11 +48,11 @@ struct Fault {
 const FAULTS: &[Fault] = &[
     Fault { name: "misaligned address", names: "q.address",
         spoil: |f, r| { f.q.address += 2 * (1 + below(r, 7) as u64); true } },
-    Fault { name: "no address", names: "k.address", spoil: |f, _| { k(f).address = 0; true } },
+    Fault { name: "no address", names: "k.address", spoil: |f, _| { kv(f)[0].address = 0; true } },
     Fault { name: "another type", names: "v.dtype",
-        spoil: |f, _| { v(f).dtype = other(v(f).dtype); true } },
+        spoil: |f, _| { kv(f)[1].dtype = other(kv(f)[1].dtype); true } },
     Fault { name: "more values than keys", names: "v.shape",
-        spoil: |f, r| { v(f).shape[1] += 1 + below(r, 99); true } },
+        spoil: |f, r| { kv(f)[1].shape[1] += 1 + below(r, 99); true } },
     Fault { name: "output of another length", names: "o.shape",
         spoil: |f, r| { f.o.shape[1] += 1 + below(r, 99); true } },
     Fault { name: "odd head dim", names: "head_dim",
@@ -72,7 +63,7 @@ const FAULTS: &[Fault] = &[
     Fault { name: "heads that do not divide", names: "heads_q",
         spoil: |f, r| {
             let more = f.q.shape[2] + 1 + below(r, 9);
-            (k(f).shape[2], v(f).shape[2]) = (more, more);
+            kv(f).into_iter().for_each(|t| t.shape[2] = more);
             true
         } },
     Fault { name: "scale not finite", names: "scale",
@@ -82,15 +73,15 @@ const FAULTS: &[Fault] = &[
     Fault { name: "softcap not above 0", names: "softcap",
         spoil: |f, r| { f.scores.softcap = Some(pick(r, &[f32::NAN, -1.0, f32::INFINITY])); true } },
     Fault { name: "columns apart", names: "k.strides",
-        spoil: |f, r| { k(f).strides[3] = 2 + below(r, 9) as i64; true } },
+        spoil: |f, r| { kv(f)[0].strides[3] = 2 + below(r, 9) as i64; true } },
     Fault { name: "misaligned rows", names: "k.strides",
-        spoil: |f, r| { k(f).strides[1] += 1 + below(r, 7) as i64; k(f).shape[1] > 1 } },
+        spoil: |f, r| { kv(f)[0].strides[1] += 1 + below(r, 7) as i64; kv(f)[0].shape[1] > 1 } },
     Fault { name: "backward rows", names: "v.strides",
-        spoil: |f, _| { v(f).strides[1] = -v(f).strides[1]; v(f).shape[1] > 1 } },
+        spoil: |f, _| { kv(f)[1].strides[1] = -kv(f)[1].strides[1]; kv(f)[1].shape[1] > 1 } },
     Fault { name: "buffer too small", names: "q.elements",
         spoil: |f, r| { f.q.elements = below(r, f.q.shape[3]) as u64; true } },
     Fault { name: "output on an input", names: "o.address",
-        spoil: |f, _| { f.o.address = v(f).address; true } },
+        spoil: |f, _| { f.o.address = kv(f)[1].address; true } },
     Fault { name: "output repeats itself", names: "o.strides",
         spoil: |f, _| { f.o.strides[1] = 0; f.o.shape[1] > 1 } },
     Fault { name: "log-sum-exp misaligned", names: "lse.address",

@@ -162,18 +162,13 @@ fn memory(random: &mut Random, problem: Problem, sigmas: [f64; 3]) -> Memory {
         false => place(random, 2, 0, v, true),
     };
     let o = Place { offset: 0, ..place(random, 0, 0, o, false) };
-    let len = |buffer| {
-        let own = [q, k, v].into_iter().filter(|place| place.buffer == buffer);
-        own.map(|place| place.offset + place.span()).max().unwrap_or(0)
-    };
-    let mut numbers = |sigma: f64, count: usize| -> Vec<u16> {
-        (0..count).map(|_| encode(dtype, sigma * random.normal())).collect()
-    };
-    let buffers = (0..=v.buffer).map(|buffer| numbers(sigmas[buffer], len(buffer))).collect();
+    let fill =
+        |buffer: usize, len| (0..len).map(|_| encode(dtype, sigmas[buffer] * random.normal())).collect();
+    let memory = Memory::filled(problem, [q, k, v, o], fill);
     let seed = random.bits();
     let slopes = problem.alibi.then(|| Slopes::random(seed, batch, heads_q, 8));
     let extras = Extras { slopes, ..Extras::random(&problem, seed) };
-    Memory { extras, ..Memory::in_places(problem, buffers, [q, k, v, o]) }
+    Memory { extras, ..memory }
 }
 
 fn place(random: &mut Random, buffer: usize, start: usize, shape: [usize; 4], input: bool) -> Place {

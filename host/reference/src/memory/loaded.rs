@@ -7,7 +7,7 @@ use ferroflash::plan::AnyPlan;
 use ferroflash::{Attention, Error};
 use std::time::Duration;
 
-/// A problem whose inputs are in device memory.
+/// A problem whose inputs are in device memory. Methods return the errors of [`OnDevice`].
 pub struct Loaded<'a, D: Harness> {
     device: OnDevice<'a, D>,
     memory: &'a Memory,
@@ -17,9 +17,6 @@ pub struct Loaded<'a, D: Harness> {
 impl<'a, D: Harness> Loaded<'a, D> {
     /// Copies the inputs of `memory` to the device. `config` names the entry to run; without it, the planner
     /// chooses.
-    ///
-    /// # Errors
-    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         memory: &'a Memory,
@@ -34,17 +31,11 @@ impl<'a, D: Harness> Loaded<'a, D> {
     }
 
     /// Replaces `cu_seqlens_q` of a cache's varlen batch in device memory. The tensors stay.
-    ///
-    /// # Errors
-    /// Returns the driver's errors.
     pub fn start(&mut self, cu_seqlens_q: &[i32]) -> Result<(), Error> {
         self.device.change([Input::new("cu_seqlens_q", bytes!(cu_seqlens_q))])
     }
 
     /// Launches `plan`, or a new plan if `plan` is `None`, on sequences of a cache with these lengths.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn launch(&mut self, plan: Option<&AnyPlan>, lengths: &[i32]) -> Result<(AnyPlan, Outcome), Error> {
         if let Some(case) = self.memory.cache.as_ref().map(|cache| &cache.case) {
             let rest = case.shared.as_ref().map(|_| Input::new("rest_lengths", bytes!(case.rest(lengths))));
@@ -58,18 +49,12 @@ impl<'a, D: Harness> Loaded<'a, D> {
     }
 
     /// Launches once and returns the outputs.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Outcome, Error> {
         Ok(self.outcome(&self.device.run()?))
     }
 
     /// Like [`Loaded::run`], but also returns two durations: the time to load the kernel on the host, and the
     /// time of the launch on the device.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn run_timed(&self) -> Result<(Outcome, [Duration; 2]), Error> {
         let (written, took) = self.device.run_timed()?;
         Ok((self.outcome(&written), took))
@@ -81,9 +66,6 @@ impl<'a, D: Harness> Loaded<'a, D> {
 
     /// Returns the device time of `launches` consecutive launches of `config`. The launches share their
     /// outputs. The kernel is loaded before the first of these launches.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn time(&mut self, config: &'a str, launches: usize) -> Result<Duration, Error> {
         self.device.configure(Some(config))?;
         self.device.time(&self.device.outputs()?, launches)

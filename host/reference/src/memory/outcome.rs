@@ -1,6 +1,5 @@
 //! The outputs of a launch.
 use super::Memory;
-use crate::bounds::Bounds;
 use crate::place::Place;
 use crate::tensor::HostTensor;
 use crate::tolerance::{Reference, Verdict};
@@ -124,20 +123,8 @@ impl Outcome {
     /// Judges the outputs by [`Reference::judge_rows`], and counts other writes. Returns `None` if the
     /// shapes differ.
     pub fn judge(&self, reference: &Reference, dtype: DType) -> Option<Verdict> {
-        self.judged(dtype, |o, rows| reference.judge_rows(o, rows))
-    }
-
-    /// Judges the outputs by [`Bounds::judge`], and counts writes outside of the outputs.
-    pub fn judge_within(&self, bounds: &Bounds, dtype: DType) -> Option<Verdict> {
-        self.judged(dtype, |o, rows| bounds.judge(o, rows.lse))
-    }
-
-    fn judged(
-        &self,
-        dtype: DType,
-        judge: impl FnOnce(&HostTensor, RowOutputs<Option<&[f32]>>) -> Option<Verdict>,
-    ) -> Option<Verdict> {
-        let verdict = self.judge_part([0..self.place.shape[0], 0..self.rows], dtype, judge)?;
+        let all = [0..self.place.shape[0], 0..self.rows];
+        let verdict = self.judge_part(all, dtype, |o, rows| reference.judge_rows(o, rows))?;
         Some(Verdict { strays: self.strays(), ..verdict })
     }
 

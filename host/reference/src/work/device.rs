@@ -8,7 +8,8 @@ use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// A problem whose inputs are in device memory.
+/// A problem whose inputs are in device memory. Methods return the errors of the driver, of planning, of
+/// launching and of waiting.
 pub struct OnDevice<'a, D: Harness> {
     pub(super) attention: &'a Attention<D>,
     work: &'a dyn Work,
@@ -30,9 +31,6 @@ pub struct Outputs<D: Harness>(Vec<(D::Buffer, usize)>);
 impl<'a, D: Harness> OnDevice<'a, D> {
     /// Copies the inputs to the device, and allocates the workspace and counters that the kernel can use.
     /// `config` names the kernel to run; without it, the planner chooses.
-    ///
-    /// # Errors
-    /// Returns the driver's errors.
     pub fn new(
         attention: &'a Attention<D>,
         work: &'a dyn Work,
@@ -86,9 +84,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Changes the kernel.
-    ///
-    /// # Errors
-    /// Returns the driver's errors.
     pub(crate) fn configure(&mut self, config: Option<&'a str>) -> Result<(), Error> {
         (self.config, self.workspace, self.counters) = (config, None, None);
         self.make_room()
@@ -115,9 +110,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Returns the kernel that launches will run.
-    ///
-    /// # Errors
-    /// Returns the errors of planning.
     pub fn kernel(&self) -> Result<&'static Contract, Error> {
         Ok(self.attention.plan(&self.asked(None, self.scratch()))?.contract())
     }
@@ -140,9 +132,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Overwrites inputs of these names.
-    ///
-    /// # Errors
-    /// Returns the driver's errors.
     pub fn change(&mut self, inputs: impl IntoIterator<Item = Input>) -> Result<(), Error> {
         let driver = self.attention.driver();
         inputs.into_iter().try_for_each(|Input { name, period, .. }| {
@@ -162,9 +151,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Allocates outputs with their content before a launch.
-    ///
-    /// # Errors
-    /// Returns the driver's errors.
     pub fn outputs(&self) -> Result<Outputs<D>, Error> {
         let driver = self.attention.driver();
         let outputs = self.before.iter().map(|(name, bytes)| {
@@ -194,9 +180,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Enqueues a launch.
-    ///
-    /// # Errors
-    /// Returns the errors of planning and launching.
     pub fn launch(&self, outputs: &Outputs<D>) -> Result<(), Error> {
         let (asked, plan) = self.planned(outputs)?;
         // SAFETY: every view describes one buffer of this driver, and the buffer has the size of the view. A
@@ -206,17 +189,11 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Waits for all launches.
-    ///
-    /// # Errors
-    /// Returns the driver's errors, and the errors of the launches.
     pub fn wait(&self) -> Result<(), Error> {
         self.attention.driver().synchronize(&self.stream)
     }
 
     /// Copies the outputs of a finished launch to the host.
-    ///
-    /// # Errors
-    /// Returns the driver's errors.
     pub fn written(&self, outputs: &Outputs<D>) -> Result<Written, Error> {
         let read = |buffer: &D::Buffer, bytes: usize| {
             let mut all = vec![0; bytes];
@@ -239,9 +216,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Launches once and returns the outputs.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn run(&self) -> Result<Written, Error> {
         let outputs = self.outputs()?;
         self.launch(&outputs)?;
@@ -250,9 +224,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Runs every round of the work in order, with one plan.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn run_all(&mut self) -> Result<Vec<Written>, Error> {
         let rounds = (0..self.work.rounds()).map(|round| {
             self.change(self.work.changes(round))?;
@@ -262,9 +233,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     }
 
     /// Runs every round of the work by replaying one launch, captured as a graph.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn replay_all(&mut self) -> Result<Vec<Written>, Error> {
         let (driver, mut outputs) = (self.attention.driver(), self.outputs()?);
         let (asked, plan) = self.planned(&outputs)?;
@@ -290,9 +258,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
 
     /// Like [`OnDevice::run`], but also returns two durations: the time to load the kernel on the host, and
     /// the time of the launch on the device.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting.
     pub fn run_timed(&self) -> Result<(Written, [Duration; 2]), Error> {
         let outputs = self.outputs()?;
         let (_, plan) = self.planned(&outputs)?;
@@ -318,9 +283,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Launches `launches` times, and uses the streams in turn. Each launch has its own outputs. Waits for
     /// all streams after every `every` launches and after the last launch. Returns the number of launches
     /// whose outputs differ from `expected` in any bit.
-    ///
-    /// # Errors
-    /// Returns the errors of planning, launching and waiting, and an error if memory runs out.
     pub fn soak(streams: &[Self], expected: &Written, launches: usize, every: usize) -> Result<usize, Error> {
         let turns = || streams.iter().cycle().take(launches);
         let outputs = turns().map(Self::outputs).collect::<Result<Vec<_>, _>>()?;

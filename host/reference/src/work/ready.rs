@@ -19,9 +19,6 @@ pub struct Ready<'a, D: Harness> {
 
 impl<'a, D: Harness> OnDevice<'a, D> {
     /// Prepares measured launches: loads the kernels, and allocates outputs that all launches share.
-    ///
-    /// # Errors
-    /// Returns the errors of planning and loading.
     pub fn ready(self) -> Result<Ready<'a, D>, Error> {
         let outputs = self.outputs()?;
         let (asked, plan) = self.planned(&outputs)?;
@@ -32,9 +29,6 @@ impl<'a, D: Harness> OnDevice<'a, D> {
 
 impl<D: Harness> Ready<'_, D> {
     /// Enqueues a launch.
-    ///
-    /// # Errors
-    /// Returns the errors of launching.
     pub fn launch(&self) -> Result<(), Error> {
         // SAFETY: every view is a view of one of this driver's buffers. The buffer has the size of the view
         // and is freed only after a wait. Nothing else writes the inputs or touches the outputs, and one
