@@ -86,7 +86,6 @@ fn main() -> Result<()> {
         parameters.load(&run::read(path, &device)?)?;
     }
     let folder = &options.folder;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let checkpoint = folder.join("checkpoint.safetensors");
     let mut run = Run::new(model, parameters, options.rate, &device);
     if options.resume {
@@ -94,6 +93,7 @@ fn main() -> Result<()> {
     } else if checkpoint.exists() {
         bail!("{} exists: continue it with --resume, or name another folder", checkpoint.display());
     }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     train(&mut run, &text, &options)?;
     run.save(&checkpoint)?;
     let picture = folder.join("loss.svg");

@@ -1,7 +1,7 @@
 //! The numbers of a model: trained ones, and frozen ones.
 use crate::sizes::Sizes;
 use crate::text::Dice;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle::{DType, Device, Tensor, Var};
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,6 +13,11 @@ pub struct Parameters {
     pub frozen: BTreeMap<String, Tensor>,
     /// The rank of LoRA's matrices; `None` trains all weights.
     pub rank: Option<usize>,
+}
+
+/// Returns whether a parameter is one of LoRA's matrices.
+fn is_lora(name: &str) -> bool {
+    name.contains(".lora_")
 }
 
 /// LoRA's alpha: its product has the factor `ALPHA / rank`.
@@ -52,12 +57,22 @@ impl Parameters {
         Ok(Parameters { trained, frozen, rank })
     }
 
-    /// Replaces the parameters that `tensors` has.
+    /// Replaces the parameters by those of a checkpoint, whose other tensors are no weights.
     ///
     /// # Errors
-    /// Returns an error if no parameter or a parameter of another shape has such a name.
+    /// Returns an error if the checkpoint is of another model: lacks a weight, or has one more, or one of
+    /// another shape. A checkpoint may lack LoRA's matrices.
     pub fn load(&mut self, tensors: &HashMap<String, Tensor>) -> Result<()> {
-        let mut found = 0;
+        let names = || self.trained.keys().chain(self.frozen.keys());
+        if let Some(name) = names().find(|name| !tensors.contains_key(*name) && !is_lora(name)) {
+            bail!("the checkpoint has no {name}: give the sizes of its model");
+        }
+        let is_weight = |name: &&String| name.starts_with("model.") || name.starts_with("lm_head.");
+        if let Some(name) = tensors.keys().filter(is_weight).find(|name| !names().any(|own| own == *name)) {
+            let remedy =
+                if is_lora(name) { "give its rank with --lora" } else { "give the sizes of its model" };
+            bail!("the checkpoint has {name}, and this model has not: {remedy}");
+        }
         for (name, tensor) in tensors {
             let old = self.trained.get(name).map(|var| var.as_tensor().clone());
             let Some(old) = old.or_else(|| self.frozen.get(name).cloned()) else { continue };
@@ -68,9 +83,7 @@ impl Parameters {
                 Some(var) => var.set(&tensor)?,
                 None => drop(self.frozen.insert(name.clone(), tensor)),
             }
-            found += 1;
         }
-        ensure!(found > 0, "the checkpoint has none of the model's tensors");
         Ok(())
     }
 

@@ -3,7 +3,7 @@ use crate::adamw::AdamW;
 use crate::model::Model;
 use crate::parameters::Parameters;
 use crate::text::Text;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use candle::{Device, Tensor};
 use std::collections::HashMap;
 use std::path::Path;
@@ -78,6 +78,10 @@ impl Run {
     /// Returns an error if the file cannot be read, or belongs to another model.
     pub fn resume(&mut self, path: &Path) -> Result<()> {
         let mut tensors = read(path, &self.device)?;
+        if let Some(name) = self.parameters.trained.keys().find(|name| !tensors.contains_key(*name)) {
+            let remedy = "begin another folder with its weights: --from";
+            bail!("{} was not a run that trains {name}; {remedy}", path.display());
+        }
         self.parameters.load(&tensors)?;
         let losses = tensors.get(LOSSES).with_context(|| format!("{} has no losses", path.display()))?;
         self.losses = losses.to_vec1()?;

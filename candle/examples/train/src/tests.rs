@@ -97,12 +97,30 @@ fn a_run_resumes() -> Result<()> {
     second.resume(&file.0)?;
     train(&mut second, 8)?;
     assert_close(&second.losses, &whole.losses, 1e-5);
-    // A checkpoint of other sizes is refused.
-    let sizes = Sizes { feed_forward: 64, ..SIZES };
-    let mut other = Parameters::random(&sizes, None, &Device::Cpu)?;
-    let error = other.load(&read(&file.0, &Device::Cpu)?).expect_err("other sizes").to_string();
-    assert!(error.contains("in the checkpoint"), "{error}");
     Ok(())
+}
+
+/// A checkpoint continues no run of other sizes, and none with other LoRA matrices: it would lose what it has.
+#[test]
+fn checkpoints_of_other_models_are_refused() -> Result<()> {
+    let whole = File::new("whole");
+    start(Attention::Flash, None)?.save(&whole.0)?;
+    let lora = File::new("lora");
+    start(Attention::Flash, Some(4))?.save(&lora.0)?;
+    for (file, sizes, rank, words) in [
+        (&whole, Sizes { feed_forward: 64, ..SIZES }, None, "in the checkpoint: the model's sizes say"),
+        (&whole, Sizes { layers: 1, ..SIZES }, None, "and this model has not: give the sizes"),
+        (&whole, Sizes { layers: 3, ..SIZES }, None, "has no model.layers.2."),
+        (&lora, SIZES, None, "give its rank with --lora"),
+        (&lora, SIZES, Some(8), "in the checkpoint: the model's sizes say"),
+    ] {
+        let mut other = Parameters::random(&sizes, rank, &Device::Cpu)?;
+        let error = other.load(&read(&file.0, &Device::Cpu)?).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}; not {words}");
+    }
+    let error = start(Attention::Flash, Some(4))?.resume(&whole.0).expect_err("no LoRA").to_string();
+    assert!(error.ends_with("with its weights: --from"), "{error}");
+    start(Attention::Flash, Some(4))?.resume(&lora.0)
 }
 
 #[test]
