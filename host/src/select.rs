@@ -9,7 +9,7 @@ mod rules;
 mod tiles;
 
 pub(crate) use others::{append, merge};
-pub(crate) use refusals::{goes_together, needs_no_splits, reads_cache};
+pub(crate) use refusals::{beside_bias, goes_together, needs_no_splits, reads_cache};
 
 use crate::layout::Layout;
 use crate::request::Scratch;

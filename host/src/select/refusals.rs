@@ -199,6 +199,29 @@ fn in_words(e: &AttnInfo) -> String {
     if scores.is_empty() { masks.to_owned() } else { format!("{masks} with {}", scores.join(" and ")) }
 }
 
+/// Returns what does not go with the bias of a problem, and the remedy. `takes` says whether kernels for the
+/// problem's tensors add a bias of this dtype under this mask.
+pub(crate) fn beside_bias(p: &Problem, takes: impl Fn(MaskKind, DType) -> bool) -> Option<[String; 2]> {
+    let (bias, kind, dtype) = (p.bias?, p.mask_kind(), p.dtype.name());
+    if p.softcap.is_some() {
+        return Some(["softcap".into(), "leave the softcap out".into()]);
+    }
+    if p.alibi {
+        return Some(["ALiBi slopes".into(), "add the slopes to the bias".into()]);
+    }
+    let masks = [MaskKind::Full, MaskKind::Causal].into_iter().filter(|mask| takes(*mask, p.dtype));
+    let masks: Vec<_> = masks.map(MaskKind::name).collect();
+    let remedy = match masks.join(" or ") {
+        _ if takes(kind, bias) => return None,
+        _ if takes(kind, p.dtype) => format!("convert the bias to {dtype}"),
+        masks if masks.is_empty() => return None,
+        masks => {
+            format!("use a {masks} mask, and a bias of {dtype} that is -inf where a query does not see a key")
+        }
+    };
+    Some([format!("mask {} on {} of {dtype}", p.mask, front(p)), remedy])
+}
+
 /// Returns the error for a combination of mask and scores that no kernel solves.
 fn no_scores(q: &Query<'_>) -> Error {
     let p = q.problem;
@@ -227,6 +250,10 @@ fn no_scores(q: &Query<'_>) -> Error {
     if let Some(largest) = largest {
         let reason = format_args!("kernels with this mask and these scores take head dims up to {largest}");
         return Error::unsupported(p, reason);
+    }
+    let takes = |mask, bias| of_front().any(|e| e.mask == mask && e.scores.bias == Some(bias));
+    if let (Some(bias), Some([what, remedy])) = (p.bias, beside_bias(p, takes)) {
+        return Error::unsupported(format_args!("a bias of {} with {what}", bias.name()), remedy);
     }
     let mut kinds: Vec<_> = of_front().map(in_words).collect();
     kinds.sort_unstable();

@@ -1,5 +1,5 @@
 //! The errors of backward problems that no kernel solves.
-use crate::{DType, Error, MaskKind, Problem};
+use crate::{Error, Problem, select};
 use spec::{AttnInfo, GRADIENTS};
 
 /// What to do instead of a request that has too many columns for its mask or its bias.
@@ -22,25 +22,13 @@ pub(super) fn unsolved(p: &Problem, results: &str) -> Error {
         let reason = format_args!("backward kernels of this mask take at most {most} columns; {ELSEWHERE}");
         return Error::unsupported(format_args!("backward of mask {} with {columns}", p.mask), reason);
     };
-    // What does not go with a bias, and the remedy.
-    let (what, remedy) = match kind {
-        _ if p.softcap.is_some() => ("softcap".into(), "leave the softcap out".into()),
-        _ if p.alibi => ("ALiBi slopes".into(), "add the slopes to the bias".into()),
-        _ if ![p.dtype, DType::F32].contains(&bias) => {
-            (format!("{dtype} tensors"), format!("convert the bias to {dtype}"))
-        }
-        MaskKind::Causal if bias == DType::F32 => {
-            ("a causal mask".into(), format!("convert the bias to {dtype}"))
-        }
-        MaskKind::Full | MaskKind::Causal => {
-            let most = most_columns(|e| e.scores.bias.is_some());
-            (columns, format!("backward kernels of biases take at most {most} columns; {ELSEWHERE}"))
-        }
-        _ => (
-            format!("mask {}", p.mask),
-            "use a full or causal mask, and a bias of -inf where a query does not see a key".into(),
-        ),
-    };
+    let of = |e: &&AttnInfo| e.dtype == p.dtype && e.scores.bias.is_some();
+    let takes =
+        |mask, bias| GRADIENTS.iter().filter(of).any(|e| e.mask == mask && e.scores.bias == Some(bias));
+    let [what, remedy] = select::beside_bias(p, takes).unwrap_or_else(|| {
+        let most = most_columns(|e| of(&e));
+        [columns, format!("backward kernels of biases take at most {most} columns; {ELSEWHERE}")]
+    });
     Error::unsupported(format_args!("backward of a bias of {} with {what}", bias.name()), remedy)
 }
 
