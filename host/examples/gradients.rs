@@ -49,7 +49,8 @@ fn main() -> Result<(), Error> {
     // SAFETY: as above.
     unsafe { attention.launch(&plan, &backward, &stream)? };
     driver.synchronize(&stream)?;
-    println!("{}: {}", plan.contract().symbol, plan.reason());
+    let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.symbol).collect();
+    println!("{}, {bytes} bytes of workspace: {}", kernels.join(", "), plan.reason());
 
     // Position i gives each of its i + 1 keys the weight 1 / (i + 1). No score changes the loss, because all
     // values are equal.

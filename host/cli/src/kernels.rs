@@ -13,7 +13,8 @@ use std::fmt;
 
 /// List every compiled kernel: tile, threads, shared memory, schedule.
 ///
-/// The tile is queries per thread block x keys per stage. A head dim that no kernel has runs on the kernel
+/// The tile is queries per thread block x keys per stage. In kernels of dK and dV (bwd_dkdv, bwd_hopper), the
+/// tile is keys per thread block x queries per stage. A head dim that no kernel has runs on the kernel
 /// with the next larger head dim.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -79,8 +80,8 @@ struct Row {
     what: Option<String>,
     /// The kernel's aliases in the lineage. A lineage kernel runs only if the user requests it by a name.
     lineage: Vec<&'static str>,
-    /// Queries per block. In decode kernels, this number counts the queries of all heads that share a key
-    /// head.
+    /// Queries per block; in kernels of dK and dV keys. In decode kernels, this number counts the queries of
+    /// all heads that share a key head.
     tile_m: Option<u32>,
     tile_n: Option<u32>,
     stages: Option<u32>,

@@ -19,7 +19,8 @@ pub(super) use trials::{Row, Trials};
 
 /// Compare every kernel with the f64 reference on a grid of problems
 ///
-/// The grid has every family (attention, varlen, KV caches, append, merge), lengths from 1 to 2048, every
+/// The grid has every family (attention, varlen, KV caches, append, merge; in a build with the feature
+/// `training` the gradients of attention), lengths from 1 to 2048, every
 /// mask, grouped heads, padded head dims and every layout. Varlen and cached problems run twice under one
 /// plan: with other lengths, and with invalid integers. Outputs hold NaN before each launch, and guard bytes
 /// lie on both sides. A result passes if max|out - reference| <= 2 * max|naive - reference| + 1e-5. The naive
