@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 /// Compare random problems with the f64 reference, and check that faulty requests are rejected.
 ///
 /// Each case has two problems: one attention problem, and one of another family (varlen, decode and prefill
-/// on KV caches of 16 and 8 bits, append, merge; in a build with the feature `training` gradients). The second problem launches one plan several times; the
-/// integers on the device change between the launches and become invalid, too.
+/// on KV caches of 16 and 8 bits, append, merge; in a build with the feature `training` gradients). The
+/// second problem launches one plan several times; the integers on the device change between the launches
+/// and become invalid, too.
 ///
 /// Shapes, strides, gaps, masks, scale, softcap, inputs, element type and kernel are random. A valid problem
 /// must match the reference and write nothing else. The same problem with one fault must be rejected with an

@@ -100,7 +100,8 @@ fn a_run_resumes() -> Result<()> {
     Ok(())
 }
 
-/// A checkpoint continues no run of other sizes, and none with other LoRA matrices: it would lose what it has.
+/// A checkpoint continues no run of other sizes, and none with other LoRA matrices, because the next
+/// checkpoint would lack its tensors.
 #[test]
 fn checkpoints_of_other_models_are_refused() -> Result<()> {
     let whole = File::new("whole");
