@@ -4,10 +4,10 @@ use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
-    BwdDsinksParams, BwdHopperParams, ChunkedParams, CombineParams, DecodeParams, FewParams, FwdParams,
-    HopperPagedParams, HopperParams, ManyParams, MergeParams, MlaHopperParams, PagedParams, PerHead, Plain,
-    PrefixParams, RaggedMap, RotaryAppendParams, SinkParams, SplitParams, TensorMap, TmaBiasParams,
-    VarlenParams,
+    BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, ChunkedParams, CombineParams, DecodeParams,
+    FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams, MergeParams, MlaHopperParams,
+    PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams, SinkParams, SplitParams,
+    TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -57,6 +57,7 @@ const MOST: usize = {
         size_of::<RotaryAppendParams>(),
         size_of::<BwdDeltaParams>()
             + size_of::<BwdDsinksParams>()
+            + size_of::<BwdSumHeadsParams>()
             + most(&[
                 size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>() + 2 * variant,
                 size_of::<BwdHopperParams>() + size_of::<BwdConvertDqParams>(),
@@ -96,7 +97,8 @@ parts! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
-    PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdConvertDqParams;
+    PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdConvertDqParams,
+    BwdSumHeadsParams;
     with 6 maps: BwdHopperParams;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;

@@ -9,6 +9,7 @@
 //! | [`dq`] | dQ = scale dS K, for a block of queries |
 //! | [`dsinks`] | the gradients of sinks, from the numbers of [`delta`] |
 //! | [`convert_dq`] | dQ of the sums in f32 that Hopper's kernel leaves |
+//! | [`sum_heads`] | dK and dV, where several blocks share the query heads of a key head |
 //!
 //! [`dkdv`] computes transposed scores, S^T = K Q^T, so P^T and dS^T are the left operands of its products.
 //! [`crate::variant::transposed`] exchanges the roles of queries and keys in masks and scores. [`gradient`]
@@ -23,3 +24,4 @@ pub mod dq;
 pub mod dsinks;
 pub mod gradient;
 pub mod sequence;
+pub mod sum_heads;

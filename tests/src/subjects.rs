@@ -16,12 +16,18 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     };
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
-    if is_persistent(subject.contract()) {
-        // With two SMs, each block has several tiles even in small problems.
+    if is_persistent(subject.contract()) || is_gradient(subject.contract()) {
+        // With two SMs, a persistent block has several tiles even in small problems. A block of a backward
+        // kernel has several query heads, except in problems of few blocks.
         let card = SimDriver::of_multiprocessors(card, options, Some(2));
         return Attention::new(card.expect("a known card"));
     }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
+}
+
+/// Whether the kernel computes gradients.
+fn is_gradient(kernel: &Contract) -> bool {
+    spec::GRADIENTS.iter().any(|entry| entry.contract == *kernel)
 }
 
 /// Whether a block of the kernel takes several tiles or work items, in the same shared memory.

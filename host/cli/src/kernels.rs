@@ -3,8 +3,8 @@ use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DSINKS, DeltaInfo,
-    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Pass, Queries, SplitKernels,
-    TileScheduler, attention,
+    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Pass, Queries, SUM_HEADS,
+    SplitKernels, SumHeadsInfo, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -217,6 +217,13 @@ impl From<&DsinksInfo> for Row {
     }
 }
 
+impl From<&SumHeadsInfo> for Row {
+    fn from(e: &SumHeadsInfo) -> Self {
+        let what = Some("sums of dK and dV of blocks that share a key head".into());
+        Row { dtype: Some(e.dtype.name()), what, ..Row::new("backward", &e.contract) }
+    }
+}
+
 impl From<&ConvertDqInfo> for Row {
     fn from(e: &ConvertDqInfo) -> Self {
         let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
@@ -233,7 +240,7 @@ fn rows() -> Vec<Row> {
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
     let gradients = |is_dq| GRADIENTS.iter().filter(move |e| (e.pass == Pass::Dq) == is_dq).map(Row::from);
     let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));
-    let beside = beside.chain(DSINKS.iter().map(Row::from));
+    let beside = beside.chain(DSINKS.iter().map(Row::from)).chain(SUM_HEADS.iter().map(Row::from));
     let gradients = gradients(false).chain(gradients(true)).chain(beside);
     let others = of_class(Class::Many).chain(COMBINES.iter().map(Row::from));
     attention.chain(caches).chain(gradients).chain(others).collect()

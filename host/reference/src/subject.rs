@@ -9,7 +9,7 @@ use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, GRADIENTS, KERNELS, MERGES, MergeInfo, Pass,
-    attention, beside, combine_of,
+    SUM_HEADS, attention, beside, combine_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
@@ -178,7 +178,8 @@ impl Subject for AttnInfo {
             Pass::Gradients => CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract),
         };
         let delta = delta.map(|e| e.contract).into_iter();
-        delta.chain(of_dq).chain(DSINKS.iter().map(|e| e.contract)).collect()
+        let sums = SUM_HEADS.iter().filter(|e| e.dtype == self.dtype).map(|e| e.contract);
+        delta.chain(of_dq).chain(DSINKS.iter().map(|e| e.contract)).chain(sums).collect()
     }
 
     /// Dense problems of a portable kernel of dK and dV run Hopper's kernels where there are any.

@@ -3,13 +3,13 @@ use super::tensors::{cu_seqlens_q, keys_values, lse, slopes, tensor, varlen_keys
 use super::{Refusal, variant};
 use crate::Problem;
 use crate::launch::Launch;
-use crate::request::{Alignment, AttentionBackward, AttentionRequest, KeysValues};
+use crate::request::{Alignment, AttentionBackward, AttentionRequest, KeysValues, TensorView};
 use crate::schedule::{GradientPass, GradientWork};
 use crate::tma;
 use spec::{
     BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdHopperParams,
-    BwdParams, BwdSequences, FastDiv, Integers, PaddedVector, Sequences, SinkParams, TensorMap, TileOrder,
-    TileSums,
+    BwdParams, BwdSequences, BwdSumHeadsParams, FastDiv, Integers, PaddedVector, Sequences, SinkParams,
+    TensorMap, TileOrder, TileSums,
 };
 
 /// The parts of a launch's workspace.
@@ -22,6 +22,8 @@ pub struct GradientMemory {
     pub sums: TileSums,
     /// The mapping from blocks of `minus_lse` and `delta` to varlen sequences.
     pub padded: Sequences,
+    /// Where the kernels of dK and dV write: the gradients, or the shares of key heads.
+    pub of_keys: [TensorView; 2],
 }
 
 /// Adds the step of one pass to a launch, for valid tensors. `p` is the forward's problem.
@@ -35,7 +37,7 @@ pub(crate) fn gradient(
     memory: &GradientMemory,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
-    let GradientMemory { minus_lse, delta, cleared, sums, padded } = *memory;
+    let GradientMemory { minus_lse, delta, cleared, sums, padded, of_keys } = *memory;
     let [_, _, heads, _] = r.forward.q.shape;
     // A valid request has at least one head.
     let heads = FastDiv::new(heads as u32).unwrap_or(FastDiv::ONE);
@@ -44,6 +46,12 @@ pub(crate) fn gradient(
         sequences: BwdSequences { tiles, ..sequences },
         ..problem(r, p, order, [minus_lse, delta])
     };
+    // Each block takes its share of the query heads of a key head.
+    let problem_of_keys = |order: TileOrder, tiles| BwdParams {
+        heads_per_kv: heads.get() / order.heads.get(),
+        ..problem(order, tiles)
+    };
+    let [dk, dv] = of_keys;
     match pass.work {
         GradientWork::Delta(blocks) => {
             let params = BwdDeltaParams {
@@ -63,7 +71,7 @@ pub(crate) fn gradient(
         GradientWork::DkDv(order, tiles) => {
             launch.main_follows();
             let params =
-                BwdDkDvParams { problem: problem(order, tiles), dk: tensor(&r.dk), dv: tensor(&r.dv) };
+                BwdDkDvParams { problem: problem_of_keys(order, tiles), dk: tensor(&dk), dv: tensor(&dv) };
             launch.step(pass.place, [order.tiles, 1, 1], &params, []);
         }
         GradientWork::Dq(order, tiles) => {
@@ -79,10 +87,20 @@ pub(crate) fn gradient(
             launch.step(pass.place, [dsinks.count(), 1, 1], &params, []);
         }
         GradientWork::All(kernel, order) => {
-            let maps = tma::gradients(r, kernel).map_err(Refusal::Tensors)?;
+            let maps =
+                tma::gradients(&AttentionBackward { dk, dv, ..*r }, kernel).map_err(Refusal::Tensors)?;
             launch.main_follows();
-            let params = hopper(p, problem(order, Sequences::NONE), sums);
+            let params = hopper(p, problem_of_keys(order, Sequences::NONE), sums);
             launch.step(pass.place, [order.tiles.min(order.resident), 1, 1], &params, maps);
+        }
+        GradientWork::SumHeads(parts, shares) => {
+            let [_, rows, heads, _] = r.dk.shape;
+            // A plan with this pass has at least one key and one head.
+            let [rows, heads] = [rows, heads].map(|count| FastDiv::new(count as u32).unwrap_or(FastDiv::ONE));
+            let (from, to) = ([dk, dv].map(|view| tensor(&view)), [r.dk, r.dv].map(|view| tensor(&view)));
+            let shares = shares.get() as u32;
+            let params = BwdSumHeadsParams { from, to, parts, heads, rows, shares, reserved: 0 };
+            launch.step(pass.place, [parts.blocks(), 1, 1], &params, []);
         }
         GradientWork::Convert(tiles) => {
             let params = BwdConvertDqParams {

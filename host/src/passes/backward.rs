@@ -4,21 +4,22 @@
 //! |---|---|
 //! | Hopper's | -LSE and delta of each query; dK and dV of each key, with sums of dQ; dQ of each query |
 //! | portable | -LSE and delta of each query; dK and dV of each key; dQ of each query |
+//! | if blocks share the query heads of a key head, behind the others | the sums of dK and dV of the shares |
 //! | for gradients of sinks, behind the others | the gradient of each head's sink |
 mod refusals;
 
 use crate::launch::Launch;
 use crate::lower::{self, GradientMemory, Refusal};
 use crate::place::Place;
-use crate::request::AttentionBackward;
-use crate::schedule::{GradientPass, Padding};
+use crate::request::{AttentionBackward, TensorView};
+use crate::schedule::{GradientPass, HeadShares, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Capabilities, Error, Problem, tma};
 use refusals::unsolved;
 use spec::{
     CONVERT_DQS, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector, Pass,
-    ProblemKind, TileSums,
+    ProblemKind, SUM_HEADS, TileSums,
 };
 
 /// The passes of a backward request.
@@ -31,9 +32,21 @@ pub struct Backward {
     padding: Padding,
     /// The sums of dQ, and their counters, if the passes leave dQ as sums.
     sums: Option<DqScratch>,
+    /// The gradients of keys, if blocks share the query heads of a key head.
+    shared: Option<Shared>,
 }
 
-/// Number of passes without that of sinks.
+/// The gradients of keys whose query heads several blocks share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shared {
+    shares: HeadShares,
+    /// The sum of the shares.
+    sum: GradientPass,
+    /// The elements of dK's shares and of dV's, in the workspace.
+    elements: [usize; 2],
+}
+
+/// Number of passes without those of shares and of sinks.
 const MOST: usize = 3;
 
 /// Alignment of counters, in bytes.
@@ -74,16 +87,16 @@ pub(crate) fn choose(
     select::goes_together(p)?;
     let dsinks = DSINKS.first().filter(|_| r.dsinks.is_some());
     let dsinks = dsinks.map(|e| GradientPass::dsinks(&e.contract));
-    let portable = || Ok::<_, Error>(Backward { dsinks, ..portable(p, on)? });
+    let portable = |shared| Ok::<_, Error>(Backward { dsinks, ..portable(p, shared, on)? });
     let Ok(kernel) = gradient(p, Pass::Gradients, on) else {
-        return Ok(Choice::new(portable()?, PORTABLE));
+        return Ok(Choice::new(fitting(r, portable)?, PORTABLE));
     };
-    let hopper = Backward { dsinks, ..hopper(p, kernel, on)? };
+    let hopper = fitting(r, |shared| Ok(Backward { dsinks, ..hopper(p, kernel, shared, on)? }))?;
     let reason = match tma::gradients(r, kernel) {
         Err(reason) => reason,
         Ok(_) if !r.scratch.allows(hopper.scratch_bytes()[0]) => SHORT,
         Ok(_) => {
-            let fallback = portable().ok();
+            let fallback = portable(false).ok();
             let reason = match (kernel.mask, p.heads_q == p.heads_k, p.head_dim) {
                 (MaskKind::Local, ..) => MODIFIED,
                 (_, false, 128) => GROUPED,
@@ -94,25 +107,63 @@ pub(crate) fn choose(
             return Ok(Choice { kernel: hopper, reason, fallback });
         }
     };
-    Ok(Choice::new(portable()?, reason))
+    Ok(Choice::new(fitting(r, portable)?, reason))
+}
+
+/// Returns the passes in which blocks share heads, or those without shares if the workspace has no room for
+/// shares.
+fn fitting(
+    r: &AttentionBackward<'_>,
+    passes: impl Fn(bool) -> Result<Backward, Error>,
+) -> Result<Backward, Error> {
+    let shared = passes(true)?;
+    if r.scratch.allows(shared.scratch_bytes()[0]) { Ok(shared) } else { passes(false) }
+}
+
+/// Returns how blocks of a kernel of dK and dV share query heads, if they may and it pays.
+fn shared(p: &Problem, kernel: &AttnInfo, on: &Capabilities) -> Result<Option<Shared>, Error> {
+    let shares = HeadShares::new(p, kernel, on);
+    let Some(sum) = SUM_HEADS.iter().find(|e| e.dtype == p.dtype).filter(|_| shares != HeadShares::ONE)
+    else {
+        return Ok(None);
+    };
+    let sum = GradientPass::sum_heads(p, &sum.contract, shares)?;
+    Ok(Some(Shared { shares, sum, elements: shares.elements(p) }))
+}
+
+impl Shared {
+    /// The shares of these passes.
+    fn of(shared: Option<&Self>) -> HeadShares {
+        shared.map_or(HeadShares::ONE, |shared| shared.shares)
+    }
 }
 
 /// Returns the passes of one of Hopper's kernels.
-fn hopper(p: &Problem, kernel: &'static AttnInfo, on: &Capabilities) -> Result<Backward, Error> {
+fn hopper(
+    p: &Problem,
+    kernel: &'static AttnInfo,
+    may_share: bool,
+    on: &Capabilities,
+) -> Result<Backward, Error> {
+    let shared = if may_share { shared(p, kernel, on)? } else { None };
+    let shares = Shared::of(shared.as_ref());
     let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, "dQ"))?;
-    let (padding, per_kv) = (Padding::new(p)?, (p.heads_q / p.heads_k) as u32);
+    let (padding, per_kv) = (Padding::new(p)?, (p.heads_q / (p.heads_k * shares.get())) as u32);
     let sums = DqScratch::new(kernel, padding.heads, p.seqlen_q as u32, per_kv);
-    let all = GradientPass::all(p, kernel, &sums, on)?;
+    let all = GradientPass::all(p, kernel, &sums, shares, on)?;
     let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64))?;
-    Ok(Backward { passes: [delta(p, &padding)?, all, convert], dsinks: None, padding, sums: Some(sums) })
+    let passes = [delta(p, &padding)?, all, convert];
+    Ok(Backward { passes, dsinks: None, padding, sums: Some(sums), shared })
 }
 
 /// Returns the passes of portable kernels.
-fn portable(p: &Problem, on: &Capabilities) -> Result<Backward, Error> {
+fn portable(p: &Problem, may_share: bool, on: &Capabilities) -> Result<Backward, Error> {
     let padding = Padding::new(p)?;
     let [dkdv, dq] = [gradient(p, Pass::DkDv, on)?, gradient(p, Pass::Dq, on)?];
-    let passes = [delta(p, &padding)?, GradientPass::new(p, dkdv)?, GradientPass::new(p, dq)?];
-    Ok(Backward { passes, dsinks: None, padding, sums: None })
+    let shared = if may_share { shared(p, dkdv, on)? } else { None };
+    let [dkdv, dq] = [(dkdv, Shared::of(shared.as_ref())), (dq, HeadShares::ONE)]
+        .map(|(kernel, shares)| GradientPass::new(p, kernel, shares));
+    Ok(Backward { passes: [delta(p, &padding)?, dkdv?, dq?], dsinks: None, padding, sums: None, shared })
 }
 
 /// Returns the pass that computes -LSE and delta.
@@ -157,7 +208,7 @@ pub(crate) fn lower(
     passes: &Backward,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
-    let memory = passes.memory(r.scratch.address());
+    let memory = passes.memory(r);
     passes.all().try_for_each(|pass| lower::gradient(r, p, &pass, &memory, launch))?;
     Ok(lower::fits(launch, &r.forward, p)?)
 }
@@ -165,7 +216,8 @@ pub(crate) fn lower(
 impl Backward {
     /// Returns all passes in launch order.
     fn all(&self) -> impl Iterator<Item = GradientPass> + use<> {
-        self.passes.into_iter().chain(self.dsinks)
+        let sum = self.shared.map(|shared| shared.sum);
+        self.passes.into_iter().chain(sum).chain(self.dsinks)
     }
 
     /// Returns the places of the launch's kernels.
@@ -173,8 +225,9 @@ impl Backward {
         self.all().map(|pass| pass.place)
     }
 
-    /// Returns the parts of a workspace at this address: -LSE, delta, the counters, the sums.
-    fn memory(&self, workspace: u64) -> GradientMemory {
+    /// Returns the parts of a request's workspace: -LSE, delta, the counters, the sums, the shares.
+    fn memory(&self, r: &AttentionBackward<'_>) -> GradientMemory {
+        let workspace = r.scratch.address();
         let Backward { padding: Padding { rows, heads, sequences: padded }, sums, .. } = *self;
         let delta = workspace.saturating_add(self.vector_bytes());
         let [minus_lse, delta] = [workspace, delta].map(|base| PaddedVector { base, rows, heads });
@@ -189,7 +242,20 @@ impl Backward {
         };
         // A launch has fewer counters than rows of delta.
         let cleared = Integers { base: cleared[0], count: cleared[1] as u32, reserved: 0 };
-        GradientMemory { minus_lse, delta, cleared, sums, padded }
+        let sum_bytes = self.sums.map_or(0, |of| of.sum_bytes);
+        let end = if sum_bytes == 0 { end } else { sums.base.saturating_add(sum_bytes) };
+        let of_keys = match self.shared {
+            None => [r.dk, r.dv],
+            Some(Shared { shares, elements: [k, v], .. }) => {
+                let place = |view: &TensorView, address, elements: usize| {
+                    let [batch, rows, heads, columns] = view.shape;
+                    let shape = [batch, rows, heads * shares.get(), columns];
+                    TensorView::bshd(address, elements as u64, view.dtype, shape)
+                };
+                [place(&r.dk, end, k), place(&r.dv, end.saturating_add(2 * k as u64), v)]
+            }
+        };
+        GradientMemory { minus_lse, delta, cleared, sums, padded, of_keys }
     }
 
     /// Returns the bytes of -LSE, and of delta.
@@ -205,7 +271,11 @@ impl Backward {
             Some(sums) => ALIGNMENT - 16 + counter_bytes(sums) + sums.sum_bytes,
             None => 0,
         };
-        [2 * self.vector_bytes() + sums, 0]
+        let shares = match &self.shared {
+            Some(Shared { elements: [k, v], .. }) => 2 * (*k as u64 + *v as u64),
+            None => 0,
+        };
+        [2 * self.vector_bytes() + sums + shares, 0]
     }
 }
 

@@ -2,7 +2,7 @@
 use super::tiles::resident;
 use crate::place::Place;
 use crate::{Capabilities, Contract, Error, Problem};
-use spec::{AttnInfo, DELTA_ROWS, DqScratch, FastDiv, PaddedVector, Pass, Sequences, TileOrder};
+use spec::{AttnInfo, DELTA_ROWS, DqScratch, FastDiv, PaddedVector, Pass, RowParts, Sequences, TileOrder};
 
 /// A kernel of a backward pass, and the distribution of its work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +29,8 @@ pub enum GradientWork {
     All(&'static AttnInfo, TileOrder),
     /// dQ of its sums: this number of blocks of 64 queries per head.
     Convert(FastDiv),
+    /// dK and dV of the shares of each key head.
+    SumHeads(RowParts, HeadShares),
 }
 
 impl GradientPass {
@@ -54,9 +56,12 @@ impl GradientPass {
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are too many thread blocks.
-    pub fn new(p: &Problem, kernel: &'static AttnInfo) -> Result<Self, Error> {
+    pub fn new(p: &Problem, kernel: &'static AttnInfo, shares: HeadShares) -> Result<Self, Error> {
         let is_of_keys = kernel.pass == Pass::DkDv;
-        let (length, heads) = if is_of_keys { (p.seqlen_k, p.heads_k) } else { (p.seqlen_q, p.heads_q) };
+        let (length, heads) = match is_of_keys {
+            true => (p.seqlen_k, p.heads_k * shares.get()),
+            false => (p.seqlen_q, p.heads_q),
+        };
         let [heads, heads_k] = [heads, p.heads_k].map(|count| count as u32);
         let blocks = length.div_ceil(kernel.tile_m as usize) as u32;
         let (batch, blocks, sequences) = match p.varlen {
@@ -84,15 +89,31 @@ impl GradientPass {
         p: &Problem,
         kernel: &'static AttnInfo,
         sums: &DqScratch,
+        shares: HeadShares,
         on: &Capabilities,
     ) -> Result<Self, Error> {
         let blocks = p.seqlen_k.div_ceil(kernel.tile_m as usize) as u32;
-        let [batch, heads] = [p.batch, p.heads_k].map(|count| count as u32);
+        let [batch, heads_k] = [p.batch, p.heads_k].map(|count| count as u32);
+        let heads = heads_k * shares.get() as u32;
         let all = batch.saturating_mul(heads);
         let group = (1..=sums.group.min(all)).rev().find(|group| all.is_multiple_of(*group)).unwrap_or(1);
-        let order = TileOrder::new(blocks, batch, heads, heads, group).ok_or_else(|| too_many(p, blocks))?;
+        let order =
+            TileOrder::new(blocks, batch, heads, heads_k, group).ok_or_else(|| too_many(p, blocks))?;
         let work = GradientWork::All(kernel, order.resident(resident(&kernel.contract, on)));
         Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: None, work })
+    }
+
+    /// Returns the schedule of the kernel that adds the shares of dK and dV.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if there are too many keys.
+    pub fn sum_heads(p: &Problem, kernel: &Contract, shares: HeadShares) -> Result<Self, Error> {
+        let columns = p.head_dim.max(p.head_dim_v);
+        let rows = p.batch * p.seqlen_k * p.heads_k;
+        let parts =
+            RowParts::new(rows, columns / 8, kernel.threads).ok_or_else(|| too_many(p, rows as u32))?;
+        let work = GradientWork::SumHeads(parts, shares);
+        Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
     }
 
     /// Returns the schedule of the kernel that rounds sums of dQ, in this number of blocks per head.
@@ -103,6 +124,36 @@ impl GradientPass {
         // There are fewer of these blocks than of delta's.
         let work = GradientWork::Convert(FastDiv::new(blocks).ok_or_else(|| too_many(p, blocks))?);
         Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
+    }
+}
+
+/// Number of blocks that share the query heads of a key head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadShares(usize);
+
+impl HeadShares {
+    /// A block takes all query heads of its keys.
+    pub const ONE: Self = HeadShares(1);
+
+    /// Returns the largest number with which all blocks of a kernel of dK and dV still run at once.
+    pub fn new(p: &Problem, kernel: &AttnInfo, on: &Capabilities) -> Self {
+        let blocks = p.batch * p.heads_k * p.seqlen_k.div_ceil(kernel.tile_m as usize);
+        let most = resident(&kernel.contract, on) as usize / blocks.max(1);
+        let heads_per_kv = p.heads_q / p.heads_k;
+        let shares = (2..=most.min(heads_per_kv)).rev().find(|shares| heads_per_kv.is_multiple_of(*shares));
+        // A sum of varlen rows would write rows that belong to no sequence.
+        HeadShares(shares.filter(|_| p.varlen.is_none()).unwrap_or(1))
+    }
+
+    /// The number of shares.
+    pub const fn get(self) -> usize {
+        self.0
+    }
+
+    /// Returns the elements of dK's shares and of dV's.
+    pub const fn elements(self, p: &Problem) -> [usize; 2] {
+        let heads = p.batch * p.seqlen_k * p.heads_k * self.0;
+        [heads * p.head_dim, heads * p.head_dim_v]
     }
 }
 

@@ -26,8 +26,9 @@ pub const KERNELS: &[Contract;
          + DELTAS.len()
          + GRADIENTS.len()
          + CONVERT_DQS.len()
-         + DSINKS.len()] =
-    join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES, DELTAS, GRADIENTS, CONVERT_DQS, DSINKS);
+         + DSINKS.len()
+         + SUM_HEADS.len()] =
+    join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES, DELTAS, GRADIENTS, CONVERT_DQS, DSINKS, SUM_HEADS);
 
 /// An iterator over [`KERNELS`].
 pub fn kernels() -> impl Iterator<Item = Contract> {
@@ -101,7 +102,7 @@ pub fn is_lineage(symbol: &str) -> bool {
 /// The feature without which a library does not contain a kernel, or `None` if every library contains it.
 pub fn feature_of(symbol: &str) -> Option<&'static str> {
     let beside = DELTAS.iter().map(|e| e.contract).chain(CONVERT_DQS.iter().map(|e| e.contract));
-    let beside = beside.chain(DSINKS.iter().map(|e| e.contract));
+    let beside = beside.chain(DSINKS.iter().map(|e| e.contract)).chain(SUM_HEADS.iter().map(|e| e.contract));
     let mut gradients = GRADIENTS.iter().map(|e| e.contract).chain(beside);
     match is_lineage(symbol) {
         true => Some("lineage"),

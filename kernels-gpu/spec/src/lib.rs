@@ -50,6 +50,7 @@ mod score_kinds;
 mod scores;
 mod solves;
 mod split;
+mod sum_heads;
 mod table;
 mod training;
 mod variant;
@@ -111,7 +112,8 @@ pub use scores::{
 };
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
+pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
 pub use table::{APPENDS, ATTENTION, COMBINES, MERGES};
-pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS};
+pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
 pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

@@ -80,6 +80,12 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     DSINKS: DsinksInfo
     bwd_dsinks: BwdDsinks;
     }
+    $crate::lines! { $emit
+    /// Every compiled [`BwdSumHeads`].
+    SUM_HEADS: SumHeadsInfo
+    bwd_sum_heads_f16: BwdSumHeads<F16>;
+    bwd_sum_heads_bf16: BwdSumHeads<Bf16>;
+    }
 } }
 
 /// [`for_each_kernel!`] for the backward pass, in a build without it.
@@ -103,6 +109,10 @@ macro_rules! for_each_gradient {
         $crate::lines! { $emit
             /// Kernels of gradients of sinks: none in this build.
             DSINKS: DsinksInfo
+        }
+        $crate::lines! { $emit
+            /// Kernels of sums of shared heads: none in this build.
+            SUM_HEADS: SumHeadsInfo
         }
     };
 }

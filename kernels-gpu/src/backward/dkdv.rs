@@ -198,7 +198,7 @@ impl<
         // Prologue: keys and values, then the last queries of the first head.
         let (place, rest): (KeyPlace<C, E, M, D>, StagesAnd<_, C, E, N, TEAMS, D, STAGES>) = smem.split();
         let (ring, mut operands): (_, Operands<2, M, W, N, TEAMS>) = rest;
-        let [k, v] = [&p.k, &p.v].map(|t| own.rows::<E, D>(t, tile.head, own.keys));
+        let [k, v] = [&p.k, &p.v].map(|t| own.rows::<E, D>(t, tile.kv_head, own.keys));
         let v = v.as_wide_as(&k);
         let lead = place.fill(|slot| {
             slot.k.copy_edge(&mut Walk::down(k, tile.m_block, block), block);

@@ -84,10 +84,10 @@ impl<Mask: MaskFn<Params = ()>> View<Mask> {
         [self.block.first_query(visit), visit.head, self.tile.batch]
     }
 
-    /// The coordinates of the block's keys.
+    /// The coordinates of the block's keys in head `head`.
     #[inline(always)]
-    fn keys(&self) -> [u32; 3] {
-        [self.block.rows.first, self.tile.head, self.tile.batch]
+    fn keys(&self, head: u32) -> [u32; 3] {
+        [self.block.rows.first, head, self.tile.batch]
     }
 
     /// The query head of a visit, counted over all batches.
@@ -160,7 +160,7 @@ impl<
                         queries.load(stage.each_ref(), view.queries(visit));
                     };
                     let mut visits = view.visits(p);
-                    keys.load([&v_rows, &k_rows], view.keys());
+                    keys.load([&v_rows, &k_rows], view.keys(view.tile.kv_head));
                     loop {
                         load(visits.visit);
                         if !visits.advance() {
@@ -235,10 +235,10 @@ impl<
                     }
                     joint =
                         group.two_products(Late { dk: &mut acc_dk, ds, q: q_last }, &k, &mut add, |group| {
-                            v.store_through(&acc_dv, &dv, view.keys(), group)
+                            v.store_through(&acc_dv, &dv, view.keys(view.tile.head), group)
                         });
                     acc_dk.map(|x| x * p.scale);
-                    k.store_through(&acc_dk, &dk, view.keys(), &mut group);
+                    k.store_through(&acc_dk, &dk, view.keys(view.tile.head), &mut group);
                 }
             },
         );

@@ -33,7 +33,7 @@ impl std::fmt::Display for BackwardCase {
 /// | scores | so low that a row behind the last key would have an infinite probability, 2^-LSE |
 /// | sinks | with their gradient; of rows without a key |
 /// | sequences | without queries, keys, or both; unused keys; rows of none; more than a warp searches at once |
-/// | tensors | grouped heads; two batches; a padded head dim; every layout |
+/// | tensors | grouped heads, in one block and in shares of several blocks; two batches; a padded head dim; every layout |
 pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     use Alignment::TopLeft;
     use Layout::{Bhsd, Bshd, Packed};
@@ -44,7 +44,7 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
             ([2, 2 * queries + 1, keys + 1], [4, 2], held - 24, Bhsd),
             ([1, queries - 1, 2 * keys + 3], [2, 1], held - 8, Packed),
             ([1, keys + queries + 3, keys / 2], [1, 1], held, Packed),
-            ([1, 2 * queries, keys], [2, 2], held, Bshd),
+            ([1, 2 * queries, keys], [4, 1], held, Bshd),
             ([1, queries + 9, queries + 9], [1, 1], held - 16, Packed),
             ([1, 2 * queries + 1, keys + keys / 2 + 1], [1, 1], held, Bshd),
         ][index];
