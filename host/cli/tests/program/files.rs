@@ -218,7 +218,7 @@ fn sinks_biases_and_masks_that_are_not_valid() {
     let bias = file("bias", f32, &[1, 4, 8, 8]);
     for device in ["cpu", "sim"] {
         let run = ["run", "--device", device, "--causal", "--input", &bias];
-        check(&run, 2, "mask causal and a bias of f32");
+        check(&run, 2, "a bias of f32 with mask causal");
     }
 }
 
