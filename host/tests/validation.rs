@@ -1,8 +1,9 @@
 //! Tests random requests, views of packed tensors, and tensors above 4 GiB. `tests/refusals.txt` has the
 //! refused requests.
 
-use crate::parts::forward_params;
+use crate::parts::{forward_params, main_params};
 use ferroflash::{plan::*, request::*, *};
+use spec::{BwdDkDvParams, BwdHopperParams};
 
 /// Distance of the buffers, so that no two of them overlap by accident.
 const FAR: u64 = 1 << 40;
@@ -35,6 +36,31 @@ fn tensors_above_4_gib_keep_their_offsets() {
     let params = forward_params(&plan(&f, l4()).and_then(|p| p.bind(&f)).expect("valid"));
     assert_eq!((params.o.batch_bytes, params.o.row_bytes, params.o.head_bytes), (1 << 32, 65_536, 256));
     assert_eq!((params.lse.batch_bytes, params.lse.head_bytes), (1 << 26, 1 << 18));
+}
+
+/// The vectors of -LSE and delta have 6 GiB each, and the sums of dQ have 384 GiB.
+#[test]
+fn the_parts_of_a_backward_workspace_above_4_gib_keep_their_offsets() {
+    let shape = [64, 3 << 12, 2048, 64];
+    let view = |n: u64| TensorView::bshd(n * FAR, 1 << 37, DType::F16, shape);
+    let lse = LseView::contiguous(5 * FAR, 1 << 31, [64, 2048, 3 << 12]);
+    let forward = AttentionRequest::dense(view(1), view(2), view(3), view(4)).lse(lse);
+    let backward = AttentionBackward::new(forward, view(6), view(7), view(8), view(9));
+    let [on_l4, on_h200] = ["l4", "h200"].map(|name| {
+        let plan = plan(&backward, Capabilities::profile(name).expect("known")).expect("valid");
+        let bytes = plan.scratch_bytes().workspace;
+        let launch = plan.bind(&backward.scratch(Scratch::workspace(10 * FAR, bytes))).expect("room");
+        (launch, bytes)
+    });
+    let vectors = [10 * FAR, 10 * FAR + (6 << 30)];
+    let portable = main_params::<BwdDkDvParams>(&on_l4.0).problem;
+    assert_eq!(([portable.minus_lse.base, portable.delta.base], on_l4.1), (vectors, 12 << 30));
+    let params = main_params::<BwdHopperParams>(&on_h200.0);
+    assert_eq!([params.minus_lse.base, params.delta.base], vectors);
+    let sums = params.sums;
+    assert_eq!(sums.counters(), 10 * FAR + (12 << 30));
+    assert!(sums.base() >= sums.counters() + 4 * u64::from(sums.tiles()) * u64::from(sums.heads()));
+    assert!((sums.base() + (384 << 30)..sums.base() + (385 << 30)).contains(&(10 * FAR + on_h200.1)));
 }
 
 /// Random requests, mostly invalid. Planning returns a plan or an error and never panics. An accepted request

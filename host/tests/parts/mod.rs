@@ -1,7 +1,7 @@
 //! Accessors with which tests' tables change requests, and the parameters of portable kernels.
 use ferroflash::Launch;
 use ferroflash::request::*;
-use spec::FwdParams;
+use spec::{BwdDkDvParams, BwdHopperParams, FwdParams};
 
 /// Returns K of a request on tensors.
 pub fn k<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
@@ -42,9 +42,21 @@ pub fn cache<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut KvCache {
 /// Returns the parameters of a portable kernel with work tiles. The parameters of all such kernels begin with
 /// these.
 pub fn forward_params(launch: &Launch) -> FwdParams {
+    assert!(launch.contract().param_align < 64);
+    main_params(launch)
+}
+
+/// Parameters of kernels.
+pub trait Params: Copy {}
+impl Params for FwdParams {}
+impl Params for BwdDkDvParams {}
+impl Params for BwdHopperParams {}
+
+/// Returns the first parameters of the kernel that names the launch.
+pub fn main_params<P: Params>(launch: &Launch) -> P {
     let bytes = launch.params();
-    assert!(launch.contract().param_align < 64 && bytes.len() >= size_of::<FwdParams>());
+    assert!(bytes.len() >= size_of::<P>());
     // SAFETY: the bytes have at least the size of the parameters, and every byte that a host writes has a
     // value.
-    unsafe { bytes.as_ptr().cast::<FwdParams>().read_unaligned() }
+    unsafe { bytes.as_ptr().cast::<P>().read_unaligned() }
 }
