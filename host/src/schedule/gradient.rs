@@ -2,7 +2,9 @@
 use super::tiles::resident;
 use crate::place::Place;
 use crate::{Capabilities, Contract, Error, Problem};
-use spec::{AttnInfo, DELTA_ROWS, DqScratch, FastDiv, PaddedVector, Pass, RowParts, Sequences, TileOrder};
+use spec::{
+    AttnInfo, DELTA_ROWS, DqScratch, FastDiv, MaskKind, PaddedVector, Pass, RowParts, Sequences, TileOrder,
+};
 
 /// A kernel of a backward pass, and the distribution of its work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,10 +137,13 @@ impl HeadShares {
     /// A block takes all query heads of its keys.
     pub const ONE: Self = HeadShares(1);
 
-    /// Returns the largest number with which all blocks of a kernel of dK and dV still run at once.
+    /// Returns the largest number with which all blocks of a kernel of dK and dV still run at once. Causal
+    /// blocks run in two waves, long blocks and then short ones, because the first keys' blocks have twice
+    /// the mean work.
     pub fn new(p: &Problem, kernel: &AttnInfo, on: &Capabilities) -> Self {
         let blocks = p.batch * p.heads_k * p.seqlen_k.div_ceil(kernel.tile_m as usize);
-        let most = resident(&kernel.contract, on) as usize / blocks.max(1);
+        let waves = if p.mask_kind() == MaskKind::Causal { 2 } else { 1 };
+        let most = waves * resident(&kernel.contract, on) as usize / blocks.max(1);
         let heads_per_kv = p.heads_q / p.heads_k;
         let shares = (2..=most.min(heads_per_kv)).rev().find(|shares| heads_per_kv.is_multiple_of(*shares));
         // A sum of varlen rows would write rows that belong to no sequence.
