@@ -58,9 +58,12 @@ impl Visits {
     #[inline(always)]
     pub fn advance(&mut self) -> bool {
         let ([first, end], Visit { head, n }) = (self.heads, self.visit);
-        let is_end = head + 1 == end;
-        self.visit = Visit { head: if is_end { first } else { head + 1 }, n: n.wrapping_sub(is_end as u32) };
-        !(is_end && n == self.start)
+        if head + 1 < end {
+            self.visit.head = head + 1;
+            return true;
+        }
+        self.visit = Visit { head: first, n: n.wrapping_sub(1) };
+        n > self.start
     }
 }
 
