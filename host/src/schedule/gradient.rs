@@ -134,6 +134,10 @@ impl GradientPass {
 pub struct HeadShares(usize);
 
 impl HeadShares {
+    /// Fewer queries are not shared. Shares are rounded to the gradients' type. Over this many queries, the
+    /// rounding errors of P and dS are at least as large.
+    const LEAST_QUERIES: usize = 256;
+
     /// A block takes all query heads of its keys.
     pub const ONE: Self = HeadShares(1);
 
@@ -147,7 +151,8 @@ impl HeadShares {
         let heads_per_kv = p.heads_q / p.heads_k;
         let shares = (2..=most.min(heads_per_kv)).rev().find(|shares| heads_per_kv.is_multiple_of(*shares));
         // A sum of varlen rows would write rows that belong to no sequence.
-        HeadShares(shares.filter(|_| p.varlen.is_none()).unwrap_or(1))
+        let may_share = p.varlen.is_none() && p.seqlen_q >= Self::LEAST_QUERIES;
+        HeadShares(shares.filter(|_| may_share).unwrap_or(1))
     }
 
     /// The number of shares.

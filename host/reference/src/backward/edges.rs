@@ -44,7 +44,7 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
             ([2, 2 * queries + 1, keys + 1], [4, 2], held - 24, Bhsd),
             ([1, queries - 1, 2 * keys + 3], [2, 1], held - 8, Packed),
             ([1, keys + queries + 3, keys / 2], [1, 1], held, Packed),
-            ([1, 2 * queries, keys], [4, 1], held, Bshd),
+            ([1, 256, keys], [4, 1], held, Bshd),
             ([1, queries + 9, queries + 9], [1, 1], held - 16, Packed),
             ([1, 2 * queries + 1, keys + keys / 2 + 1], [1, 1], held, Bshd),
         ][index];
