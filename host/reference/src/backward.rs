@@ -7,11 +7,13 @@ use super::work::Judgement;
 use rayon::prelude::*;
 
 mod edges;
+mod scored;
 mod sequences;
 mod sinks;
 mod work;
 
 pub use edges::{BackwardCase, backward_edges};
+pub(crate) use scored::Scored;
 pub use sinks::SinkGradient;
 pub use work::BackwardMemory;
 
@@ -121,38 +123,6 @@ impl From<Vec<Worst>> for Judgement {
     }
 }
 
-/// The mask and the scores of an attention.
-pub(crate) trait Scored: Sync {
-    /// Returns the score of a query `[batch, head, row]` and a key, and its derivative by the scaled product
-    /// `product()`. Returns `None` if the query does not see the key.
-    fn score(&self, at: [usize; 3], key: usize, product: impl FnOnce() -> f64) -> Option<[f64; 2]>;
-
-    /// Returns the natural logit of the sink of `[batch, head]`, if there is one.
-    fn sink(&self, of: [usize; 2]) -> Option<f64>;
-}
-
-impl Scored for Inputs<'_> {
-    fn score(&self, at: [usize; 3], key: usize, product: impl FnOnce() -> f64) -> Option<[f64; 2]> {
-        let [batch, head, row] = at;
-        let (bias, slope) = (f64::from(self.bias(at, key)), f64::from(self.slope(batch, head)));
-        // A bias of -inf hides the key.
-        let sees = self.visible([batch, row]).contains(&key) && self.bit(at, key) && bias > f64::NEG_INFINITY;
-        sees.then(|| {
-            let product = product();
-            let (score, derivative) = self.problem().softcap.map_or((product, 1.0), |cap| {
-                let tanh = (product / f64::from(cap)).tanh();
-                (f64::from(cap) * tanh, 1.0 - tanh * tanh)
-            });
-            let distance = self.position(row).abs_diff(key as i64);
-            [score - slope * distance as f64 + bias, derivative]
-        })
-    }
-
-    fn sink(&self, [_, head]: [usize; 2]) -> Option<f64> {
-        self.sinks().map(|sinks| sinks[head].into())
-    }
-}
-
 /// The gradients of a key head: of the rows of its query heads, and of its keys and values.
 struct OfHead {
     dq: Vec<Vec<f64>>,
@@ -171,12 +141,13 @@ fn gradients(
 ) -> Gradients {
     match inputs.sequences {
         None => of_batches(scored, inputs, upstream, round),
-        Some(all) => sequences::gradients(inputs, all, |one, queries| {
+        Some(all) => sequences::gradients(inputs, all, |index, one, queries| {
             let [_, rows, ..] = inputs.q().shape();
             let heads = upstream.d_lse.iter().flat_map(|d_lse| d_lse.chunks(rows));
             let d_lse: Vec<_> = heads.flat_map(|head| &head[queries.clone()]).copied().collect();
             let d_o = upstream.d_o.rows(queries.clone());
-            of_batches(one, one, &Upstream { d_o, d_lse: upstream.d_lse.map(|_| &d_lse[..]) }, round)
+            let upstream = Upstream { d_o, d_lse: upstream.d_lse.map(|_| &d_lse[..]) };
+            of_batches(&scored.in_sequence(index, one), one, &upstream, round)
         }),
     }
 }
@@ -187,18 +158,19 @@ fn of_batches(
     upstream: &Upstream<'_>,
     round: impl Fn(f64) -> f64 + Copy + Sync,
 ) -> Gradients {
-    let [batches, queries, heads, d] = inputs.q().shape();
-    let [_, keys, kv_heads, _] = inputs.k().shape();
+    let [batches, queries, heads, columns] = inputs.q().shape();
+    let [_, keys, kv_heads, values] = inputs.v().shape();
     let group = heads / kv_heads;
     let all: Vec<_> = (0..batches * kv_heads)
         .into_par_iter()
         .map(|i| of_head(scored, inputs, upstream, [i / kv_heads, i % kv_heads], round))
         .collect();
     let [mut dq, mut dk, mut dv] =
-        [queries * heads, keys * kv_heads, keys * kv_heads].map(|rows| vec![0.0; batches * rows * d]);
+        [queries * heads * columns, keys * kv_heads * columns, keys * kv_heads * values]
+            .map(|elements| vec![0.0; batches * elements]);
     let mut sums = [0f64; 3];
     // Copies rows of one head to rows of all heads.
-    let place = |to: &mut [f64], from: &[f64], [batch, head, heads]: [usize; 3], rows: usize| {
+    let place = |to: &mut [f64], from: &[f64], [batch, head, heads]: [usize; 3], [rows, d]: [usize; 2]| {
         for (row, from) in from.chunks(d).enumerate() {
             let start = ((batch * rows + row) * heads + head) * d;
             to[start..start + d].iter_mut().zip(from).for_each(|(to, x)| *to = round(*x));
@@ -211,10 +183,10 @@ fn of_batches(
             sink.add(own);
         }
         for (member, own) in of.dq.iter().enumerate() {
-            place(&mut dq, own, [batch, head * group + member, heads], queries);
+            place(&mut dq, own, [batch, head * group + member, heads], [queries, columns]);
         }
-        place(&mut dk, &of.dk, [batch, head, kv_heads], keys);
-        place(&mut dv, &of.dv, [batch, head, kv_heads], keys);
+        place(&mut dk, &of.dk, [batch, head, kv_heads], [keys, columns]);
+        place(&mut dv, &of.dv, [batch, head, kv_heads], [keys, values]);
         sums = [0, 1, 2].map(|at| sums[at].max(of.sums[at]));
     }
     Gradients { values: [dq, dk, dv], sums, sinks: inputs.sinks().map(|_| sinks) }
@@ -228,7 +200,7 @@ fn of_head(
     round: impl Fn(f64) -> f64,
 ) -> OfHead {
     let [_, queries, heads, d] = inputs.q().shape();
-    let [_, keys, kv_heads, _] = inputs.k().shape();
+    let [_, keys, kv_heads, dv] = inputs.v().shape();
     let scale = f64::from(inputs.problem().softmax_scale());
     let rows = |tensor: HostTensor<'_>, rows: usize, head: usize| -> Vec<f64> {
         (0..rows).flat_map(|row| tensor.values(batch, row, head)).map(f64::from).collect()
@@ -240,19 +212,19 @@ fn of_head(
         to.iter_mut().zip(of).for_each(|(to, x)| *to += factor * x);
     };
     let largest = |sums: &[f64]| sums.iter().copied().fold(0.0, f64::max);
-    let [dk, dv] = [(); 2].map(|()| vec![0.0; keys * d]);
-    let mut of = OfHead { dq: vec![], dk, dv, sums: [0.0; 3], sinks: vec![] };
-    let (mut dk_sums, mut dv_sums) = (vec![0.0; keys * d], vec![0.0; keys * d]);
+    let [of_keys, of_values] = [d, dv].map(|columns| vec![0.0; keys * columns]);
+    let (mut dk_sums, mut dv_sums) = (of_keys.clone(), of_values.clone());
+    let mut of = OfHead { dq: vec![], dk: of_keys, dv: of_values, sums: [0.0; 3], sinks: vec![] };
     for head in kv_head * (heads / kv_heads)..(kv_head + 1) * (heads / kv_heads) {
         let (q, d_o) = (rows(inputs.q(), queries, head), rows(upstream.d_o, queries, head));
         let mut dq = vec![0.0; queries * d];
         let (sink, mut d_sink) = (scored.sink([batch, head]), SinkGradient::default());
         for row in 0..queries {
-            let [q, d_o] = [&q, &d_o].map(|all| &all[row * d..][..d]);
+            let (q, d_o) = (&q[row * d..][..d], &d_o[row * dv..][..dv]);
             let at = [batch, head, row];
             let score = |key: usize| {
                 let product = || round(dot(q, &k[key * d..][..d]) * scale);
-                scored.score(at, key, product).map(|[score, derivative]| (key * d, (score, derivative)))
+                scored.score(at, key, product).map(|[score, derivative]| (key, (score, derivative)))
             };
             // The scores, and the derivatives of their modification.
             let (seen, scores): (Vec<_>, Vec<_>) = (0..keys).filter_map(score).unzip();
@@ -263,8 +235,8 @@ fn of_head(
             }
             let sum: f64 = all().map(|score| (score - max).exp()).sum();
             let p: Vec<_> = scores.iter().map(|(score, _)| round((score - max).exp() / sum)).collect();
-            let mut o = vec![0.0; d];
-            seen.iter().zip(&p).for_each(|(&key, p)| add(&mut o, *p, &v[key..][..d]));
+            let mut o = vec![0.0; dv];
+            seen.iter().zip(&p).for_each(|(&key, p)| add(&mut o, *p, &v[key * dv..][..dv]));
             o.iter_mut().for_each(|x| *x = round(*x));
             let d_lse = upstream.d_lse.map_or(0.0, |all| all[(batch * heads + head) * queries + row].into());
             let (delta, of_o) = (dot(d_o, &o) - d_lse, magnitude(d_o, &o) + d_lse.abs());
@@ -276,17 +248,18 @@ fn of_head(
             }
             let mut dq_sums = vec![0.0; d];
             for ((&key, p), (_, derivative)) in seen.iter().zip(&p).zip(&scores) {
-                let (own_k, own_v) = (&k[key..][..d], &v[key..][..d]);
+                let (own_k, own_v) = (&k[key * d..][..d], &v[key * dv..][..dv]);
                 let ds = scale * round(p * (round(dot(d_o, own_v)) - delta) * derivative);
                 let most = p * (magnitude(d_o, own_v) + of_o) * scale;
                 add(&mut dq[row * d..][..d], ds, own_k);
-                add(&mut of.dk[key..][..d], ds, q);
-                add(&mut of.dv[key..][..d], *p, d_o);
-                for column in 0..d {
-                    dq_sums[column] += most * own_k[column].abs();
-                    dk_sums[key + column] += most * q[column].abs();
-                    dv_sums[key + column] += p * d_o[column].abs();
-                }
+                add(&mut of.dk[key * d..][..d], ds, q);
+                add(&mut of.dv[key * dv..][..dv], *p, d_o);
+                let add_magnitudes = |to: &mut [f64], factor: f64, of: &[f64]| {
+                    to.iter_mut().zip(of).for_each(|(to, x)| *to += factor * x.abs());
+                };
+                add_magnitudes(&mut dq_sums, most, own_k);
+                add_magnitudes(&mut dk_sums[key * d..][..d], most, q);
+                add_magnitudes(&mut dv_sums[key * dv..][..dv], *p, d_o);
             }
             of.sums[0] = of.sums[0].max(largest(&dq_sums));
         }
@@ -315,9 +288,9 @@ mod tests {
         for case in [
             base.clone(),
             Case { mask: Mask::Causal, softcap: Some(2.0), ..base.clone() },
-            Case { mask: window, alibi: true, seed: 2, ..base.clone() },
+            Case { mask: window, alibi: true, seed: 2, head_dim_v: Some(16), ..base.clone() },
             Case { bias: Some(DType::F32), mask: Mask::Chunked { chunk: 3 }, ..base.clone() },
-            Case { mask: Mask::Causal, queries: 9, sinks: true, ..base },
+            Case { mask: Mask::Causal, queries: 9, sinks: true, head_dim: 24, head_dim_v: Some(8), ..base },
         ] {
             let mut memory = BackwardMemory::new(&BackwardCase { forward: case.clone(), d_lse: true });
             // Multiples of 1/64 stay f16 numbers after a step of 1/128.

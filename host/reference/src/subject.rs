@@ -169,8 +169,8 @@ impl Subject for AttnInfo {
     }
 
     fn companions(&self) -> Vec<Contract> {
-        let delta = DELTAS.iter().find(|e| e.dtype == self.dtype && e.head_dim >= self.head_dim);
-        let kind = |e: &AttnInfo| (e.dtype, e.head_dim, e.mask, e.scores);
+        let delta = DELTAS.iter().find(|e| e.dtype == self.dtype && e.head_dim >= self.head_dim_v);
+        let kind = |e: &AttnInfo| (e.dtype, e.columns(), e.mask, e.scores);
         let dq = || GRADIENTS.iter().find(|e| e.pass == Pass::Dq && kind(e) == kind(self));
         let of_dq = match self.pass {
             Pass::Forward => return combine_of(self).into_iter().chain(beside(self)).collect(),
@@ -187,7 +187,7 @@ impl Subject for AttnInfo {
         let Task::Backward(BackwardCase { forward, .. }) = task else { return true };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
         let solves = |e: &AttnInfo| {
-            (e.pass, kind(e)) == (Pass::Gradients, kind(self)) && e.head_dim as usize >= forward.head_dim
+            (e.pass, kind(e)) == (Pass::Gradients, kind(self)) && e.takes_columns(forward.problem().columns())
         };
         let mut faster = GRADIENTS.iter().filter(|e| solves(e) && on.runs(&e.contract).is_ok());
         self.pass == Pass::Gradients || forward.packed.is_some() || faster.next().is_none()

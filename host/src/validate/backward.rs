@@ -70,10 +70,6 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
             Err(Error::unsupported("backward", reason))
         }
         _ if p.cache.is_some() => Err(no_tensors()),
-        _ if p.varlen.is_some() && p.variant.is_some() => none(
-            "a variant on varlen sequences",
-            "no reference judges it yet; run one backward per sequence, on views of its rows",
-        ),
         _ if p.alibi && p.softcap.is_some() => {
             none("a softcap with ALiBi slopes", "backward kernels take one of them; leave the other one out")
         }
@@ -84,14 +80,17 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
                  framework's operations"
             ),
         )),
-        _ if columns != values => Err(Error::unsupported(
-            format_args!("backward of head_dim {columns} with head_dim_v {values}"),
-            format_args!(
-                "backward kernels take equal numbers of columns; fill the missing columns of the narrower \
-                 tensors with zeros, up to {}",
-                columns.max(values)
-            ),
-        )),
+        // A variant's kernels have their own head dims.
+        _ if p.variant.is_none() && !GRADIENTS.iter().any(|kernel| kernel.takes_columns(p.columns())) => {
+            Err(Error::unsupported(
+                format_args!("backward of head_dim {columns} with head_dim_v {values}"),
+                format_args!(
+                    "backward kernels take equal numbers of columns, or at most 192 of k with 128 of v; fill \
+                     the missing columns of the narrower tensors with zeros, up to {}",
+                    columns.max(values)
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }

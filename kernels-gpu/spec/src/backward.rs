@@ -13,8 +13,9 @@ pub struct BwdDelta<E, const DV: usize>(PhantomData<E>);
 
 /// Gradients of `M` base tiles of keys and of their values, over stages of queries. `TEAMS` split groups
 /// share the keys, `W` base tiles per warp. Each group computes P^T and dS^T of its `N` base tiles of a
-/// stage's queries, and has its share of the columns of both gradients: `SHARE` of `D` base tiles. The groups
-/// exchange P^T and dS^T. The first `HELD` k-steps of K and V stay in registers.
+/// stage's queries, and has its share of the columns of both gradients: `SHARE` of the `D` base tiles of dK,
+/// and `SHARE_V` of the `DV` base tiles of dV. The groups exchange P^T and dS^T. The first `HELD` k-steps of K
+/// and V stay in registers.
 pub struct BwdDkDv<
     E,
     Mask,
@@ -26,10 +27,12 @@ pub struct BwdDkDv<
     const SHARE: usize,
     const HELD: usize,
     const STAGES: usize,
+    const DV: usize = D,
+    const SHARE_V: usize = SHARE,
 >(PhantomData<(E, Mask)>);
 
 /// Gradients of `M` base tiles of queries, `W` per warp, over stages of `N` base tiles of keys. The first
-/// `HELD` k-steps of Q and dO stay in registers.
+/// `HELD` k-steps of Q and dO stay in registers. V and dO have `DV` base tiles of columns.
 pub struct BwdDq<
     E,
     Mask,
@@ -39,6 +42,7 @@ pub struct BwdDq<
     const D: usize,
     const HELD: usize,
     const STAGES: usize,
+    const DV: usize = D,
 >(PhantomData<(E, Mask)>);
 
 /// Rows of a [`BwdDelta`] block: eight per warp.
@@ -247,7 +251,7 @@ macro_rules! backward {
                 assert!(M % W == 0, "the warps' row tiles must make up the block's");
                 ($threads) as u32
             };
-            const SMEM_BYTES: usize = tile_bytes::<E>() * 2 * D * ($tiles) + $bytes;
+            const SMEM_BYTES: usize = tile_bytes::<E>() * (D + DV) * ($tiles) + $bytes;
             fn grid(params: &$params) -> [u32; 3] {
                 [params.problem.order.tiles, 1, 1]
             }
@@ -269,7 +273,7 @@ macro_rules! backward {
                 o_dtype: E::DTYPE,
                 grad_dtype: Some(E::DTYPE),
                 head_dim: D as u32 * 16,
-                head_dim_v: D as u32 * 16,
+                head_dim_v: DV as u32 * 16,
                 mask: Mask::KIND,
                 scores: Mask::SCORES,
                 tile_m: M as u32 * 16,
@@ -284,10 +288,10 @@ macro_rules! backward {
     };
 }
 backward!(
-    BwdDkDv<M, W, N, TEAMS, D, SHARE, HELD, STAGES>: BwdDkDvParams, DkDv, Transposed,
+    BwdDkDv<M, W, N, TEAMS, D, SHARE, HELD, STAGES, DV, SHARE_V>: BwdDkDvParams, DkDv, Transposed,
     threads M / W * TEAMS * 32, rows of a stage N * TEAMS, smem tiles M + STAGES * N * TEAMS,
     bytes {
-        assert!(SHARE * TEAMS == D, "the groups' columns must make up the head dim");
+        assert!(SHARE * TEAMS == D && SHARE_V * TEAMS == DV, "the groups' columns must make up the head dims");
         // Two values per query lie beside a stage, whose size is a multiple of a tile's alignment.
         let values = (2 * N * TEAMS * 64).next_multiple_of(1024);
         // P^T and dS^T of each warp, which it passes to the other groups.
@@ -295,6 +299,6 @@ backward!(
     }
 );
 backward!(
-    BwdDq<M, W, N, D, HELD, STAGES>: BwdDqParams, Dq, Sequential,
+    BwdDq<M, W, N, D, HELD, STAGES, DV>: BwdDqParams, Dq, Sequential,
     threads M / W * 32, rows of a stage N, smem tiles M + STAGES * N, bytes 0
 );

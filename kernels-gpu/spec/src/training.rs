@@ -29,6 +29,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d96 [Full, Causal, Local] 64x64: BwdDkDv<E, Mask, 4, 1, 4, 1, 6, 6, 0, 2>;
     d128 [Full, Causal] 64x64: BwdDkDv<E, Mask, 4, 2, 2, 2, 8, 4, 0, 1>;
     d128 [Local] 64x64: BwdDkDv<E, Mask, 4, 1, 2, 2, 8, 4, 0, 1>;
+    d192x128 [Full, Causal] 64x16: BwdDkDv<E, Mask, 4, 1, 1, 1, 12, 12, 0, 1, 8, 8>;
     d192 [Full, Causal, Local] 32x48: BwdDkDv<E, Mask, 2, 1, 1, 3, 12, 4, 0, 1>;
     d256 [Full, Causal, Local] 32x32: BwdDkDv<E, Mask, 2, 1, 1, 2, 16, 8, 0, 1>;
     // Masks and biases, which have parameters.
@@ -49,6 +50,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d96 [Local] 64x32: BwdDq<E, Mask, 4, 1, 2, 6, 0, 2>;
     d128 [Full, Causal] 128x32: BwdDq<E, Mask, 8, 2, 2, 8, 0, 2>;
     d128 [Local] 128x32: BwdDq<E, Mask, 8, 1, 2, 8, 0, 2>;
+    d192x128 [Full, Causal] 64x32: BwdDq<E, Mask, 4, 1, 2, 12, 0, 2, 8>;
     d192 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 12, 0, 1>;
     d256 [Full, Causal, Local] 64x16: BwdDq<E, Mask, 4, 1, 1, 16, 0, 1>;
     // Masks and biases, which have parameters.

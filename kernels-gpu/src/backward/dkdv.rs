@@ -23,13 +23,13 @@ use tile::{Block, Smem, shared_layout};
 
 shared_layout! {
     /// A block of keys with its values.
-    Keys / KeysSlot<E, M, D> { k: SharedTile<E, M, D>, v: SharedTile<E, M, D> }
+    Keys / KeysSlot<E, M, D, DV> { k: SharedTile<E, M, D>, v: SharedTile<E, M, DV> }
 }
 shared_layout! {
     /// Queries with the gradient of their output, a tile for each split group; beside them, minus LSE and
     /// delta.
-    QueryStage / QuerySlot<E, N, TEAMS, D> {
-        q: SharedTiles<E, N, D, TEAMS>, d_o: SharedTiles<E, N, D, TEAMS>, beside: SharedValues<N, 2, TEAMS>
+    QueryStage / QuerySlot<E, N, TEAMS, D, DV> {
+        q: SharedTiles<E, N, D, TEAMS>, d_o: SharedTiles<E, N, DV, TEAMS>, beside: SharedValues<N, 2, TEAMS>
     }
 }
 
@@ -82,7 +82,7 @@ impl<Mask: MaskFn> KeyTile<'_, Mask> {
 }
 
 /// The copies of queries: head after head, and of each head the blocks that see the keys, the last one first.
-struct Queries<'t, 'p, Mask: MaskFn, E, C: Kernel, const N: usize, const D: usize> {
+struct Queries<'t, 'p, Mask: MaskFn, E, C: Kernel, const N: usize, const D: usize, const DV: usize> {
     of: &'t KeyTile<'p, Mask>,
     /// The head that begins next.
     head: u32,
@@ -91,15 +91,15 @@ struct Queries<'t, 'p, Mask: MaskFn, E, C: Kernel, const N: usize, const D: usiz
     start: u32,
     left: u32,
     q: Walk<E, N, D, Block<C>>,
-    d_o: Walk<E, N, D, Block<C>>,
+    d_o: Walk<E, N, DV, Block<C>>,
 }
 
-impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
-    Queries<'t, 'p, Mask, E, C, N, D>
+impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize, const DV: usize>
+    Queries<'t, 'p, Mask, E, C, N, D, DV>
 {
     #[inline(always)]
     fn new(of: &'t KeyTile<'p, Mask>, block: &Block<C>) -> Self {
-        let [q, d_o] = Self::walks(of, &of.own, 0, 0, block);
+        let (q, d_o) = Self::walks(of, &of.own, 0, 0, block);
         Queries { of, head: 0, start: 0, left: 0, q, d_o }
     }
 
@@ -111,16 +111,19 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
         head: u32,
         from: u32,
         block: &Block<C>,
-    ) -> [Walk<E, N, D, Block<C>>; 2] {
-        let rows = |tensor: &Tensor| own.rows::<E, D>(tensor, of.head(head), own.queries);
-        let [q, d_o] = [&of.p.q, &of.p.d_o].map(rows);
-        [Walk::down(q, from, block), Walk::down(d_o.as_wide_as(&q), from, block)]
+    ) -> (Walk<E, N, D, Block<C>>, Walk<E, N, DV, Block<C>>) {
+        let (q, d_o) = own.pair([&of.p.q, &of.p.d_o], of.head(head), own.queries);
+        (Walk::down(q, from, block), Walk::down(d_o, from, block))
     }
 
     /// Starts the copies of the next block, if there is one. Only the first block of a head, which has its
     /// last queries, may be cut.
     #[inline(always)]
-    fn next<const TEAMS: usize>(&mut self, slot: &QuerySlot<E, N, TEAMS, D, ByBlock<C>>, block: &Block<C>) {
+    fn next<const TEAMS: usize>(
+        &mut self,
+        slot: &QuerySlot<E, N, TEAMS, D, DV, ByBlock<C>>,
+        block: &Block<C>,
+    ) {
         let is_first = self.left == 0;
         while self.left == 0 {
             if self.head == self.of.p.heads_per_kv {
@@ -130,7 +133,7 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
             let (_, range) = self.of.range(&own, self.head, block);
             self.start = own.values / self.of.tile_n + range.start;
             self.left = range.end.saturating_sub(range.start);
-            [self.q, self.d_o] =
+            (self.q, self.d_o) =
                 Self::walks(self.of, &own, self.head, (range.end * TEAMS as u32).wrapping_sub(1), block);
             self.head += 1;
         }
@@ -150,11 +153,20 @@ impl<'t, 'p, Mask: MaskFn, E: Mma, C: Kernel, const N: usize, const D: usize>
 }
 
 /// The shared memory for the keys.
-type KeyPlace<C, E, const M: usize, const D: usize> = Unfilled<Keys<E, M, D>, ByBlock<C>>;
+type KeyPlace<C, E, const M: usize, const D: usize, const DV: usize> =
+    Unfilled<Keys<E, M, D, DV>, ByBlock<C>>;
 
 /// The stages of queries, and memory behind them.
-type StagesAnd<X, C, E, const N: usize, const TEAMS: usize, const D: usize, const STAGES: usize> =
-    (Ring<QueryStage<E, N, TEAMS, D>, STAGES, ByBlock<C>>, X);
+type StagesAnd<
+    X,
+    C,
+    E,
+    const N: usize,
+    const TEAMS: usize,
+    const D: usize,
+    const DV: usize,
+    const STAGES: usize,
+> = (Ring<QueryStage<E, N, TEAMS, D, DV>, STAGES, ByBlock<C>>, X);
 
 impl<
     E: Mma,
@@ -167,7 +179,9 @@ impl<
     const SHARE: usize,
     const HELD: usize,
     const STAGES: usize,
-> Portable for BwdDkDv<E, Mask, M, W, N, TEAMS, D, SHARE, HELD, STAGES>
+    const DV: usize,
+    const SHARE_V: usize,
+> Portable for BwdDkDv<E, Mask, M, W, N, TEAMS, D, SHARE, HELD, STAGES, DV, SHARE_V>
 {
     #[inline(always)]
     fn body<C: Kernel>(p: &BwdDkDvParams, variant: &Mask::Params, mut block: Block<C>, smem: Smem<C>) {
@@ -184,6 +198,7 @@ impl<
         let unused = first.max(own.keys.rows())..(first + tile_m).min(own.all_keys.rows());
         if unused.start < unused.end {
             // No query sees these rows. Their gradients are 0.
+            const { assert!(DV <= D, "the loop over dK's columns must reach all of dV's") }
             let rows = |t: &Tensor| own.rows::<E, D>(t, tile.head, own.all_keys);
             let rows = |t: &Tensor| rows(t).part(unused.start, unused.end - unused.start);
             [dk, dv].into_iter().for_each(|t| rows(t).clear::<_, M>(0, block));
@@ -196,10 +211,10 @@ impl<
         let warp = mine.warp();
 
         // Prologue: keys and values, then the last queries of the first head.
-        let (place, rest): (KeyPlace<C, E, M, D>, StagesAnd<_, C, E, N, TEAMS, D, STAGES>) = smem.split();
+        let (place, rest): (KeyPlace<C, E, M, D, DV>, _) = smem.split();
+        let rest: StagesAnd<_, C, E, N, TEAMS, D, DV, STAGES> = rest;
         let (ring, mut operands): (_, Operands<2, M, W, N, TEAMS>) = rest;
-        let [k, v] = [&p.k, &p.v].map(|t| own.rows::<E, D>(t, tile.kv_head, own.keys));
-        let v = v.as_wide_as(&k);
+        let (k, v) = own.pair([&p.k, &p.v], tile.kv_head, own.keys);
         let lead = place.fill(|slot| {
             slot.k.copy_edge(&mut Walk::down(k, tile.m_block, block), block);
             slot.v.copy_edge(&mut Walk::down(v, tile.m_block, block), block);
@@ -207,10 +222,10 @@ impl<
         let mut queries = Queries::new(&keys, block);
         let (kv, mut stages) = ring.prologue(lead, |_, slot| queries.next(slot, block)).land(block);
         let k = Resident::<_, M, W, D, HELD>::load(&kv.k, mine);
-        let v = Resident::<_, M, W, D, HELD>::load(&kv.v, mine);
+        let v = Resident::<_, M, W, DV, HELD>::load(&kv.v, mine);
 
         // Mainloop.
-        let (mut acc_dk, mut acc_dv) = (Acc::<W, SHARE>::zero(), Acc::<W, SHARE>::zero());
+        let (mut acc_dk, mut acc_dv) = (Acc::<W, SHARE>::zero(), Acc::<W, SHARE_V>::zero());
         for head in 0..p.heads_per_kv {
             let own = own.again(p);
             let ((mask, range), rows) = (keys.range(&own, head, &warp), keys.rows(&own));
@@ -248,14 +263,13 @@ impl<
         // Epilogue.
         let own = own.again(p);
         acc_dk.map(|x| x * p.scale);
-        let columns = |t: &Tensor| {
-            let share = t.columns(team.index() * SHARE as u32 * 2, SHARE as u32 * 2);
-            own.rows(&share, own.tile.head, own.keys)
-        };
+        // The groups' shares of a tensor's columns.
+        let share = |t: &Tensor, tiles: u32| t.columns(team.index() * tiles * 2, tiles * 2);
+        let [of_dk, of_dv] = [share(dk, SHARE as u32), share(dv, SHARE_V as u32)];
         let for_dk = kv.k.spent().columns::<_, SHARE, TEAMS>(team, block);
-        for_dk.store_through(&acc_dk, &columns(dk), first, mine);
-        let for_dv = kv.v.spent().columns::<_, SHARE, TEAMS>(team, block);
-        for_dv.store_through(&acc_dv, &columns(dv), first, mine);
+        for_dk.store_through(&acc_dk, &own.rows(&of_dk, own.tile.head, own.keys), first, mine);
+        let for_dv = kv.v.spent().columns::<_, SHARE_V, TEAMS>(team, block);
+        for_dv.store_through(&acc_dv, &own.rows(&of_dv, own.tile.head, own.keys), first, mine);
     }
 }
 
@@ -270,7 +284,9 @@ impl<
     const SHARE: usize,
     const HELD: usize,
     const STAGES: usize,
-> Run for BwdDkDv<E, Mask, M, W, N, TEAMS, D, SHARE, HELD, STAGES>
+    const DV: usize,
+    const SHARE_V: usize,
+> Run for BwdDkDv<E, Mask, M, W, N, TEAMS, D, SHARE, HELD, STAGES, DV, SHARE_V>
 {
     #[inline(always)]
     fn run(p: BwdDkDvParams, block: Block<Self>, smem: Smem<Self>) {

@@ -18,15 +18,16 @@ use tile::{Block, Smem, shared_layout};
 
 shared_layout! {
     /// A block of queries, with the gradient of its output.
-    Queries / QueriesSlot<E, M, D> { q: SharedTile<E, M, D>, d_o: SharedTile<E, M, D> }
+    Queries / QueriesSlot<E, M, D, DV> { q: SharedTile<E, M, D>, d_o: SharedTile<E, M, DV> }
 }
 
 /// The shared memory for the queries.
-type QueryPlace<C, E, const M: usize, const D: usize> = Unfilled<Queries<E, M, D>, ByBlock<C>>;
+type QueryPlace<C, E, const M: usize, const D: usize, const DV: usize> =
+    Unfilled<Queries<E, M, D, DV>, ByBlock<C>>;
 
 /// The stages of keys and values.
-type KvRing<C, E, const N: usize, const D: usize, const STAGES: usize> =
-    Ring<KvStage<E, N, D, D, 1>, STAGES, ByBlock<C>>;
+type KvRing<C, E, const N: usize, const D: usize, const DV: usize, const STAGES: usize> =
+    Ring<KvStage<E, N, D, DV, 1>, STAGES, ByBlock<C>>;
 
 impl<
     E: Mma,
@@ -37,7 +38,8 @@ impl<
     const D: usize,
     const HELD: usize,
     const STAGES: usize,
-> Portable for BwdDq<E, Mask, M, W, N, D, HELD, STAGES>
+    const DV: usize,
+> Portable for BwdDq<E, Mask, M, W, N, D, HELD, STAGES, DV>
 {
     #[inline(always)]
     fn body<C: Kernel>(p: &BwdDqParams, variant: &Mask::Params, mut block: Block<C>, smem: Smem<C>) {
@@ -48,9 +50,8 @@ impl<
         let tile = p.order.tile(block.index());
         let Some(own) = TileSequence::find::<false>(p, tile, tile_m, block.warp()) else { return };
         let tile = own.tile;
-        let [q, d_o] = [&p.q, &p.d_o].map(|t| own.rows::<E, D>(t, tile.head, own.queries));
-        let [k, v] = [&p.k, &p.v].map(|t| own.rows::<E, D>(t, tile.kv_head, own.keys));
-        let (v, d_o) = (v.as_wide_as(&k), d_o.as_wide_as(&q));
+        let (q, d_o) = own.pair::<E, D, DV>([&p.q, &p.d_o], tile.head, own.queries);
+        let (k, v) = own.pair::<E, D, DV>([&p.k, &p.v], tile.kv_head, own.keys);
         let (first, of) = (tile.m_block * tile_m, [own.index, tile.head]);
         let (q_len, k_len) = (q.rows(), k.rows());
         let rows = Rows { first, tile: tile_m, q_len, k_len, window: own.window, of };
@@ -62,7 +63,7 @@ impl<
         }
 
         // Prologue: Q and dO, then the last keys and values.
-        let (queries, ring): (QueryPlace<C, E, M, D>, KvRing<C, E, N, D, STAGES>) = smem.split();
+        let (queries, ring): (QueryPlace<C, E, M, D, DV>, KvRing<C, E, N, D, DV, STAGES>) = smem.split();
         let (mut k, mut v) = (Walk::down(k, range.end - 1, block), Walk::down(v, range.end - 1, block));
         let queries = queries.fill(|slot| {
             slot.q.copy_edge(&mut Walk::down(q, tile.m_block, block), block);
@@ -81,7 +82,7 @@ impl<
         let (queries, mut kv) = kv.land(block);
         let (q, d_o) = (
             Resident::<_, M, W, D, HELD>::load(&queries.q, mine),
-            Resident::<_, M, W, D, HELD>::load(&queries.d_o, mine),
+            Resident::<_, M, W, DV, HELD>::load(&queries.d_o, mine),
         );
 
         // Mainloop.
@@ -135,7 +136,8 @@ impl<
     const D: usize,
     const HELD: usize,
     const STAGES: usize,
-> Run for BwdDq<E, Mask, M, W, N, D, HELD, STAGES>
+    const DV: usize,
+> Run for BwdDq<E, Mask, M, W, N, D, HELD, STAGES, DV>
 {
     #[inline(always)]
     fn run(p: BwdDqParams, block: Block<Self>, smem: Smem<Self>) {

@@ -80,6 +80,20 @@ impl TileSequence {
     ) -> GlobalRows<E, D> {
         GlobalRows::new(tensor, self.tile.batch, head).part(part.first(), part.rows())
     }
+
+    /// [`TileSequence::rows`] of Q and dO, or of K and V.
+    #[inline(always)]
+    pub fn pair<E: Element, const D: usize, const DV: usize>(
+        &self,
+        tensors: [&Tensor; 2],
+        head: u32,
+        part: Span,
+    ) -> (GlobalRows<E, D>, GlobalRows<E, DV>) {
+        // As an array of one type, because LLVM orders the code of pairs differently.
+        let [first, second] = tensors.map(|tensor| self.rows::<E, D>(tensor, head, part));
+        let second = if D == DV { second.as_wide_as(&first) } else { second };
+        (first, second.retyped())
+    }
 }
 
 /// The first row of -LSE and delta of sequence `index`, which has these queries.

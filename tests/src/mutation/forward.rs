@@ -305,7 +305,8 @@ fn infinite(entry: &'static AttnInfo) -> trial::Case {
 /// A backward problem whose inputs have gaps between rows, with a cut tile and several whole ones.
 pub(super) fn gradients_with_gaps(entry: &AttnInfo) -> BackwardMemory {
     let case = one(entry, entry.tile_m as usize + 3, 3 * entry.tile_m as usize + 5);
-    let seed = case.seed;
+    let apart = (entry.head_dim_v != entry.head_dim).then_some(entry.head_dim_v as usize);
+    let (case, seed) = (Case { head_dim_v: apart, ..case }, case.seed);
     BackwardMemory::on(gaps(case, |case| case.memory()), seed, false)
 }
 
@@ -328,20 +329,22 @@ fn repeated(case: Case) -> Memory {
     memory
 }
 
-/// `case`, laid out by `lay`, with half the head dim. The other columns of Q, K and V are not used and
+/// `case`, laid out by `lay`, with half the columns and 8 more. The other columns of Q, K and V are not used and
 /// contain NaN.
 fn gaps(case: Case, lay: fn(Case) -> Memory) -> Memory {
-    let (held, head_dim) = (case.head_dim, case.head_dim / 2 + 8);
-    let mut memory = lay(Case { head_dim, ..case });
+    let narrow = |columns: usize| columns / 2 + 8;
+    let (head_dim, head_dim_v) = (narrow(case.head_dim), case.head_dim_v.map(narrow));
+    let mut memory = lay(Case { head_dim, head_dim_v, ..case });
     let not_a_number: u16 = if memory.problem.dtype == DType::F16 { 0x7e00 } else { 0x7fc0 };
     for place in [&mut memory.q, &mut memory.k, &mut memory.v] {
+        let [_, rows, _, columns] = place.shape;
+        let held = 2 * (columns - 8);
         let row = held as i64;
-        let rows = place.shape[1];
         place.strides = [rows as i64 * row, row, row, 1];
         let bits = &mut memory.buffers[place.buffer];
         let wide = bits
-            .chunks(head_dim)
-            .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(not_a_number, held - head_dim)));
+            .chunks(columns)
+            .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(not_a_number, held - columns)));
         *bits = wide.collect();
     }
     memory

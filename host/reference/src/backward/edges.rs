@@ -33,25 +33,25 @@ impl std::fmt::Display for BackwardCase {
 /// | scores | so low that a row behind the last key would have an infinite probability, 2^-LSE |
 /// | sinks | with their gradient; of rows without a key |
 /// | sequences | without queries, keys, or both; unused keys; rows of none; more than a warp searches at once |
-/// | tensors | grouped heads, in one block and in shares of several blocks; two batches; a padded head dim; every layout |
+/// | heads | grouped, in one block and in shares of several blocks |
+/// | tensors | two batches; padded head dims of keys and of values; every layout |
 pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     use Alignment::TopLeft;
     use Layout::{Bhsd, Bshd, Packed};
-    let (keys, queries, held) = (entry.tile_m as usize, entry.tile_n as usize, entry.head_dim as usize);
+    let (keys, queries) = (entry.tile_m as usize, entry.tile_n as usize);
     let shape = |index: usize| {
-        let (lengths, heads, columns, layout) = [
-            ([1, 1, 1], [1, 1], held, Bshd),
-            ([2, 2 * queries + 1, keys + 1], [4, 2], held - 24, Bhsd),
-            ([1, queries - 1, 2 * keys + 3], [2, 1], held - 8, Packed),
-            ([1, keys + queries + 3, keys / 2], [1, 1], held, Packed),
-            ([1, 256, keys], [4, 1], held, Bshd),
-            ([1, queries + 9, queries + 9], [1, 1], held - 16, Packed),
-            ([1, 2 * queries + 1, keys + keys / 2 + 1], [1, 1], held, Bshd),
+        let (lengths, heads, fewer, layout) = [
+            ([1, 1, 1], [1, 1], [0, 0], Bshd),
+            ([2, 2 * queries + 1, keys + 1], [4, 2], [24, 8], Bhsd),
+            ([1, queries - 1, 2 * keys + 3], [2, 1], [8, 40], Packed),
+            ([1, keys + queries + 3, keys / 2], [1, 1], [0, 0], Packed),
+            ([1, 256, keys], [4, 1], [0, 0], Bshd),
+            ([1, queries + 9, queries + 9], [1, 1], [16, 0], Packed),
+            ([1, 2 * queries + 1, keys + keys / 2 + 1], [1, 1], [0, 0], Bshd),
         ][index];
-        let [batch, seqlen_q, seqlen_k] = lengths;
-        let p = Problem::new(entry.dtype, batch, seqlen_q, heads[0], columns);
-        let p = p.seqlen_k(seqlen_k).heads_k(heads[1]);
-        Case::tensors(p, layout, seed.wrapping_add(index as u64))
+        let ([batch, seqlen_q, seqlen_k], seed) = (lengths, seed.wrapping_add(index as u64));
+        let p = with_columns(entry, fewer, Problem::new(entry.dtype, batch, seqlen_q, heads[0], 1));
+        Case::tensors(p.seqlen_k(seqlen_k).heads_k(heads[1]), layout, seed)
     };
     let of = |index: usize, mask: Mask| Case { mask, ..shape(index) };
     let window = |left: u32, right: u32| Mask::Window { left: Some(left), right: Some(right) };
@@ -110,6 +110,13 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     forward.chain(varlen).map(with_d_lse).collect()
 }
 
+/// Returns the problem with fewer columns than the kernel has, of keys and of values. Without
+/// [`AttnInfo::has_own_values`], values have the columns of keys.
+fn with_columns(entry: &AttnInfo, fewer: [usize; 2], p: Problem) -> Problem {
+    let columns = |of: usize| entry.columns()[of] as usize - fewer[of];
+    p.head_dim(columns(0)).head_dim_v(columns(usize::from(entry.has_own_values())))
+}
+
 /// Returns the mask of the kernel's varlen problems.
 fn of_entry(entry: &AttnInfo) -> Mask {
     match entry.mask {
@@ -121,10 +128,10 @@ fn of_entry(entry: &AttnInfo) -> Mask {
 
 /// Returns varlen problems: sequences of all kinds, and many short sequences.
 fn varlen(entry: &AttnInfo, seed: u64) -> [Case; 2] {
-    let (keys, queries, held) = (entry.tile_m as usize, entry.tile_n as usize, entry.head_dim as usize);
-    let of = |heads: [usize; 2], columns: usize, layout, seed| {
-        let p = Problem::new(entry.dtype, 1, 1, heads[0], columns).heads_k(heads[1]);
-        Case::tensors(p, layout, seed)
+    let (keys, queries) = (entry.tile_m as usize, entry.tile_n as usize);
+    let of = |heads: [usize; 2], fewer: usize, layout, seed| {
+        let p = Problem::new(entry.dtype, 1, 1, heads[0], 1).heads_k(heads[1]);
+        Case::tensors(with_columns(entry, [fewer; 2], p), layout, seed)
     };
     let ragged = [
         [queries + 1, keys + 3, 0],
@@ -141,8 +148,8 @@ fn varlen(entry: &AttnInfo, seed: u64) -> [Case; 2] {
         33 => [1, 0, 0],
         _ => [2, 3, 0],
     });
-    let ragged = of([2, 1], held - 8, Layout::Bshd, seed.wrapping_add(7)).varlen(ragged);
-    let many = of([1, 1], held, Layout::Bhsd, seed.wrapping_add(8)).varlen(many);
+    let ragged = of([2, 1], 8, Layout::Bshd, seed.wrapping_add(7)).varlen(ragged);
+    let many = of([1, 1], 0, Layout::Bhsd, seed.wrapping_add(8)).varlen(many);
     [Case { told: told::others(), ..ragged }, Case { alignment: Alignment::TopLeft, ..many }]
 }
 

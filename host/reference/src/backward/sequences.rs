@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(super) fn gradients(
     inputs: &Inputs<'_>,
     sequences: &Sequences,
-    of_one: impl Fn(&Inputs<'_>, &Range<usize>) -> Gradients,
+    of_one: impl Fn(usize, &Inputs<'_>, &Range<usize>) -> Gradients,
 ) -> Gradients {
     let shapes = [inputs.q(), inputs.k(), inputs.v()].map(|tensor| tensor.shape());
     let values = shapes.map(|shape| vec![0.0; shape.iter().product()]);
@@ -17,7 +17,7 @@ pub(super) fn gradients(
     let mut all = Gradients { values, sums: [0.0; 3], sinks };
     for sequence in 0..sequences.count() {
         let (queries, keys) = (sequences.queries(sequence), sequences.keys(sequence));
-        let one = of_one(&inputs.sequence(sequence, queries.clone(), keys.clone()), &queries);
+        let one = of_one(sequence, &inputs.sequence(sequence, queries.clone(), keys.clone()), &queries);
         for (of, rows) in [&queries, &keys, &keys].into_iter().enumerate() {
             let row = shapes[of][2] * shapes[of][3];
             all.values[of][rows.start * row..rows.end * row].copy_from_slice(&one.values[of]);

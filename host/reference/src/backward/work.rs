@@ -213,12 +213,17 @@ impl Work for BackwardMemory {
 
     fn rows(&self, written: &Written) -> Option<Rows> {
         let dtype = self.forward.problem.dtype;
+        let places = self.written();
+        let columns = places[0].shape[3].max(places[2].shape[3]);
         let gradient = |(output, place): (&Vec<u8>, Place)| {
             let all = numbers!(u16, output);
-            place.elements().map(move |at| decode(dtype, all[GUARD / 2 + at])).collect::<Vec<_>>()
+            let all: Vec<_> = place.elements().map(|at| decode(dtype, all[GUARD / 2 + at])).collect();
+            // Narrower rows end in zeros.
+            let row = |row: &[f32]| [row, &vec![0.0; columns - row.len()]].concat();
+            all.chunks(place.shape[3]).flat_map(row).collect::<Vec<_>>()
         };
-        let o = written.outputs.iter().zip(self.written()).flat_map(gradient).collect();
-        Some(Rows { dtype, columns: self.gradients[0].shape[3], o, lse: vec![] })
+        let o = written.outputs.iter().zip(places).flat_map(gradient).collect();
+        Some(Rows { dtype, columns, o, lse: vec![] })
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {

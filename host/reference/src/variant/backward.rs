@@ -2,6 +2,7 @@
 //! own functions and their derivatives.
 use super::exact::{Rows, expected, heads};
 use super::{Buffers, Case, Failure, Params, Tensors, Verified, params_of};
+use crate::attention::Inputs;
 use crate::backward::{BackwardMemory, GradientReference, NAMES, Scored};
 use crate::inputs::Random;
 use crate::memory::Memory;
@@ -19,8 +20,12 @@ struct Pairs {
     heads: usize,
     /// Of each sequence and head: the scores of each query, one per key, and the sink.
     of: Vec<(Vec<[f64; 2]>, f64)>,
-    keys: usize,
+    /// The number of keys of each sequence.
+    keys: Vec<usize>,
 }
+
+/// The pairs of one sequence.
+struct OfSequence<'a>(&'a Pairs, usize);
 
 impl Pairs {
     fn new<M: MaskFn>(
@@ -44,18 +49,41 @@ impl Pairs {
             of.push((pairs.collect(), f64::from(M::sink(params, sequence, true))));
             Ok(())
         })?;
-        Ok(Pairs { heads: case.heads[0], of, keys: case.max_keys() })
+        Ok(Pairs { heads: case.heads[0], of, keys: case.lengths.iter().map(|[_, keys]| *keys).collect() })
     }
 }
 
 impl Scored for Pairs {
     fn score(&self, [batch, head, row]: [usize; 3], key: usize, _: impl FnOnce() -> f64) -> Option<[f64; 2]> {
         let (pairs, _) = &self.of[batch * self.heads + head];
-        Some(pairs[row * self.keys + key]).filter(|[score, _]| *score != f64::NEG_INFINITY)
+        Some(pairs[row * self.keys[batch] + key]).filter(|[score, _]| *score != f64::NEG_INFINITY)
     }
 
     fn sink(&self, [batch, head]: [usize; 2]) -> Option<f64> {
         Some(self.of[batch * self.heads + head].1).filter(|sink| *sink != f64::NEG_INFINITY)
+    }
+
+    fn in_sequence(&self, index: usize, _: &Inputs<'_>) -> impl Scored {
+        OfSequence(self, index)
+    }
+}
+
+impl Scored for OfSequence<'_> {
+    fn score(
+        &self,
+        [_, head, row]: [usize; 3],
+        key: usize,
+        product: impl FnOnce() -> f64,
+    ) -> Option<[f64; 2]> {
+        self.0.score([self.1, head, row], key, product)
+    }
+
+    fn sink(&self, [_, head]: [usize; 2]) -> Option<f64> {
+        self.0.sink([self.1, head])
+    }
+
+    fn in_sequence(&self, _: usize, _: &Inputs<'_>) -> impl Scored {
+        OfSequence(self.0, self.1)
     }
 }
 

@@ -130,13 +130,13 @@ pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
     Ok(match (kernel.keys, kernel.schedule) {
         (Keys::Latent, _) => return Err("there are no cases of latent KV caches"),
         _ if kernel.queries == Queries::Mixed => return Err("there are no cases of mixed batches"),
-        (Keys::Varlen, _) if kernel.pass != Pass::Forward => {
-            return Err("there are no cases of varlen gradients");
-        }
         (Keys::Batched, _) => {
             let heads = HEADS.into_iter().cycle();
             let dense = |(pair, heads)| case(Front::Dense, &[pair; 2], heads);
-            pairs.into_iter().zip(heads).map(dense).collect()
+            // One kernel of gradients takes both kinds of tensors.
+            let varlen = HEADS.into_iter().filter(|_| kernel.pass == Pass::DkDv);
+            let varlen = varlen.map(|heads| case(Front::Varlen, &reversed, heads));
+            pairs.into_iter().zip(heads).map(dense).chain(varlen).collect()
         }
         (Keys::Varlen, _) => HEADS.map(|heads| case(Front::Varlen, &reversed, heads)).into(),
         (Keys::Cache(_), Schedule::Transposed) => {

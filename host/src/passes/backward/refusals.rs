@@ -16,6 +16,11 @@ pub(super) fn unsolved(p: &Problem, results: &str) -> Error {
         );
         return Error::unsupported(feature, reason);
     }
+    if p.head_dim != p.head_dim_v {
+        let reason = "backward kernels of this mask, and of biases, take equal numbers of columns; fill the \
+                      missing columns of the narrower tensors with zeros";
+        return Error::unsupported(format_args!("backward of mask {} with {columns}", p.mask), reason);
+    }
     let kind = p.mask_kind();
     let Some(bias) = p.bias else {
         let most = most_columns(|e| e.mask == kind);
