@@ -4,10 +4,11 @@
 mod integers;
 
 use ferroflash::DType;
+use ferroflash::plan::Problem;
 use ferroflash::request::Mask;
 use ferroflash::spec::{AttnInfo, GRADIENTS, MaskKind, Pass};
-use ferroflash_tests::simulator_with;
 use ferroflash_tests::subjects::run;
+use ferroflash_tests::{on_every_core, simulator_with};
 use ptx_sim::{Completion, Options};
 use reference::{BackwardCase, Case, Layout, OnDevice, Pages, Subject, Task};
 
@@ -44,4 +45,34 @@ fn long_windows_have_an_interior() {
     let ran =
         kernels.map(|kernel| run(&simulator_with(kernel, Options::default()), kernel, &task).expect("runs"));
     assert_eq!(ran.count(), 2, "a portable kernel, and one of Hopper's");
+}
+
+/// Kernels with their own columns of values: the kernel's own columns, fewer of both, fewer of one, one chunk,
+/// more of values.
+#[test]
+fn every_pair_of_columns() {
+    let kernels = GRADIENTS.iter().filter(|e| e.has_own_values() && is_f16(e, e.mask));
+    let tasks = kernels.flat_map(|kernel| {
+        let [k, v] = kernel.columns().map(|columns| columns as usize);
+        let all = [[k, v], [k - 16, v - 8], [k, v / 2 + 8], [k / 2 + 8, 8], [8, v], [k / 2 + 16, v]];
+        let mask = match kernel.mask {
+            MaskKind::Full => Mask::Full,
+            MaskKind::Causal => Mask::Causal,
+            _ => Mask::Window { left: Some(20), right: Some(3) },
+        };
+        all.into_iter().enumerate().map(move |(turn, [head_dim, head_dim_v])| {
+            let queries = kernel.tile_n as usize + 5 * turn;
+            let problem = Problem::new(kernel.dtype, 1, queries, 2, head_dim).head_dim_v(head_dim_v);
+            let problem = problem.seqlen_k(kernel.tile_m as usize + 9).heads_k(1 + turn % 2).mask(mask);
+            let layout = [Layout::Bshd, Layout::Bhsd, Layout::Packed][turn % 3];
+            let forward = Case::tensors(problem, layout, turn as u64);
+            (kernel, Task::Backward(BackwardCase { forward, d_lse: turn % 2 == 0 }))
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    assert!(tasks.iter().any(|(kernel, _)| kernel.head_dim != kernel.head_dim_v));
+    on_every_core(&tasks, |(kernel, task)| {
+        let ran = run(&simulator_with(kernel, Options::default()), *kernel, task);
+        ran.unwrap_or_else(|error| panic!("{}: {task}: {error}", kernel.contract.symbol));
+    });
 }
