@@ -47,8 +47,8 @@ fn long_windows_have_an_interior() {
     assert_eq!(ran.count(), 2, "a portable kernel, and one of Hopper's");
 }
 
-/// Kernels with their own columns of values: the kernel's own columns, fewer of both, fewer of one, one chunk,
-/// more of values.
+/// Kernels with their own columns of values: the kernel's own columns, fewer of both, fewer of one, one
+/// chunk, more of values.
 #[test]
 fn every_pair_of_columns() {
     let kernels = GRADIENTS.iter().filter(|e| e.has_own_values() && is_f16(e, e.mask));

@@ -14,8 +14,8 @@ pub struct BwdDelta<E, const DV: usize>(PhantomData<E>);
 /// Gradients of `M` base tiles of keys and of their values, over stages of queries. `TEAMS` split groups
 /// share the keys, `W` base tiles per warp. Each group computes P^T and dS^T of its `N` base tiles of a
 /// stage's queries, and has its share of the columns of both gradients: `SHARE` of the `D` base tiles of dK,
-/// and `SHARE_V` of the `DV` base tiles of dV. The groups exchange P^T and dS^T. The first `HELD` k-steps of K
-/// and V stay in registers.
+/// and `SHARE_V` of the `DV` base tiles of dV. The groups exchange P^T and dS^T. The first `HELD` k-steps of
+/// K and V stay in registers.
 pub struct BwdDkDv<
     E,
     Mask,
@@ -291,7 +291,7 @@ backward!(
     BwdDkDv<M, W, N, TEAMS, D, SHARE, HELD, STAGES, DV, SHARE_V>: BwdDkDvParams, DkDv, Transposed,
     threads M / W * TEAMS * 32, rows of a stage N * TEAMS, smem tiles M + STAGES * N * TEAMS,
     bytes {
-        assert!(SHARE * TEAMS == D && SHARE_V * TEAMS == DV, "the groups' columns must make up the head dims");
+        assert!(SHARE * TEAMS == D && SHARE_V * TEAMS == DV, "the groups' columns must be all columns");
         // Two values per query lie beside a stage, whose size is a multiple of a tile's alignment.
         let values = (2 * N * TEAMS * 64).next_multiple_of(1024);
         // P^T and dS^T of each warp, which it passes to the other groups.

@@ -329,8 +329,8 @@ fn repeated(case: Case) -> Memory {
     memory
 }
 
-/// `case`, laid out by `lay`, with half the columns and 8 more. The other columns of Q, K and V are not used and
-/// contain NaN.
+/// `case`, laid out by `lay`, with half the columns and 8 more. The other columns of Q, K and V are not used,
+/// and contain NaN.
 fn gaps(case: Case, lay: fn(Case) -> Memory) -> Memory {
     let narrow = |columns: usize| columns / 2 + 8;
     let (head_dim, head_dim_v) = (narrow(case.head_dim), case.head_dim_v.map(narrow));

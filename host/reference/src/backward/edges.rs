@@ -43,7 +43,7 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
         let (lengths, heads, fewer, layout) = [
             ([1, 1, 1], [1, 1], [0, 0], Bshd),
             ([2, 2 * queries + 1, keys + 1], [4, 2], [24, 8], Bhsd),
-            ([1, queries - 1, 2 * keys + 3], [2, 1], [8, 40], Packed),
+            ([1, queries - 1, 2 * keys + 3], [2, 1], [8, 24], Packed),
             ([1, keys + queries + 3, keys / 2], [1, 1], [0, 0], Packed),
             ([1, 256, keys], [4, 1], [0, 0], Bshd),
             ([1, queries + 9, queries + 9], [1, 1], [16, 0], Packed),

@@ -17,8 +17,8 @@ pub(super) fn unsolved(p: &Problem, results: &str) -> Error {
         return Error::unsupported(feature, reason);
     }
     if p.head_dim != p.head_dim_v {
-        let reason = "backward kernels of this mask, and of biases, take equal numbers of columns; fill the \
-                      missing columns of the narrower tensors with zeros";
+        let reason = "only backward kernels of full and causal masks without softcap, slopes and biases take \
+                      unequal numbers of columns; fill the narrower tensors' missing columns with zeros";
         return Error::unsupported(format_args!("backward of mask {} with {columns}", p.mask), reason);
     }
     let kind = p.mask_kind();
