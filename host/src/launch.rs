@@ -60,7 +60,7 @@ const MOST: usize = {
             + size_of::<BwdSumHeadsParams>()
             + most(&[
                 size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>() + 2 * variant,
-                size_of::<BwdHopperParams>() + size_of::<BwdConvertDqParams>(),
+                size_of::<BwdHopperParams<RaggedMap>>() + size_of::<BwdConvertDqParams>(),
             ]),
     ])
 };
@@ -99,7 +99,7 @@ parts! {
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
     PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdConvertDqParams,
     BwdSumHeadsParams;
-    with 6 maps: BwdHopperParams;
+    with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
     with 1 maps: MlaHopperParams, TmaBiasParams

@@ -190,7 +190,11 @@ pub(crate) fn gradients(
     let ([q, d_o], [k, v, dk, dv]) = (of_queries, of_keys);
     let views = [q, d_o, k, v, dk, dv];
     views.iter().try_for_each(|(view, _)| takes(view))?;
-    Ok(views.map(|(view, box_shape)| MapDescription { box_shape, ..whole(view) }))
+    let kind = if kernel.is_varlen() { MapKind::Ragged } else { MapKind::Whole };
+    if kernel.is_varlen() {
+        views.iter().try_for_each(|(view, _)| takes_rows(view))?;
+    }
+    Ok(views.map(|(view, box_shape)| MapDescription { box_shape, kind, ..whole(view) }))
 }
 
 /// Checks that TMA accepts a valid tensor.

@@ -163,7 +163,7 @@ impl Span {
 
     /// This span, cut to its first `used` rows.
     #[inline(always)]
-    fn cut(self, used: i32) -> Self {
+    pub fn cut(self, used: i32) -> Self {
         Span { rows: self.rows.min(used.max(0) as u32), ..self }
     }
 

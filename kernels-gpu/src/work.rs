@@ -7,7 +7,8 @@ use crate::rows::Rows;
 use crate::variant::MaskFn;
 use crate::variant::blocks::BlockRange;
 use spec::{
-    BwdHopperParams, BwdParams, FwdParams, HopperParams, Partials, PerHead, TileOrder, Window, WorkTile,
+    BwdHopperParams, BwdMap, BwdParams, FwdParams, HopperParams, Partials, PerHead, TileOrder, Window,
+    WorkTile,
 };
 
 /// A problem as the parameters of forward kernels describe it.
@@ -22,8 +23,8 @@ pub trait Problem: Capped {
     fn window(&self) -> Window;
 }
 macro_rules! capped {
-    ($($params:ty),*) => {$(
-        impl Capped for $params {
+    ($($params:ty $(where $map:ident: $kind:ident)?),*) => {$(
+        impl$(<$map: $kind>)? Capped for $params {
             #[inline(always)]
             fn scale_log2(&self) -> f32 {
                 self.scale_log2
@@ -39,7 +40,7 @@ macro_rules! capped {
         }
     )*};
 }
-capped!(FwdParams, BwdParams, BwdHopperParams);
+capped!(FwdParams, BwdParams, BwdHopperParams<M> where M: BwdMap);
 impl Problem for FwdParams {
     const DOES_PADDING: bool = false;
     #[inline(always)]

@@ -11,51 +11,123 @@ use crate::group::{Capability, Warpgroup};
 use crate::pipeline::Specialized;
 use crate::shared::Place;
 use contract::TileSums;
+use core::marker::PhantomData;
 use cuda_std::atomic::{Order, Scope, atom_add};
 use cuda_std::mbarrier;
-use cuda_std::memory::{ld_shared_b32, st_shared_b32};
+use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32, st_shared_b32, st_shared_v4_b32};
 
-/// Shared memory for the block's next ticket, which consumer warps and `KEEPERS` keepers read, with its two
-/// mbarriers.
-pub struct Tickets<const KEEPERS: u32> {
-    base: u32,
+/// What the producer passes to the other warps: a ticket, or words about the ticket's work tile.
+pub trait Note: Copy + Sealed {
+    /// Bytes in shared memory, a multiple of 16.
+    const BYTES: usize;
+    /// Whether each consumer warp keeps a copy of its note in shared memory, so that the note takes no
+    /// registers.
+    const IS_KEPT: bool;
+    /// Writes the note.
+    ///
+    /// # Safety
+    /// - [`Note::BYTES`] bytes at `to`, a multiple of 16 in shared memory, may be written.
+    unsafe fn write(self, to: u32);
+    /// Reads the note.
+    ///
+    /// # Safety
+    /// - A note lies at `from`, a multiple of 16 in shared memory.
+    unsafe fn read(from: u32) -> Self;
+    /// The note, which all lanes have, in registers that ptxas may make uniform.
+    fn uniform(self, warp: Warp) -> Self;
 }
 
-/// The producer's side: the thread that takes tickets.
-pub struct TicketProducer {
-    base: u32,
-    parity: u32,
-}
-
-/// The side of the warps and keepers that read tickets.
-pub struct TicketConsumer {
-    base: u32,
-    parity: u32,
-}
-
-impl Sealed for TicketProducer {}
-impl Capability for TicketProducer {}
-impl Sealed for TicketConsumer {}
-impl Capability for TicketConsumer {}
-
-/// Offsets of the mbarrier *empty* and of the ticket. The mbarrier *full* lies at 0.
-const EMPTY: u32 = mbarrier::BYTES as u32;
-const TICKET: u32 = 2 * mbarrier::BYTES as u32;
-
-// SAFETY: the layout has two mbarriers and a word.
-unsafe impl<const KEEPERS: u32> Place for Tickets<KEEPERS> {
-    const BYTES: usize = 32;
-    const ALIGN: usize = mbarrier::BYTES;
+impl Sealed for u32 {}
+impl Note for u32 {
+    const BYTES: usize = 16;
+    const IS_KEPT: bool = false;
     #[inline(always)]
-    unsafe fn at(base: u32) -> Self {
-        Tickets { base }
+    unsafe fn write(self, to: u32) {
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { st_shared_b32(to, self) }
+    }
+    #[inline(always)]
+    unsafe fn read(from: u32) -> u32 {
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { ld_shared_b32(from) }
+    }
+    #[inline(always)]
+    fn uniform(self, warp: Warp) -> u32 {
+        warp.uniform(self)
     }
 }
 
-impl<const KEEPERS: u32> Specialized for Tickets<KEEPERS> {
-    type Producer = TicketProducer;
-    type Converter = TicketConsumer;
-    type Consumer = TicketConsumer;
+impl Sealed for [[u32; 4]; 3] {}
+impl Note for [[u32; 4]; 3] {
+    const BYTES: usize = 48;
+    const IS_KEPT: bool = true;
+    #[inline(always)]
+    unsafe fn write(self, to: u32) {
+        let [a, b, c] = self;
+        // SAFETY: the caller keeps the preconditions.
+        unsafe {
+            st_shared_v4_b32(to, a);
+            st_shared_v4_b32(to + 16, b);
+            st_shared_v4_b32(to + 32, c);
+        }
+    }
+    #[inline(always)]
+    unsafe fn read(from: u32) -> Self {
+        // SAFETY: the caller keeps the preconditions.
+        [0, 16, 32].map(|at| unsafe { ld_shared_v4_b32(from + at) })
+    }
+    #[inline(always)]
+    fn uniform(self, warp: Warp) -> Self {
+        self.map(|quad| quad.map(|word| warp.uniform(word)))
+    }
+}
+
+/// Shared memory for the note of the block's next ticket, which `W` consumer warpgroups and `KEEPERS` keepers
+/// read, with its two mbarriers; behind it, a copy for each consumer warp, if the note is kept.
+pub struct Tickets<N, const KEEPERS: u32, const W: usize> {
+    base: u32,
+    note: PhantomData<N>,
+}
+
+/// The producer's side: the thread that takes tickets.
+pub struct TicketProducer<N> {
+    base: u32,
+    parity: u32,
+    note: PhantomData<N>,
+}
+
+/// The side of the warps and keepers that read notes.
+pub struct TicketConsumer<N> {
+    base: u32,
+    parity: u32,
+    /// The address of the copy, if this is a consumer warp's side.
+    copy: u32,
+    note: PhantomData<N>,
+}
+
+impl<N> Sealed for TicketProducer<N> {}
+impl<N> Capability for TicketProducer<N> {}
+impl<N> Sealed for TicketConsumer<N> {}
+impl<N> Capability for TicketConsumer<N> {}
+
+/// Offsets of the mbarrier *empty* and of the note. The mbarrier *full* lies at 0.
+const EMPTY: u32 = mbarrier::BYTES as u32;
+const NOTE: u32 = 2 * mbarrier::BYTES as u32;
+
+// SAFETY: the layout has two mbarriers and the notes.
+unsafe impl<N: Note, const KEEPERS: u32, const W: usize> Place for Tickets<N, KEEPERS, W> {
+    const BYTES: usize = NOTE as usize + N::BYTES * (1 + if N::IS_KEPT { 4 * W } else { 0 });
+    const ALIGN: usize = 16;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        Tickets { base, note: PhantomData }
+    }
+}
+
+impl<N: Note, const KEEPERS: u32, const W: usize> Specialized for Tickets<N, KEEPERS, W> {
+    type Producer = TicketProducer<N>;
+    type Converter = TicketConsumer<N>;
+    type Consumer = TicketConsumer<N>;
     const PRODUCERS: u32 = 1;
     const KEEPERS: u32 = KEEPERS;
     #[inline(always)]
@@ -67,67 +139,95 @@ impl<const KEEPERS: u32> Specialized for Tickets<KEEPERS> {
         }
     }
     #[inline(always)]
-    unsafe fn producer(self, _: Warp) -> TicketProducer {
-        TicketProducer { base: self.base, parity: 0 }
+    unsafe fn producer(self, _: Warp) -> TicketProducer<N> {
+        TicketProducer { base: self.base, parity: 0, note: PhantomData }
     }
     #[inline(always)]
-    unsafe fn converter(self, _: Warp) -> TicketConsumer {
-        TicketConsumer { base: self.base, parity: 0 }
+    unsafe fn converter(self, _: Warp) -> TicketConsumer<N> {
+        TicketConsumer { base: self.base, parity: 0, copy: 0, note: PhantomData }
     }
     #[inline(always)]
-    unsafe fn consumer(self, _: Warp) -> TicketConsumer {
-        TicketConsumer { base: self.base, parity: 0 }
+    unsafe fn consumer(self, warp: Warp) -> TicketConsumer<N> {
+        let copy = self.base + NOTE + (1 + warp.index) * N::BYTES as u32;
+        TicketConsumer { base: self.base, parity: 0, copy, note: PhantomData }
     }
 }
 
-impl TicketProducer {
-    /// Takes the next ticket, and passes it to the other warps as soon as all of them have read the last one.
+impl<N: Note> TicketProducer<N> {
+    /// Takes the next ticket.
     #[inline(always)]
     pub fn take(&mut self, sums: &TileSums) -> u32 {
-        // SAFETY: the counter exists, as `TileSums` promises, and all threads use atomics. `specialize` has
-        // initialised the mbarriers. All readers have read the last ticket, or the wait is for the phase
-        // before the first, which counts as ended. This thread alone arrives at *full*.
+        // SAFETY: the counter exists, as `TileSums` promises, and all threads use atomics.
+        unsafe { atom_add(sums.counters() as *mut u32, 1, Order::Relaxed, Scope::Device) }
+    }
+
+    /// Passes the note of a ticket to the other warps, as soon as all of them have read the last one. A
+    /// ticket without a work tile needs no note.
+    #[inline(always)]
+    pub fn pass(&mut self, note: N) {
+        // SAFETY: `specialize` has initialised the mbarriers. All readers have read the last note, or the
+        // wait is for the phase before the first, which counts as ended. This thread alone arrives at *full*.
         unsafe {
-            let ticket = atom_add(sums.counters() as *mut u32, 1, Order::Relaxed, Scope::Device);
             mbarrier::wait_parity(self.base + EMPTY, self.parity ^ 1);
-            st_shared_b32(self.base + TICKET, ticket);
+            note.write(self.base + NOTE);
             mbarrier::arrive(self.base);
-            self.parity ^= 1;
-            ticket
         }
+        self.parity ^= 1;
+    }
+
+    /// The note that was passed last. It takes no register until then.
+    #[inline(always)]
+    pub fn passed(&self) -> N {
+        // SAFETY: only this thread writes notes. Before the first note, the words have any values.
+        unsafe { N::read(self.base + NOTE) }
     }
 }
 
-impl TicketConsumer {
-    /// Waits for the block's next ticket and reads it. `arrive` arrives at *empty*.
+impl<N: Note> TicketConsumer<N> {
+    /// Waits for the block's next note and reads it. `arrive` arrives at *empty*.
     #[inline(always)]
-    fn read(&mut self) -> u32 {
-        // SAFETY: `specialize` has initialised the mbarriers. The end of the phase makes the ticket visible,
+    fn read(&mut self) -> N {
+        // SAFETY: `specialize` has initialised the mbarriers. The end of the phase makes the note visible,
         // and the producer writes the next one only after this reader has arrived.
-        let ticket = unsafe {
+        let note = unsafe {
             mbarrier::wait_parity(self.base, self.parity);
-            ld_shared_b32(self.base + TICKET)
+            N::read(self.base + NOTE)
         };
         self.parity ^= 1;
-        ticket
+        note
     }
 
-    /// The block's next ticket, for a keeper.
+    /// The block's next note, for a keeper.
     #[inline(always)]
-    pub fn receive(&mut self) -> u32 {
-        let ticket = self.read();
+    pub fn receive(&mut self) -> N {
+        let note = self.read();
         // SAFETY: each keeper arrives once per phase.
         unsafe { mbarrier::arrive(self.base + EMPTY) }
-        ticket
+        note
     }
 
-    /// The block's next ticket, for a warpgroup.
+    /// The block's next note, for a warpgroup.
     #[inline(always)]
-    pub fn receive_with<const W: usize>(&mut self, group: &mut Warpgroup<W>) -> u32 {
-        // The same number in all lanes: all lanes have read.
-        let ticket = group.warp.uniform(self.read());
-        // SAFETY: each warp arrives once per phase.
-        unsafe { mbarrier::arrive_if(self.base + EMPTY, group.warp.lane == 0) }
-        ticket
+    pub fn receive_with<const W: usize>(&mut self, group: &mut Warpgroup<W>) -> N {
+        // The same words in all lanes: all lanes have read.
+        let note = self.read().uniform(group.warp);
+        // SAFETY: each warp arrives once per phase. If the note is kept, the warp has a place for its copy,
+        // which no lane reads any more: all lanes have come.
+        unsafe {
+            mbarrier::arrive_if(self.base + EMPTY, group.warp.lane == 0);
+            if N::IS_KEPT {
+                note.write(self.copy);
+                group.warp.sync();
+            }
+        }
+        note
+    }
+
+    /// The note that a warpgroup received last, if it is kept.
+    #[inline(always)]
+    pub fn kept(&self, warp: Warp) -> N {
+        const { assert!(N::IS_KEPT, "the warp has no copy of the note") }
+        // SAFETY: all lanes have written the same copy. Before the first note, the words have any values.
+        unsafe { N::read(self.copy) }.uniform(warp)
     }
 }

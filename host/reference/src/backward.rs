@@ -12,7 +12,7 @@ mod sequences;
 mod sinks;
 mod work;
 
-pub use edges::{BackwardCase, backward_edges};
+pub use edges::{BackwardCase, backward_corrupt, backward_edges};
 pub(crate) use scored::Scored;
 pub use sinks::SinkGradient;
 pub use work::BackwardMemory;

@@ -1,7 +1,7 @@
 //! Every kernel of the table with its test problems. The program's commands and the tests learn about
 //! families only from this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
-use super::backward::{BackwardCase, BackwardMemory, backward_edges};
+use super::backward::{BackwardCase, BackwardMemory, backward_corrupt, backward_edges};
 use super::case::Case;
 use super::cases;
 use super::merge::{MergeCase, MergeMemory, merge_edges};
@@ -182,15 +182,23 @@ impl Subject for AttnInfo {
         delta.chain(of_dq).chain(DSINKS.iter().map(|e| e.contract)).chain(sums).collect()
     }
 
-    /// Dense problems of a portable kernel of dK and dV run Hopper's kernels where there are any.
+    /// Hopper's kernels may run all problems of a portable kernel of dK and dV.
+    fn passed_over(&self, on: &Capabilities) -> Option<String> {
+        let takes_none = || !self.edges(1).iter().any(|task| self.takes(task, on));
+        (self.pass == Pass::DkDv && takes_none()).then(|| format!("Hopper's kernels run on {}", on.name))
+    }
+
+    /// Problems of a portable kernel of dK and dV run Hopper's kernels where there are any.
     fn takes(&self, task: &Task, on: &Capabilities) -> bool {
         let Task::Backward(BackwardCase { forward, .. }) = task else { return true };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
         let solves = |e: &AttnInfo| {
-            (e.pass, kind(e)) == (Pass::Gradients, kind(self)) && e.takes_columns(forward.problem().columns())
+            (e.pass, kind(e)) == (Pass::Gradients, kind(self))
+                && e.is_varlen() == forward.packed.is_some()
+                && e.takes_columns(forward.problem().columns())
         };
         let mut faster = GRADIENTS.iter().filter(|e| solves(e) && on.runs(&e.contract).is_ok());
-        self.pass == Pass::Gradients || forward.packed.is_some() || faster.next().is_none()
+        self.pass == Pass::Gradients || faster.next().is_none()
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
@@ -210,14 +218,18 @@ impl Subject for AttnInfo {
     }
 
     fn corrupt(&self, seed: u64) -> Vec<Task> {
-        let case = (self.pass == Pass::Forward).then(|| cases::corrupt(self, seed)).flatten();
-        case.map(Task::Attention).into_iter().collect()
+        match self.pass {
+            Pass::Forward => cases::corrupt(self, seed).map(Task::Attention).into_iter().collect(),
+            Pass::DkDv | Pass::Dq | Pass::Gradients => {
+                backward_corrupt(self, seed).map(Task::Backward).into_iter().collect()
+            }
+        }
     }
 
     fn soak(&self, seed: u64) -> Task {
         match self.pass {
             Pass::Forward => Task::Attention(cases::soak(self, seed)),
-            // Varlen sequences, which no Hopper kernel takes; or two batches. Both have grouped heads.
+            // Varlen sequences, or two batches. Both have grouped heads.
             Pass::DkDv | Pass::Dq | Pass::Gradients => {
                 let is_varlen = |case: &BackwardCase| case.forward.packed.is_some();
                 let mut edges = backward_edges(self, seed);
@@ -305,7 +317,8 @@ mod tests {
             let named: BTreeSet<_> = named.map(|e| e.symbol).collect();
             let cards = ["l4", "h200"].map(|name| Capabilities::profile(name).expect("a known card"));
             let (symbol, mut all) = (kernel.contract.symbol, BTreeSet::new());
-            for card in cards.into_iter().filter(|card| card.runs(&kernel.contract).is_ok()) {
+            let runs = |card: &&Capabilities| card.runs(&kernel.contract).is_ok();
+            for card in cards.into_iter().filter(runs).filter(|card| kernel.passed_over(card).is_none()) {
                 let launched = kernel.edges(1).into_iter().filter(|task| kernel.takes(task, card));
                 let launched = launched.map(|task| {
                     let Task::Backward(case) = task else { panic!("{task}: no backward") };

@@ -7,9 +7,9 @@ use crate::request::{Alignment, AttentionBackward, AttentionRequest, KeysValues,
 use crate::schedule::{GradientPass, GradientWork};
 use crate::tma;
 use spec::{
-    BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdHopperParams,
-    BwdParams, BwdSequences, BwdSumHeadsParams, FastDiv, Integers, PaddedVector, Sequences, SinkParams,
-    TensorMap, TileOrder, TileSums,
+    BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdMap,
+    BwdParams, BwdRagged, BwdSequences, BwdSumHeadsParams, FastDiv, Integers, PaddedVector, RaggedMap,
+    Sequences, SinkParams, TensorMap, TileOrder, TileSums,
 };
 
 /// The parts of a launch's workspace.
@@ -86,12 +86,19 @@ pub(crate) fn gradient(
             let params = BwdDsinksParams { minus_lse, delta, sinks: SinkParams { base: sinks }, dsinks };
             launch.step(pass.place, [dsinks.count(), 1, 1], &params, []);
         }
-        GradientWork::All(kernel, order) => {
+        GradientWork::All(kernel, order, [tiles, of_sums]) => {
             let maps =
                 tma::gradients(&AttentionBackward { dk, dv, ..*r }, kernel).map_err(Refusal::Tensors)?;
             launch.main_follows();
-            let params = hopper(p, problem_of_keys(order, Sequences::NONE), sums);
-            launch.step(pass.place, [order.tiles.min(order.resident), 1, 1], &params, maps);
+            let grid = [order.tiles.min(order.resident), 1, 1];
+            let problem = problem_of_keys(order, tiles);
+            if let Some([q_rows, k_rows]) = p.varlen.map(|rows| rows.map(|rows| rows as u32)) {
+                let of = BwdRagged { of: problem.sequences, sums: of_sums, q_rows, k_rows, reserved: 0 };
+                let params = hopper(p, problem, sums, RaggedMap { map: TensorMap::EMPTY }, of);
+                launch.step(pass.place, grid, &params, maps);
+            } else {
+                launch.step(pass.place, grid, &hopper(p, problem, sums, TensorMap::EMPTY, ()), maps);
+            }
         }
         GradientWork::SumHeads(parts, shares) => {
             let [_, rows, heads, _] = r.dk.shape;
@@ -102,14 +109,15 @@ pub(crate) fn gradient(
             let params = BwdSumHeadsParams { from, to, parts, heads, rows, shares, reserved: 0 };
             launch.step(pass.place, [parts.blocks(), 1, 1], &params, []);
         }
-        GradientWork::Convert(tiles) => {
+        GradientWork::Convert(tiles, of_sums) => {
             let params = BwdConvertDqParams {
                 sums: TileSums { tiles: tiles.get(), ..sums },
                 dq: tensor(&r.dq),
                 heads,
                 tiles,
+                cu_seqlens_q: sequences.cu_seqlens_q,
+                sequences: of_sums,
                 scale: p.softmax_scale(),
-                reserved: 0,
             };
             launch.step(pass.place, [tiles.get() * sums.heads, 1, 1], &params, []);
         }
@@ -120,20 +128,25 @@ pub(crate) fn gradient(
     Ok(())
 }
 
-/// Returns the parameters of one of Hopper's kernels, with placeholders for the tensor maps.
-fn hopper(p: &Problem, problem: BwdParams, sums: TileSums) -> BwdHopperParams {
-    const NO_MAP: TensorMap = TensorMap::EMPTY;
+/// Returns the parameters of one of Hopper's kernels, with placeholders `no_map` for the tensor maps.
+fn hopper<Map: BwdMap>(
+    p: &Problem,
+    problem: BwdParams,
+    sums: TileSums,
+    no_map: Map,
+    sequences: Map::Sequences,
+) -> BwdHopperParams<Map> {
     let BwdParams {
         minus_lse, delta, window, scale_log2, softcap, scale, heads_per_kv, order, alibi, ..
     } = problem;
     let [q_len, k_len] = [p.seqlen_q, p.seqlen_k].map(|n| n as u32);
     BwdHopperParams {
-        q: NO_MAP,
-        d_o: NO_MAP,
-        k: NO_MAP,
-        v: NO_MAP,
-        dk: NO_MAP,
-        dv: NO_MAP,
+        q: no_map,
+        d_o: no_map,
+        k: no_map,
+        v: no_map,
+        dk: no_map,
+        dv: no_map,
         minus_lse,
         delta,
         sums,
@@ -146,6 +159,7 @@ fn hopper(p: &Problem, problem: BwdParams, sums: TileSums) -> BwdHopperParams {
         heads_per_kv,
         order,
         alibi,
+        sequences,
     }
 }
 

@@ -12,14 +12,14 @@ use crate::launch::Launch;
 use crate::lower::{self, GradientMemory, Refusal};
 use crate::place::Place;
 use crate::request::{AttentionBackward, TensorView};
-use crate::schedule::{GradientPass, HeadShares, Padding};
+use crate::schedule::{self, GradientPass, HeadShares, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Capabilities, Error, Problem, tma};
 use refusals::unsolved;
 use spec::{
     CONVERT_DQS, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector, Pass,
-    ProblemKind, SUM_HEADS, TileSums,
+    ProblemKind, SUM_HEADS, Sequences, TileSums,
 };
 
 /// The passes of a backward request.
@@ -68,6 +68,7 @@ const D128: &str = hopper!(" (H200: 0.97 to 1.06x cuDNN)");
 const GROUPED: &str = hopper!(" (H200: 1.03 to 1.07x cuDNN with grouped heads)");
 const OTHER: &str = hopper!("");
 const MODIFIED: &str = hopper!(", with windows and modified scores");
+const VARLEN: &str = hopper!(", with sequences found on the device");
 const PORTABLE: &str = "two passes, over keys and over queries, add nothing in memory: repeated launches \
                         give identical bits";
 const SHORT: &str = "the workspace has no room for sums of dQ, which one pass over the scores needs: two \
@@ -98,6 +99,7 @@ pub(crate) fn choose(
         Ok(_) => {
             let fallback = portable(false).ok();
             let reason = match (kernel.mask, p.heads_q == p.heads_k, p.head_dim) {
+                _ if kernel.is_varlen() => VARLEN,
                 (MaskKind::Local, ..) => MODIFIED,
                 (_, false, 128) => GROUPED,
                 (_, true, 64) => D64,
@@ -149,9 +151,14 @@ fn hopper(
     let shares = Shared::of(shared.as_ref());
     let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, "dQ"))?;
     let (padding, per_kv) = (Padding::new(p)?, (p.heads_q / (p.heads_k * shares.get())) as u32);
-    let sums = DqScratch::new(kernel, padding.heads, p.seqlen_q as u32, per_kv);
-    let all = GradientPass::all(p, kernel, &sums, shares, on)?;
-    let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64))?;
+    let longest = (p.seqlen_q as u32).div_ceil(kernel.tile_n);
+    let (sequences, tiles) = match p.varlen {
+        None => (Sequences::NONE, longest),
+        Some([rows, _]) => schedule::sequences(p, p.seqlen_q, rows, kernel.tile_n)?,
+    };
+    let sums = DqScratch::new(kernel, padding.heads, [tiles, longest], per_kv);
+    let all = GradientPass::all(p, kernel, (&sums, sequences), shares, on)?;
+    let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64), sequences)?;
     let passes = [delta(p, &padding)?, all, convert];
     Ok(Backward { passes, dsinks: None, padding, sums: Some(sums), shared })
 }

@@ -27,10 +27,11 @@ pub enum GradientWork {
     Dq(TileOrder, Sequences),
     /// The gradients of sinks: a block per query head.
     Dsinks,
-    /// All gradients, dQ as sums: work tiles of keys for this kernel.
-    All(&'static AttnInfo, TileOrder),
-    /// dQ of its sums: this number of blocks of 64 queries per head.
-    Convert(FastDiv),
+    /// All gradients, dQ as sums: work tiles of keys for this kernel, and the sequences of work tiles and of
+    /// tiles of sums if the tensors are varlen.
+    All(&'static AttnInfo, TileOrder, [Sequences; 2]),
+    /// dQ of its sums: this number of blocks of 64 queries per head, and the sequences of tiles of sums.
+    Convert(FastDiv, Sequences),
     /// dK and dV of the shares of each key head.
     SumHeads(RowParts, HeadShares),
 }
@@ -82,26 +83,33 @@ impl GradientPass {
         Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: Some(kernel), work })
     }
 
-    /// Returns the schedule of one of Hopper's kernels, which leaves sums of dQ in `sums`. Heads run in
-    /// groups of equal size.
+    /// Returns the schedule of one of Hopper's kernels, which leaves sums of dQ in `sums`, whose tiles belong
+    /// to these sequences. Heads run in groups of equal size.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are too many work tiles.
     pub fn all(
         p: &Problem,
         kernel: &'static AttnInfo,
-        sums: &DqScratch,
+        (sums, of_sums): (&DqScratch, Sequences),
         shares: HeadShares,
         on: &Capabilities,
     ) -> Result<Self, Error> {
-        let blocks = p.seqlen_k.div_ceil(kernel.tile_m as usize) as u32;
-        let [batch, heads_k] = [p.batch, p.heads_k].map(|count| count as u32);
+        let (batch, of_keys, blocks) = match p.varlen {
+            None => (p.batch as u32, Sequences::NONE, p.seqlen_k.div_ceil(kernel.tile_m as usize) as u32),
+            Some([_, rows]) => {
+                let (of_keys, blocks) = sequences(p, p.seqlen_k, rows, kernel.tile_m)?;
+                (1, of_keys, blocks)
+            }
+        };
+        let heads_k = p.heads_k as u32;
         let heads = heads_k * shares.get() as u32;
         let all = batch.saturating_mul(heads);
         let group = (1..=sums.group.min(all)).rev().find(|group| all.is_multiple_of(*group)).unwrap_or(1);
         let order =
             TileOrder::new(blocks, batch, heads, heads_k, group).ok_or_else(|| too_many(p, blocks))?;
-        let work = GradientWork::All(kernel, order.resident(resident(&kernel.contract, on)));
+        let order = order.resident(resident(&kernel.contract, on));
+        let work = GradientWork::All(kernel, order, [of_keys, of_sums]);
         Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: None, work })
     }
 
@@ -122,9 +130,9 @@ impl GradientPass {
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are no queries.
-    pub fn convert(p: &Problem, kernel: &Contract, blocks: u32) -> Result<Self, Error> {
+    pub fn convert(p: &Problem, kernel: &Contract, blocks: u32, of: Sequences) -> Result<Self, Error> {
         // There are fewer of these blocks than of delta's.
-        let work = GradientWork::Convert(FastDiv::new(blocks).ok_or_else(|| too_many(p, blocks))?);
+        let work = GradientWork::Convert(FastDiv::new(blocks).ok_or_else(|| too_many(p, blocks))?, of);
         Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
     }
 }
@@ -201,7 +209,7 @@ impl Padding {
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are too many blocks.
-fn sequences(p: &Problem, longest: usize, rows: usize, tile: u32) -> Result<(Sequences, u32), Error> {
+pub fn sequences(p: &Problem, longest: usize, rows: usize, tile: u32) -> Result<(Sequences, u32), Error> {
     let [count, longest, rows] =
         [p.batch, longest, rows].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
     Sequences::new(count, longest, rows, tile).ok_or_else(|| too_many(p, rows.div_ceil(tile)))

@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 /// queries.
 ///
 /// Blocks are persistent and take work tiles from a counter. They add to a stage's sums in the order of their
-/// keys, so a repeated launch gives identical bits.
+/// keys, so a repeated launch gives identical bits. `Map` is the kind of all tensor maps.
 pub struct BwdHopper<
     E,
     Mask,
@@ -20,28 +20,54 @@ pub struct BwdHopper<
     const D: usize,
     const SHARE: usize,
     const STAGES: usize,
->(PhantomData<(E, Mask)>);
+    Map = TensorMap,
+>(PhantomData<(E, Mask, Map)>);
+
+/// A kind of tensor maps of a [`BwdHopper`] kernel.
+pub trait BwdMap: Copy + 'static {
+    /// Parameters of varlen sequences.
+    type Sequences: Copy;
+    /// The layout of queries and of keys.
+    const LAYOUTS: (Queries, Keys);
+    /// Bytes of the note about a work tile that the producer passes to the other warps, and of the copy that
+    /// a consumer warp keeps.
+    const NOTE_BYTES: [usize; 2];
+}
+
+/// Batches of equal lengths.
+impl BwdMap for TensorMap {
+    type Sequences = ();
+    const LAYOUTS: (Queries, Keys) = (Queries::Batched, Keys::Batched);
+    const NOTE_BYTES: [usize; 2] = [16, 0];
+}
+
+/// Varlen tensors.
+impl BwdMap for RaggedMap {
+    type Sequences = BwdRagged;
+    const LAYOUTS: (Queries, Keys) = (Queries::Varlen, Keys::Varlen);
+    const NOTE_BYTES: [usize; 2] = [48, 48];
+}
 
 /// Rounds dQ's sums: 64 queries per block, of which each of `W` warpgroups has `SHARE` of `D` base tiles of
 /// columns.
 pub struct BwdConvertDq<E, const W: usize, const SHARE: usize, const D: usize>(PhantomData<E>);
 
-/// Parameters of a [`BwdHopper`] kernel.
+/// Parameters of a [`BwdHopper`] kernel with tensor maps of kind `Map`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BwdHopperParams {
+pub struct BwdHopperParams<Map: BwdMap = TensorMap> {
     /// Queries: boxes of [`AttnInfo::tile_n`] rows and `AttnInfo::panel` columns.
-    pub q: TensorMap,
+    pub q: Map,
     /// The gradient of O, with the boxes of `q`.
-    pub d_o: TensorMap,
+    pub d_o: Map,
     /// Keys: boxes of 64 rows and `AttnInfo::panel` columns.
-    pub k: TensorMap,
+    pub k: Map,
     /// Values, with the boxes of `k`.
-    pub v: TensorMap,
+    pub v: Map,
     /// The gradient of the keys, with the boxes of `k`.
-    pub dk: TensorMap,
+    pub dk: Map,
     /// The gradient of the values, with the boxes of `k`.
-    pub dv: TensorMap,
+    pub dv: Map,
     /// See [`BwdParams::minus_lse`].
     pub minus_lse: PaddedVector,
     /// See [`BwdParams::delta`].
@@ -56,9 +82,9 @@ pub struct BwdHopperParams {
     pub softcap: f32,
     /// The factor of products of queries and keys.
     pub scale: f32,
-    /// Queries per head, at least 1.
+    /// Queries per head, or of the longest sequence; at least 1.
     pub q_len: u32,
-    /// Keys per head, at least 1.
+    /// Keys per head, or of the longest sequence; at least 1.
     pub k_len: u32,
     /// Query heads per key head.
     pub heads_per_kv: u32,
@@ -66,6 +92,24 @@ pub struct BwdHopperParams {
     pub order: TileOrder,
     /// See [`FwdParams::alibi`].
     pub alibi: PerHead,
+    /// The sequences of varlen tensors. `window.shift` is then unused.
+    pub sequences: Map::Sequences,
+}
+
+/// The sequences of a varlen [`BwdHopper`] kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BwdRagged {
+    /// The sequences. `tiles` maps blocks of keys to them; a sequence without keys has one block.
+    pub of: BwdSequences,
+    /// The mapping from tiles of sums to sequences. The queries of each sequence begin with a tile.
+    pub sums: Sequences,
+    /// Queries of all sequences.
+    pub q_rows: u32,
+    /// Keys of all sequences.
+    pub k_rows: u32,
+    /// Padding: 0.
+    pub reserved: u32,
 }
 
 /// Parameters of a [`BwdConvertDq`] kernel.
@@ -80,17 +124,24 @@ pub struct BwdConvertDqParams {
     pub heads: FastDiv,
     /// Tiles per head.
     pub tiles: FastDiv,
+    /// See [`BwdSequences::cu_seqlens_q`].
+    pub cu_seqlens_q: Integers,
+    /// See [`BwdRagged::sums`]; unused if the tensors are not varlen.
+    pub sequences: Sequences,
     /// The factor of products of queries and keys.
     pub scale: f32,
-    /// Padding: 0.
-    pub reserved: u32,
 }
 contract::no_padding! {
-    BwdHopperParams {
+    BwdHopperParams<TensorMap> {
         q, d_o, k, v, dk, dv, minus_lse, delta, sums, window, scale_log2, softcap, scale, q_len, k_len,
-        heads_per_kv, order, alibi
+        heads_per_kv, order, alibi, sequences
     }
-    BwdConvertDqParams { sums, dq, heads, tiles, scale, reserved }
+    BwdHopperParams<RaggedMap> {
+        q, d_o, k, v, dk, dv, minus_lse, delta, sums, window, scale_log2, softcap, scale, q_len, k_len,
+        heads_per_kv, order, alibi, sequences
+    }
+    BwdRagged { of, sums, q_rows, k_rows, reserved }
+    BwdConvertDqParams { sums, dq, heads, tiles, cu_seqlens_q, sequences, scale }
 }
 // The host writes six tensor maps at the beginning of the parameters.
 const _: () = assert!(core::mem::offset_of!(BwdHopperParams, dv) == 5 * size_of::<TensorMap>());
@@ -109,18 +160,17 @@ pub struct DqScratch {
 }
 
 impl DqScratch {
-    /// The scratch memory of kernel `kernel` for `heads` query heads (of all batches) of `q_len` queries,
-    /// with `heads_per_kv` query heads per key head.
+    /// The scratch memory of kernel `kernel` for `heads` query heads (of all batches) with `tiles` tiles of
+    /// queries each, of which the longest sequence has `longest`. A key head has `heads_per_kv` query heads.
     ///
     /// Blocks of one head follow each other from tile to tile. If the key blocks of more heads run together,
     /// a block rarely waits for its turn, but the tiles leave the L2 cache sooner. Measured on an H200 with
     /// 16,384 queries in all: a group with 512 tiles of queries is fastest, with a causal mask a group with
     /// 1024.
-    pub const fn new(kernel: &AttnInfo, heads: u32, q_len: u32, heads_per_kv: u32) -> Self {
-        let tiles = q_len.div_ceil(kernel.tile_n);
+    pub const fn new(kernel: &AttnInfo, heads: u32, [tiles, longest]: [u32; 2], heads_per_kv: u32) -> Self {
         let tile_bytes = kernel.tile_n as u64 * kernel.head_dim as u64 * 4;
         let together = if matches!(kernel.mask, MaskKind::Full) { 512 } else { 1024 };
-        let per_kv = tiles as u64 * heads_per_kv as u64;
+        let per_kv = longest as u64 * heads_per_kv as u64;
         let group = together / if per_kv == 0 { 1 } else { per_kv };
         DqScratch {
             tiles,
@@ -146,9 +196,10 @@ impl<
     const D: usize,
     const SHARE: usize,
     const STAGES: usize,
-> Kernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES>
+    Map: BwdMap,
+> Kernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
 {
-    type Params = BwdHopperParams;
+    type Params = BwdHopperParams<Map>;
     const TARGET: Target = Target::Exactly(90);
     const THREADS: u32 = 128 * (W as u32 + 1);
     const SMEM_BYTES: usize = {
@@ -157,11 +208,12 @@ impl<
         let kept = 2 * (M * D * base_tile + 1024);
         let stages = 2 * (STAGES * (N * D * base_tile + (N * 64).next_multiple_of(1024)) + 1024);
         // dS twice, tickets and turns.
-        kept + stages + 2 * N * M * base_tile + 32 + 48
+        let [note, copy] = Map::NOTE_BYTES;
+        kept + stages + 2 * N * M * base_tile + 16 + note + 4 * W * copy + 48
     };
     const PARAM_ALIGN: u32 = TensorMap::ALIGN;
     const BOXES: &'static [[u32; 2]] = &Boxes::<N, D>::ALL;
-    fn grid(params: &BwdHopperParams) -> [u32; 3] {
+    fn grid(params: &Self::Params) -> [u32; 3] {
         [params.order.tiles.min(params.order.resident), 1, 1]
     }
 }
@@ -175,7 +227,8 @@ impl<
     const D: usize,
     const SHARE: usize,
     const STAGES: usize,
-> Line for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES>
+    Map: BwdMap,
+> Line for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
 {
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo {
@@ -185,8 +238,8 @@ impl<
         path: E::PATH,
         schedule: Schedule::Transposed,
         scheduler: TileScheduler::Persistent,
-        queries: Queries::Batched,
-        keys: Keys::Batched,
+        queries: Map::LAYOUTS.0,
+        keys: Map::LAYOUTS.1,
         splits: false,
         dtype: E::DTYPE,
         kv_dtype: E::DTYPE,
@@ -211,7 +264,8 @@ impl<
     const D: usize,
     const SHARE: usize,
     const STAGES: usize,
-> AttnKernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES>
+    Map: BwdMap,
+> AttnKernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
 {
     type Isa = Sm90a;
     type Mask = Mask;
@@ -251,8 +305,13 @@ pub struct ConvertDqInfo {
 }
 
 impl ConvertDqInfo {
+    /// Queries of a tile of sums.
+    pub const fn stage_rows(&self) -> u32 {
+        if self.shares_columns { 64 } else { 128 }
+    }
+
     /// Whether the kernel rounds the sums of kernel `of`.
     pub fn rounds(&self, of: &AttnInfo) -> bool {
-        self.dtype == of.dtype && self.head_dim == of.head_dim && self.shares_columns == (of.tile_n == 64)
+        self.dtype == of.dtype && self.head_dim == of.head_dim && self.stage_rows() == of.tile_n
     }
 }

@@ -204,6 +204,7 @@ impl AttnInfo {
         match (self.isa, self.queries, self.schedule) {
             _ if matches!(self.pass, Pass::DkDv) => "backward dk and dv",
             _ if matches!(self.pass, Pass::Dq) => "backward dq",
+            _ if matches!(self.pass, Pass::Gradients) && self.is_varlen() => "hopper backward packed",
             _ if matches!(self.pass, Pass::Gradients) => "hopper backward",
             (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",

@@ -81,7 +81,7 @@ pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent}
 pub use head::Head;
 pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
 pub use hopper_backward::{
-    BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, ConvertDqInfo, DqScratch,
+    BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, BwdMap, BwdRagged, ConvertDqInfo, DqScratch,
 };
 pub use hopper_dequant::FwdHopperDequant;
 pub use info::{

@@ -1,6 +1,7 @@
 //! Rounds the sums of dQ that Hopper's kernel leaves.
+use crate::backward::sequence::of_tile;
 use crate::entries::Run;
-use spec::{BwdConvertDq, BwdConvertDqParams};
+use spec::{BwdConvertDq, BwdConvertDqParams, Line};
 use tile::global::{GlobalRows, GlobalSums};
 use tile::mma::Mma;
 use tile::{Block, Smem};
@@ -12,11 +13,17 @@ impl<E: Mma, const W: usize, const SHARE: usize, const D: usize> Run for BwdConv
         const { assert!(SHARE * W == D, "the warpgroups' columns must make up the head dim") }
         let (of_all, tile) = p.tiles.div_rem(block.count() - 1 - block.index());
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
+        let stage = Self::INFO.stage_rows();
+        let (queries, first) = of_tile(&p.sequences, &p.cu_seqlens_q, [tile * 64, stage], p.dq.rows, warp);
+        let row = (tile * 64).wrapping_sub(first.wrapping_mul(stage));
+        if row >= queries.rows() {
+            return;
+        }
         let (share, warp_of) = (warp.index() / 4, warp.index() % 4);
         let sums = GlobalSums::<W, SHARE>::new(&p.sums);
         let mut acc = sums.tile(of_all, tile).load(warp);
         acc.map(|x| x * p.scale);
-        let dq = GlobalRows::<E, D>::new(&p.dq, batch, head);
-        dq.store_by_quads(&acc, [tile * 64 + warp_of * 16, share * SHARE as u32], warp);
+        let dq = GlobalRows::<E, D>::new(&p.dq, batch, head).part(queries.first(), queries.rows());
+        dq.store_by_quads(&acc, [row + warp_of * 16, share * SHARE as u32], warp);
     }
 }

@@ -1,5 +1,5 @@
 //! Two numbers per query, which the other kernels read beside scores: minus the LSE, and delta.
-use crate::backward::sequence::padded;
+use crate::backward::sequence::{ascend, padded};
 use crate::entries::Run;
 use core::f32::consts::LOG2_E;
 use spec::{BwdDelta, BwdDeltaParams, DELTA_ROWS};
@@ -8,14 +8,22 @@ use tile::global::{FillInts, GlobalRows, GlobalVec, LoadEight};
 use tile::group::ThreadGroup;
 use tile::{Block, Smem};
 
+/// A ticket behind those of all work tiles, and behind those that blocks may still take.
+const NO_TICKET: u32 = 1 << 31;
+
 impl<E: LoadEight, const DV: usize> Run for BwdDelta<E, DV> {
     /// Padding rows, and rows that see no key, get minus infinity and 0, so that they have no weight.
+    ///
+    /// If offsets of sequences descend, Hopper's kernel finds no ticket: its turns would not follow each
+    /// other, and it would wait forever.
     #[inline(always)]
     fn run(p: BwdDeltaParams, block: Block<Self>, _: Smem<Self>) {
         let thread = block.index() * DELTA_ROWS * 4 + block.member();
-        FillInts::new(&p.cleared, &block).store(thread, 0, true);
         let (of_all, part) = p.blocks.div_rem(block.index());
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
+        let is_first = p.cleared.count() > 0 && block.index() == 0 && warp.index() == 0;
+        let has_none = is_first && !ascend(&p.sequences, p.o.rows, warp) && thread == 0;
+        FillInts::new(&p.cleared, &block).store(thread, if has_none { NO_TICKET } else { 0 }, true);
         let (own, first) = padded(&p.sequences, part * DELTA_ROWS, p.o.rows, warp);
         let at = part * DELTA_ROWS + warp.index() * 8 + warp.lane() / 4;
         let row = at.wrapping_sub(first);

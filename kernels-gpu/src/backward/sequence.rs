@@ -2,7 +2,7 @@
 //! because the loops need no more than the rows of a sequence.
 use crate::lengths::{self, Span};
 use cuda_std::math::opaque;
-use spec::{BwdParams, BwdSequences, Element, PaddedVector, Tensor, Window, WorkTile};
+use spec::{BwdParams, BwdSequences, Element, Integers, PaddedVector, Sequences, Tensor, Window, WorkTile};
 use tile::Warp;
 use tile::global::GlobalRows;
 
@@ -98,7 +98,7 @@ impl TileSequence {
 
 /// The first row of -LSE and delta of sequence `index`, which has these queries.
 #[inline(always)]
-fn first_value(all: &BwdSequences, index: u32, queries: Span) -> u32 {
+pub fn first_value(all: &BwdSequences, index: u32, queries: Span) -> u32 {
     all.padded.begin(index, queries.first(), PaddedVector::ROWS).wrapping_mul(PaddedVector::ROWS)
 }
 
@@ -106,15 +106,42 @@ fn first_value(all: &BwdSequences, index: u32, queries: Span) -> u32 {
 /// A head has `rows` queries.
 #[inline(always)]
 pub fn padded(all: &BwdSequences, row: u32, rows: u32, warp: Warp) -> (Span, u32) {
-    if all.cu_seqlens_q.count() == 0 {
+    let (queries, first) = of_tile(&all.padded, &all.cu_seqlens_q, [row, PaddedVector::ROWS], rows, warp);
+    (queries, first.wrapping_mul(PaddedVector::ROWS))
+}
+
+/// The queries of the sequence that has row `row` of tiles of `tile` rows, and its first tile, as `of` maps
+/// tiles to sequences. A head has `rows` queries.
+#[inline(always)]
+pub fn of_tile(
+    of: &Sequences,
+    cu_seqlens_q: &Integers,
+    [row, tile]: [u32; 2],
+    rows: u32,
+    warp: Warp,
+) -> (Span, u32) {
+    if cu_seqlens_q.count() == 0 {
         return (Span::upto(rows), 0);
     }
-    let block = [row / PaddedVector::ROWS, PaddedVector::ROWS];
-    match lengths::sequence(&all.padded, &all.cu_seqlens_q, block, warp) {
+    match lengths::sequence(of, cu_seqlens_q, [row / tile, tile], warp) {
         Some(index) => {
-            let queries = Span::load(&all.cu_seqlens_q, index, rows);
-            (queries, first_value(all, index, queries))
+            let queries = Span::load(cu_seqlens_q, index, rows);
+            (queries, of.begin(index, queries.first(), tile))
         }
         None => (Span::upto(0), 0),
     }
+}
+
+/// Whether the offsets of sequences ascend, and those of queries end within `rows` queries. All lanes of a
+/// warp take part.
+#[inline(always)]
+pub fn ascend(all: &BwdSequences, rows: u32, warp: Warp) -> bool {
+    let [q, k] = [&all.cu_seqlens_q, &all.cu_seqlens_k];
+    let (mut i, mut descends) = (warp.lane(), false);
+    while i + 1 < q.count() {
+        let falls = |starts| lengths::start(starts, i) > lengths::start(starts, i + 1);
+        descends |= falls(q) || falls(k) || lengths::start(q, i + 1) > rows;
+        i += 32;
+    }
+    !warp.any(descends)
 }

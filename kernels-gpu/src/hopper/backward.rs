@@ -8,32 +8,36 @@
 //!
 //! dQ's sums lie in global memory. The blocks of keys add to them in turns, in the order of keys
 //! ([`tile::turns`]), and the first block stores, so a repeated launch gives identical bits. A block waits
-//! only for blocks of earlier keys of its head. These have lower tickets ([`tile::tickets`]), so no launch
-//! waits forever.
+//! only for blocks of earlier keys of its head, in varlen tensors of its sequence. These have lower tickets
+//! ([`tile::tickets`]), so no launch waits forever. If offsets of sequences descend, such a block might not
+//! exist, so [`crate::backward::delta`] then leaves no tickets.
 use crate::backward::gradient::{of_rounded, of_scores, probabilities};
 use crate::entries::Run;
 use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
 use key_block::{KeyBlock, Visit, Visits};
-use spec::{BwdHopper, BwdHopperParams, MaskKind, WorkTile};
+use spec::{BwdHopper, BwdHopperParams, MaskKind};
 use tile::beside::HeadValues;
 use tile::global::GlobalSums;
 use tile::group::{Capability, Warpgroup};
 use tile::mma::{AFrag, Acc, WarpgroupCore};
 use tile::pipeline::Twins;
 use tile::shared::SharedTiles;
-use tile::tickets::Tickets;
+use tile::tickets::{Note, TicketConsumer, Tickets};
 use tile::tma::{Tma, TmaTensor, ValuedTile};
 use tile::turns::Turns;
 use tile::wgmma::{After, JointA, Late, Never, Step, StepOrder, ValuedStage};
 use tile::{Block, Smem, Warp};
+use tiles::{KeyMap, KeyTile};
 
 pub mod key_block;
+pub mod tiles;
 
 /// A block's shared memory: keys and values; stages of queries and dO, with minus LSE and delta; dS; the
 /// mbarriers of tickets and turns.
 type Shared<
     E,
+    Map,
     const M: usize,
     const W: usize,
     const N: usize,
@@ -41,66 +45,67 @@ type Shared<
     const SHARE: usize,
     const STAGES: usize,
 > = (
-    Twins<SharedTiles<E, 4, D, W>, 1, Tma>,
-    (Twins<ValuedTile<E, N, D>, STAGES, Tma>, (JointA<E, N, M>, (Tickets<KEEPERS>, Turns<W, SHARE>))),
+    Twins<SharedTiles<E, 4, D, W>, 1, Tma<Map>>,
+    (
+        Twins<ValuedTile<E, N, D>, STAGES, Tma<Map>>,
+        (JointA<E, N, M>, (Tickets<NoteOf<Map>, KEEPERS, W>, Turns<W, SHARE>)),
+    ),
 );
+/// What the producer passes to the other warps.
+type NoteOf<Map> = <<Map as KeyMap>::Tile as KeyTile>::Note;
 /// The number of keepers.
 const KEEPERS: u32 = 2;
 
-/// A work tile: a block of keys, with its head. It holds no reference to parameters: in an `Option` in the
-/// loop over tickets, such a reference became an address of local memory.
-struct View<Mask: MaskFn> {
-    tile: WorkTile,
+/// A work tile with its mask. It holds no reference to parameters: in an `Option` in the loop over tickets,
+/// such a reference became an address of local memory.
+struct View<Mask: MaskFn, T> {
+    tile: T,
     block: KeyBlock<Mask::Keys>,
 }
 
-impl<Mask: MaskFn<Params = ()>> View<Mask> {
-    /// The work tile of ticket `ticket`, if it exists. The first keys come first.
+impl<Mask: MaskFn<Params = ()>, T: KeyTile> View<Mask, T> {
+    /// The work tile of a note, if there is one.
     #[inline(always)]
-    fn of(p: &BwdHopperParams, [m, n]: [usize; 2], ticket: u32, by: &impl Capability) -> Option<Self> {
-        if ticket >= p.order.tiles {
+    fn of(
+        p: &BwdHopperParams<T::Map>,
+        sizes: [usize; 2],
+        note: T::Note,
+        by: &impl Capability,
+    ) -> Option<Self> {
+        if !T::is_some(p, note) {
             return None;
         }
-        let (tile_m, tile_n) = (m as u32 * 16, n as u32 * 16);
-        let mut tile = p.order.tile(ticket);
-        tile.m_block = p.order.m_blocks - 1 - tile.m_block;
-        let rows = [tile.m_block * tile_m, tile_m];
-        let rows = Rows::transposed(rows, [p.q_len, p.k_len], tile_n, p.window, [tile.batch, tile.head]);
-        let of = sequence(p, &tile, tile.head * p.heads_per_kv, by);
-        let mask = Mask::keys(&(), &of);
-        Some(View { tile, block: KeyBlock::new([tile.m_block, p.order.m_blocks], rows, mask, &of, tile_n) })
+        let tile = T::of(p, note);
+        Some(View { tile, block: Self::block(p, sizes, &tile, by) })
+    }
+
+    /// The keys of a work tile of `m` and `n` base tiles of keys and queries.
+    #[inline(always)]
+    fn block(
+        p: &BwdHopperParams<T::Map>,
+        [m, n]: [usize; 2],
+        tile: &T,
+        by: &impl Capability,
+    ) -> KeyBlock<Mask::Keys> {
+        let (m, n) = (m as u32 * 16, n as u32 * 16);
+        let ([number, blocks], (lens, window)) = (tile.number(p, m), tile.lens(p));
+        let rows = Rows::transposed([number * m, m], lens, n, window, tile.of_head());
+        let of = sequence(p, tile, tile.of_head()[1] * p.heads_per_kv, by);
+        KeyBlock::new([number, blocks], rows, Mask::keys(&(), &of), &of, n, T::HAS_UNUSED)
     }
 
     /// The visits of the block, at the first visit.
     #[inline(always)]
-    fn visits(&self, p: &BwdHopperParams) -> Visits {
-        let first = self.tile.head * p.heads_per_kv;
+    fn visits(&self, p: &BwdHopperParams<T::Map>) -> Visits {
+        let first = self.tile.of_head()[1] * p.heads_per_kv;
         self.block.visits(first..first + p.heads_per_kv)
-    }
-
-    /// The coordinates of a visit's queries: row, head, batch.
-    #[inline(always)]
-    fn queries(&self, visit: Visit) -> [u32; 3] {
-        [self.block.first_query(visit), visit.head, self.tile.batch]
-    }
-
-    /// The coordinates of the block's keys in head `head`.
-    #[inline(always)]
-    fn keys(&self, head: u32) -> [u32; 3] {
-        [self.block.rows.first, head, self.tile.batch]
-    }
-
-    /// The query head of a visit, counted over all batches.
-    #[inline(always)]
-    fn head_of_all(&self, p: &BwdHopperParams, visit: Visit) -> u32 {
-        self.tile.batch * p.order.heads.get() * p.heads_per_kv + visit.head
     }
 
     /// P^T of a visit's products, as an operand. The products become what [`of_scores`] takes.
     #[inline(always)]
-    fn probabilities<E: WarpgroupCore, const N: usize, const D: usize>(
+    fn probabilities<E: WarpgroupCore, const M: usize, const N: usize, const D: usize>(
         &self,
-        p: &BwdHopperParams,
+        (p, tickets): (&BwdHopperParams<T::Map>, &TicketConsumer<T::Note>),
         products: &mut Acc<1, N>,
         visit: Visit,
         queries: &ValuedStage<'_, E, N, D>,
@@ -108,16 +113,23 @@ impl<Mask: MaskFn<Params = ()>> View<Mask> {
     ) -> AFrag<E, 1, N> {
         let scores = Mask::scores(p, &(), &sequence(p, &self.tile, visit.head, &warp));
         scores.change(p, products, self.block.at(visit.n, first_row, warp));
-        self.block.mask(products, visit.n, (first_row, warp));
+        if !Mask::SEES_ALL && !self.block.is_interior(visit.n) {
+            let block = match T::Note::IS_KEPT {
+                true => Self::block(p, [M, N], &self.tile.kept(p, tickets, warp), &warp),
+                false => self.block,
+            };
+            block.mask(products, visit.n, (first_row, warp));
+        }
         probabilities::<E, Mask::Scores, 1, N>(p, products, None, &queries.columns(warp))
     }
 }
 
 /// A query head of a work tile, as masks and scores see it.
 #[inline(always)]
-fn sequence(p: &BwdHopperParams, tile: &WorkTile, head: u32, by: &impl Capability) -> Sequence {
-    let (of, q_len, k_len) = ([tile.batch, head], p.q_len, p.k_len);
-    Sequence::of(p, &Rows { first: 0, tile: q_len, q_len, k_len, window: p.window, of }, 0, by)
+fn sequence<T: KeyTile>(p: &BwdHopperParams<T::Map>, tile: &T, head: u32, by: &impl Capability) -> Sequence {
+    let ([q_len, k_len], window) = tile.lens(p);
+    let of = [tile.of_head()[0], head];
+    Sequence::of(p, &Rows { first: 0, tile: q_len, q_len, k_len, window, of }, 0, by)
 }
 
 impl<
@@ -129,10 +141,11 @@ impl<
     const D: usize,
     const SHARE: usize,
     const STAGES: usize,
-> Run for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES>
+    Map: KeyMap,
+> Run for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
 {
     #[inline(always)]
-    fn run(p: BwdHopperParams, block: Block<Self>, smem: Smem<Self>) {
+    fn run(p: BwdHopperParams<Map>, block: Block<Self>, smem: Smem<Self>) {
         const {
             let has_no_gap = matches!(Mask::KIND, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
             assert!(has_no_gap && !Mask::LISTED, "the keys of consecutive queries must leave no gap");
@@ -143,24 +156,30 @@ impl<
             assert!(N == 4 || Mask::Scores::IS_NONE, "wide stages have no registers for modified scores");
         }
         let p = &p;
-        let [q_rows, d_o_rows]: [TmaTensor<_, N, D>; 2] = [block.tensor(|p| &p.q), block.tensor(|p| &p.d_o)];
+        let [q_rows, d_o_rows]: [TmaTensor<_, N, D, Map>; 2] =
+            [block.tensor(|p| &p.q), block.tensor(|p| &p.d_o)];
         let [k_rows, v_rows] = [block.tensor(|p| &p.k), block.tensor(|p| &p.v)];
-        let [dk, dv]: [TmaTensor<_, 4, D>; 2] = [block.tensor(|p| &p.dk), block.tensor(|p| &p.dv)];
+        let [dk, dv]: [TmaTensor<_, 4, D, Map>; 2] = [block.tensor(|p| &p.dk), block.tensor(|p| &p.dv)];
         let sums = GlobalSums::<W, SHARE>::new(&p.sums);
-        let shared: Shared<E, M, W, N, D, SHARE, STAGES> = smem.split();
+        let shared: Shared<E, Map, M, W, N, D, SHARE, STAGES> = smem.split();
 
         block.specialize(
             shared,
             |(mut keys, (mut queries, ((), (mut tickets, ()))))| {
-                while let Some(view) = View::<Mask>::of(p, [M, N], tickets.take(&p.sums), &tickets) {
+                while let Some(view) =
+                    View::<Mask, Map::Tile>::of(p, [M, N], Map::Tile::take(p, &mut tickets, [M, N]), &tickets)
+                {
                     let mut load = |visit: Visit| {
+                        let tile = view.tile.again(p, &tickets);
                         let [minus_lse, delta] = [&p.minus_lse, &p.delta]
-                            .map(|values| HeadValues::new(values, view.head_of_all(p, visit)));
-                        let stage = [q_rows.beside(&minus_lse, visit.n), d_o_rows.beside(&delta, visit.n)];
-                        queries.load(stage.each_ref(), view.queries(visit));
+                            .map(|values| HeadValues::new(values, tile.head_of_all(p, visit.head)));
+                        let n = tile.values(p, visit.n, N as u32 * 16);
+                        let stage = [q_rows.beside(&minus_lse, n), d_o_rows.beside(&delta, n)];
+                        let at = tile.query(view.block.first_query(visit), visit.head);
+                        queries.load(stage.each_ref(), at);
                     };
                     let mut visits = view.visits(p);
-                    keys.load([&v_rows, &k_rows], view.keys(view.tile.kv_head));
+                    keys.load([&v_rows, &k_rows], view.tile.key(view.block.rows.first));
                     loop {
                         load(visits.visit);
                         if !visits.advance() {
@@ -170,11 +189,11 @@ impl<
                 }
             },
             |((), ((), ((), (mut tickets, mut keeper))))| {
-                while let Some(view) = View::<Mask>::of(p, [M, N], tickets.receive(), &tickets) {
+                while let Some(view) = View::<Mask, Map::Tile>::of(p, [M, N], tickets.receive(), &tickets) {
                     let mut visits = view.visits(p);
                     loop {
                         let visit = visits.visit;
-                        let tile = sums.tile(view.head_of_all(p, visit), visit.n);
+                        let tile = sums.tile(view.tile.head_of_all(p, visit.head), view.tile.sums(visit.n));
                         keeper.keep(tile, view.block.turn(visit.n));
                         if !visits.advance() {
                             break;
@@ -188,7 +207,8 @@ impl<
                     4 => StepOrder::Apart,
                     _ => StepOrder::Wide,
                 };
-                while let Some(view) = View::<Mask>::of(p, [M, N], tickets.receive_with(&mut group), &tickets)
+                while let Some(view) =
+                    View::<Mask, Map::Tile>::of(p, [M, N], tickets.receive_with(&mut group), &tickets)
                 {
                     // Numbers that depend on the thread take no register from work tile to work tile.
                     if Mask::Scores::IS_NONE {
@@ -199,7 +219,7 @@ impl<
                         8 => Never::of_lane(p.order.heads, group.warp()),
                         _ => Never::of_grid(),
                     };
-                    let rows = view.block.existing();
+                    let rows = view.tile.existing(&view.block.rows);
                     let [v, k] = keys.take();
                     let (mut acc_dk, mut acc_dv) = (Acc::cleared(), Acc::cleared());
                     let mut add =
@@ -217,7 +237,7 @@ impl<
                         After::Nothing(joint),
                         |_: &mut Acc<1, SHARE>, _| (),
                         Step { k: &k, v: &v, q: &q_last, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
-                        |s| view.probabilities(p, s, visit, &q_last, at),
+                        |s| view.probabilities::<_, M, N, D>((p, &tickets), s, visit, &q_last, at),
                         |s, dp, p| ds_of(s, dp, p, &d_o),
                     );
                     drop(d_o);
@@ -228,17 +248,25 @@ impl<
                             After::Step(Late { dk: &mut acc_dk, ds, q: q_last }),
                             &mut add,
                             Step { k: &k, v: &v, q: &q_now, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
-                            |s| view.probabilities(p, s, visit, &q_now, at),
+                            |s| view.probabilities::<_, M, N, D>((p, &tickets), s, visit, &q_now, at),
                             |s, dp, p| ds_of(s, dp, p, &d_o),
                         );
                         q_last = q_now;
                     }
+                    let clear_unused = |gradients: &mut Acc<1, D>| {
+                        if Map::Tile::HAS_UNUSED {
+                            gradients.keep_rows_before(rows as i32 - at.0 as i32, at.1);
+                        }
+                    };
+                    let first_row = || view.tile.kept(p, &tickets, at.1).gradient(view.block.rows.first);
+                    clear_unused(&mut acc_dv);
                     joint =
                         group.two_products(Late { dk: &mut acc_dk, ds, q: q_last }, &k, &mut add, |group| {
-                            v.store_through(&acc_dv, &dv, view.keys(view.tile.head), group)
+                            v.store_through(&acc_dv, &dv, first_row(), group)
                         });
                     acc_dk.map(|x| x * p.scale);
-                    k.store_through(&acc_dk, &dk, view.keys(view.tile.head), &mut group);
+                    clear_unused(&mut acc_dk);
+                    k.store_through(&acc_dk, &dk, first_row(), &mut group);
                 }
             },
         );

@@ -142,6 +142,17 @@ impl<const M: usize> RowBounds<M> {
 }
 
 impl<const M: usize, const N: usize> Acc<M, N> {
+    /// Keeps the warp's rows before row `end`. All other rows become 0, whatever they were.
+    #[inline(always)]
+    pub fn keep_rows_before(&mut self, end: i32, warp: Warp) {
+        let [row, _] = layout::acc_element(warp.lane, 0).map(|x| x as i32);
+        self.each(|m, _, _, i, x| {
+            if row + m as i32 * 16 + i as i32 / 2 * 8 >= end {
+                *x = 0.0;
+            }
+        });
+    }
+
     /// An accumulator of zeros.
     #[inline(always)]
     pub fn zero() -> Self {

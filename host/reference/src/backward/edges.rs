@@ -7,6 +7,7 @@ use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
+use ferroflash::spec::Class;
 
 /// A backward problem, as data. The seed of the forward draws all tensors.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,8 +97,9 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
         let forward = Case { sinks: at % 4 == 3, ..forward };
         BackwardCase { forward, d_lse: at % 2 == 1 }
     };
-    // Hopper's kernels take no varlen sequences.
-    let varlen = if entry.has_maps() { vec![] } else { varlen(entry, seed).into() };
+    // Hopper's kernels take either batches or varlen sequences.
+    let varlen =
+        if entry.class() == Class::Dense && entry.has_maps() { vec![] } else { varlen(entry, seed).into() };
     // Both have a dLSE, and the second one has sinks.
     let varlen = varlen.into_iter().zip([(1, false), (3, entry.mask == MaskKind::Local)]);
     let varlen = varlen.map(|(case, (at, alibi))| {
@@ -106,7 +108,7 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     });
     let varlen = varlen.filter(|(_, case)| case.suits(entry.mask));
     let forward = forward.into_iter().chain(low).map(|case| case.of(entry));
-    let forward = forward.filter(|case| case.suits(entry.mask)).enumerate();
+    let forward = forward.filter(|case| case.suits(entry.mask) && !entry.is_varlen()).enumerate();
     forward.chain(varlen).map(with_d_lse).collect()
 }
 
@@ -115,6 +117,16 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
 fn with_columns(entry: &AttnInfo, fewer: [usize; 2], p: Problem) -> Problem {
     let columns = |of: usize| entry.columns()[of] as usize - fewer[of];
     p.head_dim(columns(0)).head_dim_v(columns(usize::from(entry.has_own_values())))
+}
+
+/// Returns a varlen problem of Hopper's kernels, whose turns depend on the offsets, with invalid integers.
+pub fn backward_corrupt(entry: &AttnInfo, seed: u64) -> Option<BackwardCase> {
+    let edges = if entry.is_varlen() { backward_edges(entry, seed) } else { vec![] };
+    let lost = |case: BackwardCase| {
+        let forward = Case { told: told::lost(), ..case.forward };
+        BackwardCase { forward, ..case }
+    };
+    edges.into_iter().next().map(lost)
 }
 
 /// Returns the mask of the kernel's varlen problems.

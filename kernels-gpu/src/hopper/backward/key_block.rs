@@ -15,6 +15,7 @@ use tile::mma::Acc;
 /// queries without keys get gradients of 0. A block whose keys no query sees visits one tile, and gets
 /// gradients of 0 there. The blocks that visit a tile have consecutive numbers, if the keys of consecutive
 /// queries leave no gap: with full and causal masks and with windows.
+#[derive(Clone, Copy)]
 pub struct KeyBlock<M> {
     /// The rows of the transposed scores.
     pub rows: Rows,
@@ -69,12 +70,27 @@ impl Visits {
 
 impl<M: MaskMod> KeyBlock<M> {
     /// Block `number` of `blocks`, with the keys of `rows` (`Rows::transposed`), under mask `mask` of `of`.
+    /// With `has_unused`, a constant, blocks may follow whose keys no query may see. They visit the last
+    /// tile.
     #[inline(always)]
-    pub fn new([number, blocks]: [u32; 2], rows: Rows, mask: M, of: &Sequence, tile_n: u32) -> Self {
+    pub fn new(
+        [number, blocks]: [u32; 2],
+        rows: Rows,
+        mask: M,
+        of: &Sequence,
+        tile_n: u32,
+        has_unused: bool,
+    ) -> Self {
         let turned = Transposed::new(mask, of);
         let seen = BlockRange::of(turned, &rows, tile_n);
-        let end = if number + 1 == blocks { rows.k_len / tile_n } else { seen.end.max(1) };
-        let start = if number == 0 { 0 } else { seen.start.min(end - 1) };
+        let is_unused = has_unused && number >= blocks;
+        let is_last = is_unused || number + 1 == blocks;
+        let end = if is_last { rows.k_len / tile_n } else { seen.end.max(1) };
+        let start = match number {
+            _ if is_unused => end - 1,
+            0 => 0,
+            _ => seen.start.min(end - 1),
+        };
         let range = BlockRange { start, end, ..seen };
         KeyBlock { rows, number, blocks, mask, turned, range, tile_n, shift: of.shift }
     }
@@ -92,12 +108,6 @@ impl<M: MaskMod> KeyBlock<M> {
         visit.n * self.tile_n
     }
 
-    /// The number of keys from the block's first key on.
-    #[inline(always)]
-    pub fn existing(&self) -> u32 {
-        self.rows.q_len - self.rows.first
-    }
-
     /// The number of the block's turn at tile `n`: the number of blocks that visit the tile before.
     #[inline(always)]
     pub fn turn(&self, n: u32) -> u32 {
@@ -108,15 +118,18 @@ impl<M: MaskMod> KeyBlock<M> {
         self.number - (key / self.rows.tile).min(self.blocks - 1)
     }
 
-    /// Masks the scores of tile `n`, if they need it.
+    /// Whether the scores of tile `n` need no mask.
+    #[inline(always)]
+    pub fn is_interior(&self, n: u32) -> bool {
+        let (start, end) = self.range.interior;
+        start <= n && n < end
+    }
+
+    /// Masks the scores of tile `n`.
     #[inline(always)]
     pub fn mask<const N: usize>(&self, scores: &mut Acc<1, N>, n: u32, (first_row, warp): (u32, Warp)) {
-        let (start, end) = self.range.interior;
-        let is_interior = start <= n && n < end;
-        if !M::SEES_ALL && !is_interior {
-            let at = self.at(n, first_row, warp);
-            Seen::<_, 1>::of(self.turned, at).mask(scores, at);
-        }
+        let at = self.at(n, first_row, warp);
+        Seen::<_, 1>::of(self.turned, at).mask(scores, at);
     }
 
     /// The coordinates of a warp's scores of tile `n`.
@@ -146,7 +159,7 @@ mod tests {
                 let window = Window { shift, left: 0, right: 0 };
                 let rows = [number * tile_m, tile_m];
                 let rows = Rows::transposed(rows, [queries, keys], tile_n, window, [0; 2]);
-                KeyBlock::new([number, blocks], rows, mask, &of, tile_n)
+                KeyBlock::new([number, blocks], rows, mask, &of, tile_n, false)
             })
             .collect();
         let visits = |block: &KeyBlock<M>, heads| {

@@ -2,7 +2,7 @@
 use contract::TileSums;
 use tile::tickets::TicketConsumer;
 
-fn take(tickets: &mut TicketConsumer, sums: &TileSums) -> u32 {
+fn take(tickets: &mut TicketConsumer<u32>, sums: &TileSums) -> u32 {
     tickets.take(sums)
 }
 
