@@ -63,7 +63,8 @@ fn every_schedule_adds_in_the_same_order() {
 }
 
 /// Whatever the offsets of sequences are, no block waits for a turn that nobody passes on, and no access is
-/// out of bounds. Sequences may overlap, and their rows of dQ then have two writers. Their sums may have none.
+/// out of bounds. Sequences may overlap, and their rows of dQ then have two writers. Their sums may have
+/// none.
 #[test]
 fn offsets_that_make_no_sense_leave_no_block_waiting() {
     for kernel in kernels().filter(|e| e.is_varlen() && e.dtype == DType::F16) {
