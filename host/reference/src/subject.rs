@@ -178,7 +178,8 @@ impl Subject for AttnInfo {
             Pass::Gradients => CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract),
         };
         let delta = delta.map(|e| e.contract).into_iter();
-        let sums = SUM_HEADS.iter().filter(|e| e.dtype == self.dtype).map(|e| e.contract);
+        let sums =
+            SUM_HEADS.iter().filter(|e| e.dtype == self.dtype && !self.is_varlen()).map(|e| e.contract);
         delta.chain(of_dq).chain(DSINKS.iter().map(|e| e.contract)).chain(sums).collect()
     }
 
