@@ -176,8 +176,12 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
         2 if head_dim <= 128 && p.head_dim_v == head_dim => with_parameters(random, limits, case),
         _ => case,
     };
+    // Kernels of windows, softcap and slopes take equal widths.
+    let is_general =
+        matches!(forward.mask, Mask::Window { .. }) || forward.softcap.is_some() || forward.alibi;
+    let head_dim_v = forward.head_dim_v.filter(|_| !is_general);
     let d_lse = one_in(random, 2);
-    let forward = Case { sinks: one_in(random, 3), ..forward };
+    let forward = Case { head_dim_v, sinks: one_in(random, 3), ..forward };
     let forward = if one_in(random, 3) { in_sequences(random, limits, forward) } else { forward };
     let case = BackwardCase { forward, d_lse };
     let text = case.to_string();
