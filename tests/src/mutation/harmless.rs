@@ -101,6 +101,12 @@ const HARMLESS: &[Harmless] = &[
         reason: QUAD,
         ..CLASS
     },
+    Harmless {
+        operators: &[Operator::DeleteGuard],
+        source: ["beside.rs", "value.to_bits(), is_mine"],
+        reason: QUAD,
+        ..CLASS
+    },
     // LLVM may compute both conditions at once, under the source line of the other condition.
     Harmless {
         operators: &[Operator::Bound],
