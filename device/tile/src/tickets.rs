@@ -16,7 +16,7 @@ use cuda_std::atomic::{Order, Scope, atom_add};
 use cuda_std::mbarrier;
 use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32, st_shared_b32, st_shared_v4_b32};
 
-/// What the producer passes to the other warps: a ticket, or words about the ticket's work tile.
+/// A note that the producer passes to the other warps: a ticket, or words about the ticket's work tile.
 pub trait Note: Copy + Sealed {
     /// Bytes in shared memory, a multiple of 16.
     const BYTES: usize;

@@ -51,7 +51,7 @@ type Shared<
         (JointA<E, N, M>, (Tickets<NoteOf<Map>, KEEPERS, W>, Turns<W, SHARE>)),
     ),
 );
-/// What the producer passes to the other warps.
+/// The note that the producer passes to the other warps.
 type NoteOf<Map> = <<Map as KeyMap>::Tile as KeyTile>::Note;
 /// The number of keepers.
 const KEEPERS: u32 = 2;

@@ -32,7 +32,8 @@ fn beside_gradients() -> impl Iterator<Item = Subject> {
             let mut of = of.filter(|of| reference::Subject::companions(*of).contains(&kernel));
             if is_first { of.next() } else { of.rfind(|of| of.is_varlen()) }
         });
-        let of = if CONVERT_DQS.iter().any(|e| e.contract == kernel) { last } else { first }?;
+        let is_dq = GRADIENTS.iter().any(|e| e.contract == kernel);
+        let of = last.filter(|_| !is_dq).or(first)?;
         Some(Subject { kernel, of })
     })
 }

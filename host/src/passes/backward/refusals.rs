@@ -2,7 +2,7 @@
 use crate::{Error, Problem, select};
 use spec::{AttnInfo, GRADIENTS};
 
-/// What to do instead of a request that has too many columns for its mask or its bias.
+/// The remedy for a request that has too many columns for its mask or its bias.
 const ELSEWHERE: &str = "train this attention with your framework's operations";
 
 /// Returns the error for a problem whose `results` no kernel computes.

@@ -17,7 +17,7 @@ pub trait KeyMap: BwdMap + StoreMapKind<Data = Self> {
 pub trait KeyTile: Copy {
     /// The kind of tensor maps.
     type Map: KeyMap;
-    /// What the producer passes to the other warps.
+    /// The note that the producer passes to the other warps.
     type Note: Note;
     /// Whether the tensors may have keys that their sequence does not use. Gradients of such keys are 0.
     const HAS_UNUSED: bool;
@@ -33,8 +33,8 @@ pub trait KeyTile: Copy {
     fn is_some(p: &BwdHopperParams<Self::Map>, note: Self::Note) -> bool;
     /// The work tile that a note describes.
     fn of(p: &BwdHopperParams<Self::Map>, note: Self::Note) -> Self;
-    /// The same work tile, for the producer, which has passed it. If the loop over queries kept all numbers
-    /// of a varlen tile, the producer's registers would spill.
+    /// The same work tile, read again from the note that the producer has passed. If the producer's loop over
+    /// queries kept all numbers of a varlen tile, its registers would spill.
     #[inline(always)]
     fn again(self, _: &BwdHopperParams<Self::Map>, _: &TicketProducer<Self::Note>) -> Self {
         self
