@@ -96,14 +96,8 @@ const HARMLESS: &[Harmless] = &[
         ..CLASS
     },
     Harmless {
-        operators: &[Operator::ChangePredicate],
-        source: ["beside.rs", "warp.lane.is_multiple_of(4)"],
-        reason: QUAD,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::DeleteGuard],
-        source: ["beside.rs", "value.to_bits(), is_mine"],
+        operators: &[Operator::ChangePredicate, Operator::DeleteGuard],
+        source: ["beside.rs", "is_mine"],
         reason: QUAD,
         ..CLASS
     },
