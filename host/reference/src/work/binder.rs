@@ -1,10 +1,14 @@
 //! The buffers of a problem's request. The request names each buffer where it uses the buffer.
 use super::{Buffer, GUARD, Input, POISON};
 
+/// Memory that does not exist begins here. GPUs and the simulator have shorter addresses.
+const NOWHERE: u64 = 1 << 60;
+
 /// Gives a request the addresses of its buffers, and collects their contents. A problem adds its buffers in
 /// the same order for every binder.
 pub struct Binder<'a> {
-    /// The addresses of inputs and of outputs; `None` is memory that does not exist, far from other memory.
+    /// The addresses of inputs and of outputs; `None` is memory that does not exist, at addresses that no
+    /// driver returns.
     at: [Option<&'a [u64]>; 2],
     /// Numbers of inputs and of outputs that have an address.
     given: [usize; 2],
@@ -48,7 +52,8 @@ impl<'a> Binder<'a> {
     fn next(&mut self, which: usize) -> u64 {
         let number = self.given[which];
         self.given[which] += 1;
-        self.at[which].map_or((2 * number + which + 1) as u64 * (1 << 44), |all| all[number])
+        let nowhere = NOWHERE + ((2 * number + which) as u64) * (1 << 48);
+        self.at[which].map_or(nowhere, |all| all[number])
     }
 
     /// Adds an input, and returns its address.
