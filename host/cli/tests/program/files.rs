@@ -8,7 +8,7 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::path::Path;
 
 /// Writes tensors of zeros.
-fn zeros(folder: &Folder, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> String {
+pub fn zeros(folder: &Folder, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> String {
     let bytes =
         |dtype: Dtype, shape: &[usize]| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
     let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(*dtype, shape)).collect();
@@ -293,81 +293,4 @@ fn files_that_are_not_valid() {
     run(&qkv("wide", (f16, wide), (f16, wide), (f16, wide)), "not supported: head_dim 520");
     let output = folder.path("no/such/folder/o.safetensors");
     check(&["run", "--device", "cpu", "--input", DEMO, "--output", &output], 2, "cannot be written");
-}
-
-/// Writes gradients of the demo's output, and computes the gradients of its inputs in the simulator, twice.
-#[test]
-fn gradients_of_a_file_are_those_of_the_reference() {
-    let folder = Folder::new("grad");
-    let file = std::fs::read(DEMO).expect("readable");
-    let q = SafeTensors::deserialize(&file).expect("safetensors").tensor("q").map(|q| q.shape().to_vec());
-    let q = q.expect("there");
-    let [batch, rows, heads, _] = q[..] else { panic!("{q:?}") };
-    // Gradients of 1 and 0.5 in f16, and of 1 in f32.
-    let count = q.iter().product::<usize>();
-    let d_o: Vec<u8> = (0..count).flat_map(|i| [0, if i % 3 == 0 { 0x3c } else { 0x38 }]).collect();
-    let d_lse: Vec<u8> = (0..batch * heads * rows).flat_map(|_| 1f32.to_le_bytes()).collect();
-    let views = [
-        ("do", TensorView::new(Dtype::F16, q.clone(), &d_o).expect("fits")),
-        ("dlse", TensorView::new(Dtype::F32, vec![batch, heads, rows], &d_lse).expect("fits")),
-    ];
-    let grad = folder.path("do.safetensors");
-    safetensors::serialize_to_file(views, None, grad.as_ref()).expect("written");
-    let outputs = ["first.safetensors", "second.safetensors"].map(|name| folder.path(name));
-    let run = ["run", "--input", DEMO, "--grad", &grad, "--causal", "--device", "sim", "--check", "--output"];
-    if !ferroflash::ptx::is_embedded("bwd_dkdv_f16_d64_causal_128x64") {
-        // The build carries a sample of the kernels.
-        return check(&[&run[..], &[&outputs[0]]].concat(), 2, "bwd_");
-    }
-    for output in &outputs {
-        let report = report(&[&run[..], &[output]].concat());
-        assert_eq!(report["check"]["passed"], true, "{report}");
-        let passes = ["bwd_delta_f16_d64", "bwd_dkdv_f16_d64_causal_128x64", "bwd_dq_f16_d64_causal_128x64"];
-        assert_eq!(report["kernels"][1], serde_json::json!(passes), "in launch order");
-        assert!(report["workspace_bytes"].as_u64().is_some_and(|bytes| bytes >= 8 * 384), "{report}");
-    }
-    let [first, second] = outputs.map(|output| std::fs::read(output).expect("written"));
-    assert!(first == second, "equal bits");
-    let file = SafeTensors::deserialize(&first).expect("safetensors");
-    for name in ["o", "dq"] {
-        assert_eq!(file.tensor(name).expect("there").shape(), q, "{name}");
-    }
-    assert!(["lse", "dk", "dv"].iter().all(|name| file.tensor(name).is_ok()));
-    assert!(file.tensor("dsinks").is_err(), "no sinks");
-
-    // With gradients of 60000, naive gradients are beyond f16, so that nothing proves an error.
-    let large: Vec<u8> = (0..count).flat_map(|_| 0x7b53u16.to_le_bytes()).collect();
-    let views = [("do", TensorView::new(Dtype::F16, q.clone(), &large).expect("fits"))];
-    let beyond = folder.path("large.safetensors");
-    safetensors::serialize_to_file(views, None, beyond.as_ref()).expect("written");
-    let run = ["run", "--input", DEMO, "--grad", &beyond, "--causal", "--device", "sim", "--check"];
-    let output = ferroflash(&run[..]).output().expect("starts");
-    check_error(&output, 2, "cannot be judged: the tolerance rule has no bound");
-    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
-
-    let wrong = zeros(&folder, "wrong.safetensors", &[("do", Dtype::BF16, &q)]);
-    let run = ["run", "--input", DEMO, "--device", "sim", "--grad"];
-    check(&[&run[..], &[&grad, "--output", &grad]].concat(), 2, "is the input file");
-    check(&[&run[..], &[&grad, "--max-logits"]].concat(), 2, "leave one of them out");
-    check(&[&run[..], &[&wrong]].concat(), 2, "`do` is BF16; convert it to F16");
-    let wrong = zeros(&folder, "short.safetensors", &[("do", Dtype::F16, &[1, 2, 3, 8])]);
-    check(&[&run[..], &[&wrong]].concat(), 2, "it must be o's");
-    let wrong = zeros(&folder, "none.safetensors", &[("dlse", Dtype::F32, &[1])]);
-    check(&[&run[..], &[&wrong]].concat(), 2, "has no tensor `do`");
-    // No row belongs to a sequence, so no gradient has an element to judge.
-    let offsets = ["cu_seqlens_q", "cu_seqlens_k"].map(|name| (name, Dtype::I32, &[3][..]));
-    let rows = ["q", "k", "v"].map(|name| (name, Dtype::F16, &[4, 2, 64][..]));
-    let empty = zeros(&folder, "empty.safetensors", &[&offsets[..], &rows].concat());
-    let d_o = zeros(&folder, "empty-do.safetensors", &[("do", Dtype::F16, &[4, 2, 64])]);
-    let found = report(&["run", "--input", &empty, "--grad", &d_o, "--device", "sim", "--check"]);
-    assert_eq!(found["check"]["passed"], true, "{found}");
-
-    let cache = [
-        ("q", Dtype::F16, &[1, 1, 1, 64][..]),
-        ("k_cache", Dtype::F16, &[1, 16, 1, 64]),
-        ("v_cache", Dtype::F16, &[1, 16, 1, 64]),
-        ("seqused_k", Dtype::I32, &[1]),
-    ];
-    let cache = zeros(&folder, "cache.safetensors", &cache);
-    check(&["run", "--input", &cache, "--grad", &grad], 2, "a KV cache has no gradients");
 }

@@ -12,6 +12,7 @@ mod evidence;
 #[path = "../../../tests/fake_cuda/library.rs"]
 mod fake_cuda;
 mod files;
+mod grad;
 mod int8;
 mod kernels;
 mod latent;

@@ -1,0 +1,229 @@
+//! Tests gradients of files.
+use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
+use crate::files::zeros;
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::ptx::is_embedded;
+use reference::{Layout, Memory, Random};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+/// Writes gradients of the demo's output, and computes the gradients of its inputs in the simulator, twice.
+#[test]
+fn gradients_of_a_file_are_those_of_the_reference() {
+    let folder = Folder::new("grad");
+    let file = std::fs::read(DEMO).expect("readable");
+    let q = SafeTensors::deserialize(&file).expect("safetensors").tensor("q").map(|q| q.shape().to_vec());
+    let q = q.expect("there");
+    let [batch, rows, heads, _] = q[..] else { panic!("{q:?}") };
+    // Gradients of 1 and 0.5 in f16, and of 1 in f32.
+    let count = q.iter().product::<usize>();
+    let d_o: Vec<u8> = (0..count).flat_map(|i| [0, if i % 3 == 0 { 0x3c } else { 0x38 }]).collect();
+    let d_lse: Vec<u8> = (0..batch * heads * rows).flat_map(|_| 1f32.to_le_bytes()).collect();
+    let views = [
+        ("do", TensorView::new(Dtype::F16, q.clone(), &d_o).expect("fits")),
+        ("dlse", TensorView::new(Dtype::F32, vec![batch, heads, rows], &d_lse).expect("fits")),
+    ];
+    let grad = folder.path("do.safetensors");
+    safetensors::serialize_to_file(views, None, grad.as_ref()).expect("written");
+    let outputs = ["first.safetensors", "second.safetensors"].map(|name| folder.path(name));
+    let run = ["run", "--input", DEMO, "--grad", &grad, "--causal", "--device", "sim", "--check", "--output"];
+    if !is_embedded("bwd_dkdv_f16_d64_causal_128x64") {
+        // The build carries a sample of the kernels.
+        return check(&[&run[..], &[&outputs[0]]].concat(), 2, "bwd_");
+    }
+    for output in &outputs {
+        let report = report(&[&run[..], &[output]].concat());
+        assert_eq!(report["check"]["passed"], true, "{report}");
+        let passes = ["bwd_delta_f16_d64", "bwd_dkdv_f16_d64_causal_128x64", "bwd_dq_f16_d64_causal_128x64"];
+        assert_eq!(report["kernels"][1], serde_json::json!(passes), "in launch order");
+        assert!(report["workspace_bytes"].as_u64().is_some_and(|bytes| bytes >= 8 * 384), "{report}");
+    }
+    let [first, second] = outputs.map(|output| std::fs::read(output).expect("written"));
+    assert!(first == second, "equal bits");
+    let file = SafeTensors::deserialize(&first).expect("safetensors");
+    for name in ["o", "dq"] {
+        assert_eq!(file.tensor(name).expect("there").shape(), q, "{name}");
+    }
+    assert!(["lse", "dk", "dv"].iter().all(|name| file.tensor(name).is_ok()));
+    assert!(file.tensor("dsinks").is_err(), "no sinks");
+
+    // With gradients of 60000, naive gradients are beyond f16, so that nothing proves an error.
+    let large: Vec<u8> = (0..count).flat_map(|_| 0x7b53u16.to_le_bytes()).collect();
+    let views = [("do", TensorView::new(Dtype::F16, q.clone(), &large).expect("fits"))];
+    let beyond = folder.path("large.safetensors");
+    safetensors::serialize_to_file(views, None, beyond.as_ref()).expect("written");
+    let run = ["run", "--input", DEMO, "--grad", &beyond, "--causal", "--device", "sim", "--check"];
+    let output = ferroflash(&run[..]).output().expect("starts");
+    check_error(&output, 2, "cannot be judged: the tolerance rule has no bound");
+    assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
+
+    let wrong = zeros(&folder, "wrong.safetensors", &[("do", Dtype::BF16, &q)]);
+    let run = ["run", "--input", DEMO, "--device", "sim", "--grad"];
+    check(&[&run[..], &[&grad, "--output", &grad]].concat(), 2, "is the input file");
+    check(&[&run[..], &[&grad, "--max-logits"]].concat(), 2, "leave one of them out");
+    check(&[&run[..], &[&wrong]].concat(), 2, "`do` is BF16; convert it to F16");
+    let wrong = zeros(&folder, "short.safetensors", &[("do", Dtype::F16, &[1, 2, 3, 8])]);
+    check(&[&run[..], &[&wrong]].concat(), 2, "it must be o's");
+    let wrong = zeros(&folder, "none.safetensors", &[("dlse", Dtype::F32, &[1])]);
+    check(&[&run[..], &[&wrong]].concat(), 2, "has no tensor `do`");
+    // No row belongs to a sequence, so no gradient has an element to judge.
+    let offsets = ["cu_seqlens_q", "cu_seqlens_k"].map(|name| (name, Dtype::I32, &[3][..]));
+    let rows = ["q", "k", "v"].map(|name| (name, Dtype::F16, &[4, 2, 64][..]));
+    let empty = zeros(&folder, "empty.safetensors", &[&offsets[..], &rows].concat());
+    let d_o = zeros(&folder, "empty-do.safetensors", &[("do", Dtype::F16, &[4, 2, 64])]);
+    let found = report(&["run", "--input", &empty, "--grad", &d_o, "--device", "sim", "--check"]);
+    assert_eq!(found["check"]["passed"], true, "{found}");
+
+    let cache = [
+        ("q", Dtype::F16, &[1, 1, 1, 64][..]),
+        ("k_cache", Dtype::F16, &[1, 16, 1, 64]),
+        ("v_cache", Dtype::F16, &[1, 16, 1, 64]),
+        ("seqused_k", Dtype::I32, &[1]),
+    ];
+    let cache = zeros(&folder, "cache.safetensors", &cache);
+    check(&["run", "--input", &cache, "--grad", &grad], 2, "a KV cache has no gradients");
+}
+
+/// A file of attention, and the options of the program.
+struct OfFile {
+    /// The queries and the keys of all sequences together.
+    rows: [usize; 2],
+    heads: [usize; 2],
+    /// The columns of keys and of values.
+    columns: [usize; 2],
+    dtype: DType,
+    options: &'static [&'static str],
+    /// `cu_seqlens_q` and `cu_seqlens_k`, if the tensors are varlen.
+    starts: Option<[&'static [i32]; 2]>,
+    has_sinks: bool,
+    /// The kernel of the backward pass that computes dK and dV.
+    kernel: &'static str,
+}
+
+/// A causal problem of grouped heads.
+const CAUSAL: OfFile = OfFile {
+    rows: [70, 80],
+    heads: [4, 2],
+    columns: [64, 64],
+    dtype: DType::F16,
+    options: &["--profile", "l4", "--causal"],
+    starts: None,
+    has_sinks: false,
+    kernel: "bwd_dkdv_f16_d64_causal_128x64",
+};
+
+const HOPPER: &[&str] = &["--profile", "h200", "--causal"];
+
+/// One sequence has no query, and the last rows belong to no sequence.
+const STARTS: Option<[&[i32]; 2]> = Some([&[0, 33, 33, 66], &[0, 9, 20, 79]]);
+
+const OF_FILES: [OfFile; 9] = [
+    CAUSAL,
+    OfFile { starts: STARTS, ..CAUSAL },
+    OfFile {
+        columns: [128, 128],
+        options: &["--profile", "l4", "--window", "20,3"],
+        dtype: DType::Bf16,
+        has_sinks: true,
+        kernel: "bwd_dkdv_bf16_d128_local",
+        ..CAUSAL
+    },
+    OfFile { columns: [192, 128], kernel: "bwd_dkdv_f16_d192x128_causal", ..CAUSAL },
+    OfFile { columns: [192, 128], starts: STARTS, kernel: "bwd_dkdv_f16_d192x128_causal", ..CAUSAL },
+    OfFile {
+        rows: [40, 30],
+        columns: [256, 256],
+        options: &["--profile", "l4"],
+        kernel: "bwd_dkdv_f16_d256_full",
+        ..CAUSAL
+    },
+    OfFile { options: HOPPER, kernel: "bwd_hopper_f16_d64_causal", ..CAUSAL },
+    OfFile {
+        options: HOPPER,
+        columns: [128, 128],
+        has_sinks: true,
+        kernel: "bwd_hopper_f16_d128_causal",
+        ..CAUSAL
+    },
+    OfFile { options: HOPPER, starts: STARTS, kernel: "bwd_hopper_packed_f16_d64_causal", ..CAUSAL },
+];
+
+impl OfFile {
+    /// Returns the shapes of q, k, v and o in files.
+    fn shapes(&self, problem: &Problem) -> [Vec<usize>; 4] {
+        problem.shapes().map(|shape| shape[usize::from(self.starts.is_some())..].to_vec())
+    }
+
+    fn problem(&self) -> Problem {
+        let ([queries, keys], [heads, heads_k], [columns, values]) = (self.rows, self.heads, self.columns);
+        let problem = Problem::new(self.dtype, 1, queries, heads, columns).head_dim_v(values);
+        problem.seqlen_k(keys).heads_k(heads_k)
+    }
+
+    /// Writes random tensors, and random gradients of the outputs. Returns the paths of both files.
+    fn write(&self, folder: &Folder) -> [String; 2] {
+        let problem = self.problem();
+        let dtype = if self.dtype == DType::F16 { Dtype::F16 } else { Dtype::BF16 };
+        let memory = Memory::random(problem, Layout::Bshd, 7);
+        let [shapes @ .., o] = self.shapes(&problem);
+        let (mut random, heads) = (Random::new(8), problem.heads_q);
+        let mut floats = |count: usize| {
+            (0..count).flat_map(|_| (random.normal() as f32).to_le_bytes()).collect::<Vec<u8>>()
+        };
+        let [sinks, d_lse] = [floats(heads), floats(heads * problem.seqlen_q)];
+        let d_o = Random::new(9).normals(self.dtype, o.iter().product());
+        let halves = |bits: &[u16]| bits.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let inputs = ["q", "k", "v"].into_iter().zip(shapes).zip(&memory.buffers);
+        let inputs = inputs.map(|((name, shape), bits)| (name, dtype, shape, halves(bits)));
+        let integers = ["cu_seqlens_q", "cu_seqlens_k"].into_iter().zip(self.starts.into_iter().flatten());
+        let integers = integers.map(|(name, all)| {
+            (name, Dtype::I32, vec![all.len()], all.iter().flat_map(|x| x.to_le_bytes()).collect())
+        });
+        let sinks = self.has_sinks.then(|| ("sinks", Dtype::F32, vec![heads], sinks));
+        let lse = [1, heads, problem.seqlen_q][usize::from(self.starts.is_some())..].to_vec();
+        let save = |name: &str, tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)>| {
+            let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+                (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("fits"))
+            });
+            let path = folder.path(name);
+            safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
+            path
+        };
+        let input = save("qkv.safetensors", inputs.chain(integers).chain(sinks).collect());
+        let upstream = vec![("do", dtype, o, halves(&d_o)), ("dlse", Dtype::F32, lse, d_lse)];
+        [input, save("do.safetensors", upstream)]
+    }
+
+    /// Computes the gradients twice. Expects gradients within the tolerance of f64, and equal files.
+    #[track_caller]
+    fn check(&self) {
+        let kind = if self.starts.is_some() { "varlen" } else { "dense" };
+        let folder = Folder::new(&format!("{kind}-{}", self.kernel));
+        let [input, grad] = self.write(&folder);
+        let run = ["run", "--device", "sim", "--check", "--input", &input, "--grad", &grad];
+        let run = [&run[..], self.options].concat();
+        if !is_embedded("bwd_delta_f16_d64") {
+            // The build carries a sample of the kernels.
+            return check(&run, 2, "this build carries");
+        }
+        let outputs = ["first.safetensors", "second.safetensors"].map(|name| folder.path(name));
+        for output in &outputs {
+            let report = report(&[&run[..], &["--output", output]].concat());
+            assert_eq!(report["check"]["passed"], true, "{report}");
+            let kernel = report["kernels"][1][1].as_str().expect("a kernel of dK and dV");
+            assert!(kernel.starts_with(self.kernel), "{kernel} instead of {}", self.kernel);
+        }
+        let [first, second] = outputs.map(|output| std::fs::read(output).expect("written"));
+        assert!(first == second, "{}: equal bits", self.kernel);
+        let file = SafeTensors::deserialize(&first).expect("safetensors");
+        for (name, shape) in ["dq", "dk", "dv", "o"].into_iter().zip(self.shapes(&self.problem())) {
+            assert_eq!(file.tensor(name).expect("there").shape(), shape, "{}: {name}", self.kernel);
+        }
+        assert_eq!(file.tensor("dsinks").is_ok(), self.has_sinks, "{}", self.kernel);
+    }
+}
+
+#[test]
+fn gradients_of_files_are_exact_and_repeat() {
+    OF_FILES.iter().for_each(OfFile::check);
+}
