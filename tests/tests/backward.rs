@@ -1,5 +1,7 @@
 //! Backward passes in the simulator: bits under other schedules, and problems that are larger than the edges.
 //! `simulated.rs` runs the edges of each kernel, and `hopper_backward.rs` has the schedules of Hopper's.
+#[path = "backward/far.rs"]
+mod far;
 #[path = "backward/integers.rs"]
 mod integers;
 

@@ -247,10 +247,10 @@ impl Harness for CustDriver {
         cuda::wait_for_default_stream()
     }
 
-    fn download(&self, buffer: &CustBuffer, data: &mut [u8]) -> Result<(), Error> {
-        harness::fits(buffer.len(), 0, data.len())?;
+    fn download_at(&self, buffer: &CustBuffer, at: usize, data: &mut [u8]) -> Result<(), Error> {
+        harness::fits(buffer.len(), at, data.len())?;
         let _entered = buffer.0.context.enter()?;
-        buffer.index(..data.len()).copy_to(data).map_err(|e| failed("cuMemcpyDtoH", e))
+        buffer.index(at..at + data.len()).copy_to(data).map_err(|e| failed("cuMemcpyDtoH", e))
     }
 
     fn fill(&self, buffer: &mut CustBuffer, byte: u8) -> Result<(), Error> {

@@ -68,7 +68,15 @@ pub trait Harness: Driver {
     /// # Errors
     /// Returns [`Error::Invalid`] if `data` is longer than the buffer, or [`Error::Driver`] if the driver
     /// fails.
-    fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error>;
+    fn download(&self, buffer: &Self::Buffer, data: &mut [u8]) -> Result<(), Error> {
+        self.download_at(buffer, 0, data)
+    }
+
+    /// Copies `buffer` from byte `at` on to `data`, like [`Harness::download`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Harness::download`].
+    fn download_at(&self, buffer: &Self::Buffer, at: usize, data: &mut [u8]) -> Result<(), Error>;
 
     /// Sets every byte of `buffer`, and waits for the end.
     ///
@@ -157,9 +165,15 @@ mod tests {
         let mut held = [0; 8];
         driver.download(&buffer, &mut held)?;
         assert_eq!(held, [1, 1, 1, 1, 1, 2, 3, 1]);
+        driver.download_at(&buffer, 5, &mut held[..2])?;
+        assert_eq!(held[..2], [2, 3]);
         for (at, bytes, left) in [(0, 9, 8), (6, 3, 2), (9, 0, 0), (usize::MAX, 1, 0)] {
-            let error = driver.upload_at(&mut buffer, at, &vec![0; bytes]).expect_err("too many").to_string();
-            assert!(error.contains(&format!("the buffer holds {left}")), "{at} and {bytes}: {error}");
+            let mut data = vec![0; bytes];
+            let [to, from] =
+                [driver.upload_at(&mut buffer, at, &data), driver.download_at(&buffer, at, &mut data)];
+            for error in [to, from].map(|copied| copied.expect_err("too many").to_string()) {
+                assert!(error.contains(&format!("the buffer holds {left}")), "{at} and {bytes}: {error}");
+            }
         }
         Ok(())
     }

@@ -259,12 +259,12 @@ impl Harness for RawDriver {
         wait_for_default_stream()
     }
 
-    fn download(&self, buffer: &RawBuffer, data: &mut [u8]) -> Result<(), Error> {
-        harness::fits(buffer.bytes, 0, data.len())?;
+    fn download_at(&self, buffer: &RawBuffer, at: usize, data: &mut [u8]) -> Result<(), Error> {
+        harness::fits(buffer.bytes, at, data.len())?;
         let _entered = buffer.context.enter()?;
-        let (to, bytes) = (data.as_mut_ptr().cast(), data.len());
+        let (to, from, bytes) = (data.as_mut_ptr().cast(), buffer.address + at as u64, data.len());
         // SAFETY: both sides have this number of bytes.
-        driver("cuMemcpyDtoH", unsafe { libcuda::cuMemcpyDtoH_v2(to, buffer.address, bytes) })
+        driver("cuMemcpyDtoH", unsafe { libcuda::cuMemcpyDtoH_v2(to, from, bytes) })
     }
 
     fn fill(&self, buffer: &mut RawBuffer, byte: u8) -> Result<(), Error> {

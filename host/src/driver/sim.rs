@@ -260,9 +260,9 @@ impl Harness for SimDriver {
         lock(&self.gpu).write(buffer.address + at as u64, data).map_err(|e| failed("upload", e))
     }
 
-    fn download(&self, buffer: &SimBuffer, data: &mut [u8]) -> Result<(), Error> {
-        harness::fits(buffer.bytes, 0, data.len())?;
-        lock(&self.gpu).read_allow_uninit(buffer.address, data).map_err(|e| failed("download", e))
+    fn download_at(&self, buffer: &SimBuffer, at: usize, data: &mut [u8]) -> Result<(), Error> {
+        harness::fits(buffer.bytes, at, data.len())?;
+        lock(&self.gpu).read_allow_uninit(buffer.address + at as u64, data).map_err(|e| failed("download", e))
     }
 
     fn fill(&self, buffer: &mut SimBuffer, byte: u8) -> Result<(), Error> {

@@ -129,8 +129,8 @@ impl Harness for FakeDriver {
         Ok(())
     }
 
-    fn download(&self, buffer: &Vec<u8>, data: &mut [u8]) -> Result<(), Error> {
-        data.copy_from_slice(&buffer[..data.len()]);
+    fn download_at(&self, buffer: &Vec<u8>, at: usize, data: &mut [u8]) -> Result<(), Error> {
+        data.copy_from_slice(&buffer[at..][..data.len()]);
         Ok(())
     }
 
