@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The predictions of the L4 model (l4_model.py, l4_decode.py) for the shapes that `ferroflash bench` measures. `ferroflash report`
+"""The predictions of the L4 model (l4_model.py, l4_decode.py, l4_backward.py) for the shapes that `ferroflash bench` measures. `ferroflash report`
 shows an L4's measurements beside them.
 
     python3 docs/l4_predict.py           # writes host/cli/src/report/l4.json
     python3 docs/l4_predict.py --check   # fails where that file is of other figures or shapes
 
-Of each shape of each suite, in the suite's order: microseconds by kernel, [least, most]. Empty where the model says nothing: windows,
+Of each shape of each suite, in the suite's order: microseconds by kernel, [least, most]; of a backward pass, by the kernel of dK and dV. Empty where the model says nothing: windows,
 lengths of queries and keys that differ, lengths that are drawn, prompts on a cache.
 """
 import json
@@ -13,12 +13,13 @@ import math
 import re
 import sys
 
+import l4_backward
 from l4_decode import GOLDEN, TILE, fitted, megabytes, tiles
 from l4_model import L4, PAGE, WIDEST, entries
 
 ROOT = PAGE.parents[1]
 STATS = ROOT / "docs/evidence/ptx-stats.json"
-SUITES = [ROOT / "host/cli/src/bench" / name for name in ("suites.json", "serving.json")]
+SUITES = [ROOT / "host/cli/src/bench" / name for name in ("suites.json", "serving.json", "backward.json")]
 OUT = ROOT / "host/cli/src/report/l4.json"
 BLOCK = 99 << 10  # bytes of shared memory that a block of an L4 has at most
 SMEM = re.compile(r"(decode_\S+) sm_89: .* (\d+) bytes of shared memory")
@@ -60,14 +61,31 @@ def decoding(shape, kernels, fixed, share):
     return found
 
 
+def backward(shape, kernels):
+    """A backward pass without a window, on the portable kernels."""
+    if "window" in shape or shape["seqlen_q"] != shape["seqlen_k"]:
+        return {}
+    problem = (shape["batch"], shape["heads_q"], shape["heads_k"], shape["seqlen_q"], shape["causal"])
+    parts, _ = l4_backward.times(kernels, shape["head_dim"], problem, shape["dtype"])
+    columns, mask = (shape["head_dim"],) * 2, "causal" if shape["causal"] else "full"
+    return {kernels["dkdv", shape["dtype"], columns, mask].name: rounded(*l4_backward.total(parts))}
+
+
+def predicted(shape, every, kernels, gradients, constants):
+    if "backward" in shape:
+        return backward(shape["backward"], gradients)
+    if "seqlen_q" in shape:
+        return forward(shape, every[shape.get("dtype", "f16")])
+    return decoding(shape, kernels, *constants) if "page" in shape else {}
+
+
 def main():
     stats, table = json.loads(STATS.read_text()), {}
     every = {dtype: entries(stats, L4, dtype) for dtype in ("f16", "bf16")}
     fits = {m[1] for m in map(SMEM.match, GOLDEN.read_text().splitlines()) if m and int(m[2]) <= BLOCK}
-    kernels, (fixed, share) = {name: tile for name, tile in tiles(L4).items() if name in fits}, fitted()
+    kernels, gradients, constants = {name: tile for name, tile in tiles(L4).items() if name in fits}, l4_backward.entries(L4), fitted()
     for suite, shapes in (item for path in SUITES for item in json.loads(path.read_text()).items()):
-        of = lambda s: forward(s, every[s.get("dtype", "f16")]) if "seqlen_q" in s else decoding(s, kernels, fixed, share) if "page" in s else {}
-        table[suite] = [of(shape) for shape in shapes]
+        table[suite] = [predicted(shape, every, kernels, gradients, constants) for shape in shapes]
     text = "{\n" + ",\n".join(f'"{suite}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for suite, rows in table.items()) + "\n}\n"
     if "--check" not in sys.argv:
         OUT.write_text(text)
