@@ -3,9 +3,9 @@ use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::{DeviceKind, DeviceOptions, dtype};
-use ferroflash::plan::{Problem, explain};
-use ferroflash::request::{Mask, Scratch};
-use ferroflash::spec::{Class, Isa, KERNELS, head_dims, plain};
+use ferroflash::plan::{Problem, explain, plan};
+use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Mask, Scratch, TensorView};
+use ferroflash::spec::{Class, GRADIENTS, Isa, KERNELS, head_dims, plain};
 use ferroflash::{Capabilities, DType, ptx};
 use serde::Serialize;
 use std::fmt;
@@ -69,6 +69,16 @@ struct Choice {
     /// The planner's reason for this kernel.
     reason: Option<&'static str>,
     refused: Option<String>,
+    /// The launch of the gradients, if this build has their kernels.
+    gradients: Option<Gradients>,
+}
+
+/// The kernels of gradients in launch order, or the reason why there are none.
+#[derive(Serialize)]
+struct Gradients {
+    kernels: Vec<&'static str>,
+    /// The planner's reason for these kernels, or its refusal.
+    reason: String,
 }
 
 impl From<&Capabilities> for Limits {
@@ -123,8 +133,11 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
     for head_dim in head_dims(plain(Isa::Sm80, Class::Dense)) {
         let head_dim = head_dim as usize;
         for (name, mask) in masks {
-            let choice = Choice { head_dim, mask: name, kernel: None, reason: None, refused: None };
-            choices.push(match explain(&base.head_dim(head_dim).mask(mask), capabilities, Scratch::None) {
+            let problem = base.head_dim(head_dim).mask(mask);
+            let gradients = (!GRADIENTS.is_empty()).then(|| gradients(&problem, capabilities));
+            let choice =
+                Choice { head_dim, mask: name, kernel: None, reason: None, refused: None, gradients };
+            choices.push(match explain(&problem, capabilities, Scratch::None) {
                 Ok((kernel, reason)) => {
                     Choice { kernel: Some(kernel.symbol), reason: Some(reason), ..choice }
                 }
@@ -134,6 +147,33 @@ fn choices(base: Problem, capabilities: &Capabilities) -> Result<Vec<Choice>, Er
         }
     }
     Ok(choices)
+}
+
+/// Returns the launch of the gradients of a problem on contiguous tensors, with a workspace.
+fn gradients(p: &Problem, capabilities: &Capabilities) -> Gradients {
+    // The planner reads no memory. Tensors may lie anywhere, if they do not overlap.
+    let [q, k, v, o, d_o, dq, dk, dv] = {
+        let [q, k, v, o] = p.shapes();
+        let mut address = 0;
+        [q, k, v, o, o, q, k, v].map(|shape| {
+            address += 1 << 40;
+            TensorView::bshd(address, shape.iter().product::<usize>() as u64, p.dtype, shape)
+        })
+    };
+    let lse = LseView::contiguous(
+        1 << 50,
+        (p.batch * p.heads_q * p.seqlen_q) as u64,
+        [p.batch, p.heads_q, p.seqlen_q],
+    );
+    let forward = AttentionRequest::dense(q, k, v, o).mask(p.mask).lse(lse);
+    let backward = AttentionBackward::new(forward, d_o, dq, dk, dv).scratch(Scratch::Fastest);
+    match plan(&backward, capabilities) {
+        Ok(plan) => Gradients {
+            kernels: plan.kernels().map(|kernel| kernel.symbol).collect(),
+            reason: plan.reason().to_owned(),
+        },
+        Err(error) => Gradients { kernels: vec![], reason: error.to_string() },
+    }
 }
 
 impl fmt::Display for Report {
@@ -171,6 +211,14 @@ impl fmt::Display for Report {
                 choice.kernel.map(str::to_owned).or_else(|| choice.refused.clone()).unwrap_or_else(none);
             let reason = choice.reason.map_or(String::new(), |reason| format!("  {reason}"));
             writeln!(f, "  head_dim {:>3}  {:<12}  {kernel:width$}{reason}", choice.head_dim, choice.mask)?;
+        }
+        let gradients =
+            || self.would_run.iter().filter_map(|choice| Some((choice, choice.gradients.as_ref()?)));
+        if gradients().next().is_some() {
+            writeln!(f, "and for their gradients:")?;
+        }
+        for (Choice { head_dim, mask, .. }, Gradients { kernels, reason }) in gradients() {
+            writeln!(f, "  head_dim {head_dim:>3}  {mask:<12}  {}  {reason}", kernels.join(", "))?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use ferroflash::plan::Problem;
 use ferroflash::ptx::is_embedded;
 use reference::{Layout, Memory, Random};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use serde_json::Value;
 
 /// Writes gradients of the demo's output, and computes the gradients of its inputs in the simulator, twice.
 #[test]
@@ -226,4 +227,21 @@ impl OfFile {
 #[test]
 fn gradients_of_files_are_exact_and_repeat() {
     OF_FILES.iter().for_each(OfFile::check);
+}
+
+#[test]
+fn info_lists_the_kernels_of_gradients() {
+    for (profile, kernels) in [
+        ("l4", ["bwd_delta_f16_d64", "bwd_dkdv_f16_d64_causal_128x64", "bwd_dq_f16_d64_causal_128x64"]),
+        ("h200", ["bwd_delta_f16_d64", "bwd_hopper_f16_d64_causal_128x128", "bwd_convert_dq_f16_d64"]),
+    ] {
+        let info = ["info", "--device", "sim", "--profile", profile];
+        let report = report(&info);
+        let all = report["would_run"].as_array().expect("a list");
+        let is_asked = |choice: &&Value| choice["head_dim"] == 64 && choice["mask"] == "causal";
+        let choice = all.iter().find(is_asked).expect("a mask of each head dim");
+        assert_eq!(choice["gradients"]["kernels"], serde_json::json!(kernels), "{choice}");
+        let output = ferroflash(&info).output().expect("starts");
+        assert!(text(&output.stdout).contains(&kernels.join(", ")), "{profile}: as text, too");
+    }
 }
