@@ -18,7 +18,7 @@ use crate::softmax::finite_logit;
 use crate::variant::alibi::Alibi;
 use crate::variant::block_bias::BlockBias;
 use crate::variant::blocks::At;
-use crate::variant::mask::{MaskMod, Windowed};
+use crate::variant::mask::MaskMod;
 use crate::variant::score::ScoreMod;
 use crate::variant::softcap::softcap;
 use crate::variant::staged::{BiasStages, Staged};
@@ -28,7 +28,7 @@ use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use cuda_std::math::fma;
-use spec::{BlockSparse, Local, MaskMarker, Scored, TmaBias, Window};
+use spec::{BlockSparse, Local, MaskMarker, Scored, TmaBias, Window, Windowed};
 use tile::mma::{Acc, Unpack};
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].

@@ -40,14 +40,17 @@ fn every_schedule_gives_equal_bits() {
 #[test]
 fn long_windows_have_an_interior() {
     let window = Mask::Window { left: Some(300), right: Some(0) };
-    let case = Case { queries: 500, heads: [1, 1], mask: window, ..Case::new([500]) };
     let pages = Pages::Tensors(Layout::Bshd);
-    let task = Task::Backward(BackwardCase { forward: Case { pages, ..case }, d_lse: true });
-    let kernels =
-        GRADIENTS.iter().filter(|e| is_f16(e, MaskKind::Local) && e.head_dim == 64 && !e.is_varlen());
-    let ran =
-        kernels.map(|kernel| run(&simulator_with(kernel, Options::default()), kernel, &task).expect("runs"));
-    assert_eq!(ran.count(), 2, "a portable kernel, and one of Hopper's");
+    let forward = Case { queries: 500, heads: [1, 1], mask: window, pages, ..Case::new([500]) };
+    let kernels = GRADIENTS
+        .iter()
+        .filter(|e| is_f16(e, MaskKind::Local) && [64, 128].contains(&e.head_dim) && !e.is_varlen());
+    let ran = kernels.map(|kernel| {
+        let forward = Case { head_dim: kernel.head_dim as usize, ..forward.clone() };
+        let task = Task::Backward(BackwardCase { forward, d_lse: true });
+        run(&simulator_with(kernel, Options::default()), kernel, &task).expect("runs")
+    });
+    assert_eq!(ran.count(), 4, "portable kernels, and Hopper's");
 }
 
 /// Kernels with their own columns of values: the kernel's own columns, fewer of both, fewer of one, one

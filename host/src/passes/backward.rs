@@ -68,6 +68,7 @@ const D128: &str = hopper!(" (H200: 0.97 to 1.06x cuDNN)");
 const GROUPED: &str = hopper!(" (H200: 1.03 to 1.07x cuDNN with grouped heads)");
 const OTHER: &str = hopper!("");
 const MODIFIED: &str = hopper!(", with windows and modified scores");
+const WINDOWS: &str = hopper!(", with windows");
 const VARLEN: &str = hopper!(", with sequences found on the device");
 const PORTABLE: &str = "two passes, over keys and over queries, add nothing in memory: repeated launches \
                         give identical bits";
@@ -100,6 +101,7 @@ pub(crate) fn choose(
             let fallback = portable(false).ok();
             let reason = match (kernel.mask, p.heads_q == p.heads_k, p.head_dim) {
                 _ if kernel.is_varlen() => VARLEN,
+                (MaskKind::Local, ..) if kernel.is_unmodified() => WINDOWS,
                 (MaskKind::Local, ..) => MODIFIED,
                 (_, false, 128) => GROUPED,
                 (_, true, 64) => D64,

@@ -58,6 +58,7 @@ impl Problem {
             equal_strides: self.cache.is_none_or(|cache| cache.equal_strides),
             mask: self.mask_kind(),
             scores: self.score_kinds(),
+            softcap: self.softcap.is_some(),
             slopes: self.alibi,
             causal_slopes: self.has_causal_slopes() && !own,
             few: equal_counts && self.rows() <= MAX_ROWS,

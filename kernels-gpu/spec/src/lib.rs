@@ -94,7 +94,8 @@ pub use kernels::{
 pub use lineage::LINEAGE;
 pub use many_sequences::ManySequences;
 pub use mask::{
-    Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix, PrefixParams,
+    Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix,
+    PrefixParams, Windowed,
 };
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState, States};
 pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};

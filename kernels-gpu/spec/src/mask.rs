@@ -72,6 +72,21 @@ pub struct Causal;
 #[derive(Clone, Copy, Debug)]
 pub struct Local;
 
+/// The window of [`Local`], without softcap and slopes: `left` keys before the query's position, `right` keys
+/// behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Windowed {
+    /// Number of keys before the query's position.
+    pub left: i32,
+    /// Number of keys behind the query's position.
+    pub right: i32,
+}
+impl MaskMarker for Windowed {
+    const KIND: MaskKind = MaskKind::Local;
+    const READS_WINDOW: bool = true;
+    type Params = ();
+}
+
 /// Query `q` sees keys `0..=q + shift`, and the keys of its sequence's prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Prefix {

@@ -24,6 +24,8 @@ pub struct ProblemKind {
     pub mask: MaskKind,
     /// The score modifications, without the request's slopes.
     pub scores: ScoreKinds,
+    /// Whether the request has a softcap.
+    pub softcap: bool,
     /// Whether the request has ALiBi slopes.
     pub slopes: bool,
     /// Whether the slopes stand under a causal mask without softcap, which kernels with
@@ -152,9 +154,18 @@ impl AttnInfo {
         // register for slopes.
         let sink = if self.decodes() { self.scores.sink } else { p.scores.sink };
         let maps = self.has_maps() && self.pass == Pass::Forward;
-        let slopes = self.class() == Class::Paged && self.head_dim > 256 || self.decodes() || maps;
+        let slopes = self.class() == Class::Paged && self.head_dim > 256
+            || self.decodes()
+            || maps
+            || self.is_unmodified();
         (sloped || self.covers(p.mask))
             && self.scores == (ScoreKinds { sink, alibi: sloped || p.scores.alibi, ..p.scores })
             && (!p.slopes || sloped || !slopes)
+            && (!p.softcap || !self.is_unmodified())
+    }
+
+    /// Whether the kernel computes neither softcap nor slopes, whatever its mask is: [`crate::Windowed`].
+    pub const fn is_unmodified(&self) -> bool {
+        matches!(self.pass, Pass::Gradients) && self.head_dim > 64
     }
 }

@@ -63,18 +63,20 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d128 [Full, Causal] bias_128x32: With<BwdDq<E, Scored<Mask, Bias<E>>, 8, 1, 2, 8, 0, 2>>;
     d128 [Full] bias_f32_128x32: With<BwdDq<E, Scored<Mask, Bias<F32>>, 8, 1, 2, 8, 0, 2>>;
     }
-    // All gradients, on Hopper. Modified scores leave no registers for stages of 128 queries, and windows
-    // spill at head dim 128.
+    // All gradients, on Hopper. Modified scores leave no registers for stages of 128 queries, or for head dim
+    // 128.
     bwd_hopper {
     d64 [Full, Causal] 128x128: BwdHopper<E, Mask, 8, 2, 8, 4, 4, 2>;
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2>;
     d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
+    d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
     }
     // The same, on varlen tensors. With three stages, ptxas of CUDA 12.8 crashes.
     bwd_hopper_packed {
     d64 [Full, Causal] 128x128: BwdHopper<E, Mask, 8, 2, 8, 4, 4, 2, RaggedMap>;
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2, RaggedMap>;
     d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
+    d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
     } }
     $crate::lines! { $emit
     /// Every compiled [`BwdConvertDq`].

@@ -153,7 +153,10 @@ impl<
                 !Mask::Scores::CHANGES_EACH,
                 "Hopper's backward kernels take no `ScoreMod`: use `BwdDkDv` and `BwdDq`"
             );
-            assert!(N == 4 || Mask::Scores::IS_NONE, "wide stages have no registers for modified scores");
+            assert!(
+                N == 4 && D == 4 || Mask::Scores::IS_NONE,
+                "wide stages and rows have no registers for modified scores: use `Windowed`"
+            );
         }
         let p = &p;
         let [q_rows, d_o_rows]: [TmaTensor<_, N, D, Map>; 2] =

@@ -154,9 +154,8 @@ mod tests {
     extern crate std;
     use super::*;
     use crate::rows::Sequence;
-    use crate::variant::mask::Windowed;
     use core::ops::Range;
-    use spec::{Causal, Chunked, FastDiv, Full, MaskMarker, Prefix, Window};
+    use spec::{Causal, Chunked, FastDiv, Full, MaskMarker, Prefix, Window, Windowed};
 
     /// Rows of tiles of 32 rows.
     const ROWS: Rows = Rows {
@@ -237,7 +236,7 @@ mod tests {
     /// Checks every mask on these rows.
     fn check_all(rows: Rows, tile_n: u32) {
         let Window { left, right, .. } = rows.window;
-        let window = Windowed::new(left, right);
+        let window = Windowed { left, right };
         check(Full, rows, tile_n);
         check(Causal, rows, tile_n);
         check(window, rows, tile_n);

@@ -9,6 +9,7 @@ use attention_tile::load_bits;
 use core::ops::Range;
 use spec::{
     And, Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, MaskKind, MaskMarker, Prefix, PrefixParams,
+    Windowed,
 };
 
 /// The keys that a query sees. A kernel loads a value of this type for a work tile.
@@ -97,26 +98,6 @@ impl MaskMod for Causal {
     fn queries(&self, k: i32) -> Option<Range<i32>> {
         Some(k..i32::MAX)
     }
-}
-
-/// The window of [`spec::Local`]: `left` keys before the query's position, `right` keys behind it.
-#[derive(Clone, Copy)]
-pub struct Windowed {
-    left: i32,
-    right: i32,
-}
-
-#[cfg(test)]
-impl Windowed {
-    /// A window of `left` keys before the query's position and `right` keys behind it.
-    pub(crate) fn new(left: i32, right: i32) -> Self {
-        Windowed { left, right }
-    }
-}
-
-impl MaskMarker for Windowed {
-    const READS_WINDOW: bool = true;
-    type Params = ();
 }
 
 impl MaskMod for Windowed {

@@ -134,8 +134,8 @@ mod tests {
     use super::*;
     use crate::exact::sequence;
     use crate::variant::blocks::BlockRange;
-    use crate::variant::mask::{Windowed, keys_of};
-    use spec::{Causal, Chunked, FastDiv, Full, Prefix};
+    use crate::variant::mask::keys_of;
+    use spec::{Causal, Chunked, FastDiv, Full, Prefix, Windowed};
 
     /// Compares the queries of each key, and the blocks of a tile of keys, with the keys of each query.
     fn check<M: MaskMod>(mask: M, [queries, keys]: [u32; 2], shift: i32) {
@@ -176,7 +176,7 @@ mod tests {
                 check(Full, lens, shift);
                 check(Causal, lens, shift);
                 for (left, right) in [(0, 0), (5, 3), (20, Window::UNBOUNDED), (70, 1)] {
-                    check(Windowed::new(left, right), lens, shift);
+                    check(Windowed { left, right }, lens, shift);
                 }
                 for chunk in [1, 16, 50].map(|chunk| FastDiv::new(chunk).expect("not 0")) {
                     check(Chunked { chunk }, lens, shift);

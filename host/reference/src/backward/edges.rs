@@ -73,6 +73,11 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
                 .map(|(at, (mask, alignment))| Case { alignment: *alignment, ..of(*at, *mask) })
                 .collect()
         }
+        _ if entry.is_unmodified() => {
+            let bounds = [(0, 0), (20, 0), (200, 0), (5, 9), (30, 7)];
+            let bottom_right = bounds.iter().enumerate().map(|(index, (l, r))| of(index, window(*l, *r)));
+            bottom_right.chain([Case { alignment: TopLeft, ..of(5, window(40, 3)) }]).collect()
+        }
         _ => vec![
             of(0, window(0, 0)),
             of(1, window(20, 0)),
@@ -101,7 +106,8 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     let varlen =
         if entry.class() == Class::Dense && entry.has_maps() { vec![] } else { varlen(entry, seed).into() };
     // Both have a dLSE, and the second one has sinks.
-    let varlen = varlen.into_iter().zip([(1, false), (3, entry.mask == MaskKind::Local)]);
+    let alibi = entry.mask == MaskKind::Local && !entry.is_unmodified();
+    let varlen = varlen.into_iter().zip([(1, false), (3, alibi)]);
     let varlen = varlen.map(|(case, (at, alibi))| {
         let case = Case { mask: of_entry(entry), alibi, ..case };
         (at, case.of(entry))

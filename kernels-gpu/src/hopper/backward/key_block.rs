@@ -144,8 +144,7 @@ mod tests {
     extern crate std;
     use super::*;
     use crate::exact::sequence;
-    use crate::variant::mask::Windowed;
-    use spec::{Causal, Full, Window};
+    use spec::{Causal, Full, Window, Windowed};
     use std::vec::Vec;
 
     /// Compares visits and turns with the keys of each query.
@@ -195,7 +194,7 @@ mod tests {
                 for (left, right) in
                     [(0, 0), (5, 3), (20, Window::UNBOUNDED), (70, 1), (Window::UNBOUNDED, 9)]
                 {
-                    check(Windowed::new(left, right), lens, shift);
+                    check(Windowed { left, right }, lens, shift);
                 }
             }
         }
