@@ -161,9 +161,6 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
     // The reference computes seven products, twice.
     let most = most_queries(limits, &vec![keys; batch], 8 * heads_k * group * head_dim);
     let p = Problem::new(dtype(random), batch, 1 + below(random, most), heads_k * group, head_dim);
-    // Values of another width.
-    let is_apart = head_dim <= 192 && one_in(random, 4);
-    let p = if is_apart { p.head_dim_v(8 + 8 * below(random, 16)) } else { p };
     let layout = pick(random, &[Layout::Bshd, Layout::Bhsd, Layout::Packed]);
     let case = Case {
         mask: mask(random, limits),
@@ -173,13 +170,14 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
     let forward = match below(random, 4) {
         0 => Case { softcap: Some(1.0 + below(random, 50) as f32), ..case },
         1 => Case { alibi: true, ..case },
-        2 if head_dim <= 128 && p.head_dim_v == head_dim => with_parameters(random, limits, case),
+        2 if head_dim <= 128 => with_parameters(random, limits, case),
         _ => case,
     };
-    // Kernels of windows, softcap and slopes take equal widths.
-    let is_general =
-        matches!(forward.mask, Mask::Window { .. }) || forward.softcap.is_some() || forward.alibi;
-    let head_dim_v = forward.head_dim_v.filter(|_| !is_general);
+    let has_scores = forward.softcap.is_some() || forward.alibi || forward.bias.is_some();
+    let is_plain = matches!(forward.mask, Mask::Full | Mask::Causal) && !has_scores;
+    // Kernels of other masks and scores take equal widths.
+    let is_apart = is_plain && head_dim <= 192 && one_in(random, 2);
+    let head_dim_v = is_apart.then(|| 8 + 8 * below(random, 16)).filter(|columns| *columns != head_dim);
     let d_lse = one_in(random, 2);
     let forward = Case { head_dim_v, sinks: one_in(random, 3), ..forward };
     let forward = if one_in(random, 3) { in_sequences(random, limits, forward) } else { forward };
