@@ -126,7 +126,7 @@ fn fitting(
 
 /// Returns how blocks of a kernel of dK and dV share query heads, if they may and it pays.
 fn shared(p: &Problem, kernel: &AttnInfo, on: &Capabilities) -> Result<Option<Shared>, Error> {
-    let shares = HeadShares::new(p, kernel, on);
+    let shares = HeadShares::new(p, kernel, on)?;
     let Some(sum) = SUM_HEADS.iter().find(|e| e.dtype == p.dtype).filter(|_| shares != HeadShares::ONE)
     else {
         return Ok(None);

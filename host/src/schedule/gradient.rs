@@ -61,20 +61,9 @@ impl GradientPass {
     /// Returns [`Error::Unsupported`] if there are too many thread blocks.
     pub fn new(p: &Problem, kernel: &'static AttnInfo, shares: HeadShares) -> Result<Self, Error> {
         let is_of_keys = kernel.pass == Pass::DkDv;
-        let (length, heads) = match is_of_keys {
-            true => (p.seqlen_k, p.heads_k * shares.get()),
-            false => (p.seqlen_q, p.heads_q),
-        };
+        let heads = if is_of_keys { p.heads_k * shares.get() } else { p.heads_q };
         let [heads, heads_k] = [heads, p.heads_k].map(|count| count as u32);
-        let blocks = length.div_ceil(kernel.tile_m as usize) as u32;
-        let (batch, blocks, sequences) = match p.varlen {
-            None => (p.batch as u32, blocks, Sequences::NONE),
-            Some(rows) => {
-                let rows = rows[usize::from(is_of_keys)];
-                let (sequences, blocks) = sequences(p, length, rows, kernel.tile_m)?;
-                (1, blocks, sequences)
-            }
-        };
+        let (batch, blocks, sequences) = tiles(p, kernel)?;
         let order = TileOrder::new(blocks, batch, heads, heads_k, 1).ok_or_else(|| too_many(p, blocks))?;
         let work = match is_of_keys {
             true => GradientWork::DkDv(order, sequences),
@@ -95,13 +84,7 @@ impl GradientPass {
         shares: HeadShares,
         on: &Capabilities,
     ) -> Result<Self, Error> {
-        let (batch, of_keys, blocks) = match p.varlen {
-            None => (p.batch as u32, Sequences::NONE, p.seqlen_k.div_ceil(kernel.tile_m as usize) as u32),
-            Some([_, rows]) => {
-                let (of_keys, blocks) = sequences(p, p.seqlen_k, rows, kernel.tile_m)?;
-                (1, of_keys, blocks)
-            }
-        };
+        let (batch, blocks, of_keys) = tiles(p, kernel)?;
         let heads_k = p.heads_k as u32;
         let heads = heads_k * shares.get() as u32;
         let all = batch.saturating_mul(heads);
@@ -137,6 +120,20 @@ impl GradientPass {
     }
 }
 
+/// Returns batches, blocks and sequences of the rows of a kernel's tiles, of one head.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if there are too many blocks.
+fn tiles(p: &Problem, kernel: &AttnInfo) -> Result<(u32, u32, Sequences), Error> {
+    let is_of_keys = kernel.pass != Pass::Dq;
+    let length = if is_of_keys { p.seqlen_k } else { p.seqlen_q };
+    let Some(rows) = p.varlen else {
+        return Ok((p.batch as u32, length.div_ceil(kernel.tile_m as usize) as u32, Sequences::NONE));
+    };
+    let (sequences, blocks) = sequences(p, length, rows[usize::from(is_of_keys)], kernel.tile_m)?;
+    Ok((1, blocks, sequences))
+}
+
 /// Number of blocks that share the query heads of a key head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadShares(usize);
@@ -152,15 +149,19 @@ impl HeadShares {
     /// Returns the largest number with which all blocks of a kernel of dK and dV still run at once. Causal
     /// blocks run in two waves, long blocks and then short ones, because the first keys' blocks have twice
     /// the mean work.
-    pub fn new(p: &Problem, kernel: &AttnInfo, on: &Capabilities) -> Self {
-        let blocks = p.batch * p.heads_k * p.seqlen_k.div_ceil(kernel.tile_m as usize);
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if there are too many blocks.
+    pub fn new(p: &Problem, kernel: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
+        let (batch, blocks, _) = tiles(p, kernel)?;
+        let blocks = batch as usize * p.heads_k * blocks as usize;
         let waves = if p.mask_kind() == MaskKind::Causal { 2 } else { 1 };
         let most = waves * resident(&kernel.contract, on) as usize / blocks.max(1);
         let heads_per_kv = p.heads_q / p.heads_k;
         let shares = (2..=most.min(heads_per_kv)).rev().find(|shares| heads_per_kv.is_multiple_of(*shares));
         // A sum of varlen rows would write rows that belong to no sequence.
         let may_share = p.varlen.is_none() && p.seqlen_q >= Self::LEAST_QUERIES;
-        HeadShares(shares.filter(|_| may_share).unwrap_or(1))
+        Ok(HeadShares(shares.filter(|_| may_share).unwrap_or(1)))
     }
 
     /// The number of shares.
