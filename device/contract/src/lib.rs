@@ -5,6 +5,7 @@
 //! - [`Contract`]: the contract of a compiled kernel as a value, with its symbol and [`Target`].
 //! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Partials`], [`Integers`], [`Counters`],
 //!   [`Element`]: descriptions of data in a kernel's parameters.
+//! - [`NoteWords`]: the note about a work tile in a kernel's shared memory.
 //! - [`FastDiv`]: division by a divisor that only the host knows.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ mod element;
 mod fast_div;
 mod kernel;
 mod launch;
+mod note;
 mod padding;
 mod parts;
 mod target;
@@ -23,6 +25,7 @@ pub use element::{Bf16, DType, E4m3, Element, F16, F32, Int8, Native, Path, Scal
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};
+pub use note::{NoteWords, note_bytes};
 pub use padding::Plain;
 pub use parts::{PartPairs, RowParts};
 pub use target::Target;

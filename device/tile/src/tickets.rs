@@ -10,23 +10,18 @@ use crate::group::sealed::Sealed;
 use crate::group::{Capability, Warpgroup};
 use crate::pipeline::Specialized;
 use crate::shared::Place;
-use contract::TileSums;
+use contract::{NoteWords, TileSums, note_bytes};
 use core::marker::PhantomData;
 use cuda_std::atomic::{Order, Scope, atom_add};
 use cuda_std::mbarrier;
 use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32, st_shared_b32, st_shared_v4_b32};
 
 /// A note that the producer passes to the other warps: a ticket, or words about the ticket's work tile.
-pub trait Note: Copy + Sealed {
-    /// Bytes in shared memory, a multiple of 16.
-    const BYTES: usize;
-    /// Whether each consumer warp keeps a copy of its note in shared memory, so that the note takes no
-    /// registers.
-    const IS_KEPT: bool;
+pub trait Note: NoteWords + Sealed {
     /// Writes the note.
     ///
     /// # Safety
-    /// - [`Note::BYTES`] bytes at `to`, a multiple of 16 in shared memory, may be written.
+    /// - [`NoteWords::BYTES`] bytes at `to`, a multiple of 16 in shared memory, may be written.
     unsafe fn write(self, to: u32);
     /// Reads the note.
     ///
@@ -39,8 +34,6 @@ pub trait Note: Copy + Sealed {
 
 impl Sealed for u32 {}
 impl Note for u32 {
-    const BYTES: usize = 16;
-    const IS_KEPT: bool = false;
     #[inline(always)]
     unsafe fn write(self, to: u32) {
         // SAFETY: the caller keeps the preconditions.
@@ -59,8 +52,6 @@ impl Note for u32 {
 
 impl Sealed for [[u32; 4]; 3] {}
 impl Note for [[u32; 4]; 3] {
-    const BYTES: usize = 48;
-    const IS_KEPT: bool = true;
     #[inline(always)]
     unsafe fn write(self, to: u32) {
         let [a, b, c] = self;
@@ -116,7 +107,7 @@ const NOTE: u32 = 2 * mbarrier::BYTES as u32;
 
 // SAFETY: the layout has two mbarriers and the notes.
 unsafe impl<N: Note, const KEEPERS: u32, const W: usize> Place for Tickets<N, KEEPERS, W> {
-    const BYTES: usize = NOTE as usize + N::BYTES * (1 + if N::IS_KEPT { 4 * W } else { 0 });
+    const BYTES: usize = NOTE as usize + note_bytes::<N>(4 * W);
     const ALIGN: usize = 16;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {

@@ -27,25 +27,24 @@ pub struct BwdHopper<
 pub trait BwdMap: Copy + 'static {
     /// Parameters of varlen sequences.
     type Sequences: Copy;
+    /// The note about a work tile that the producer passes to the other warps.
+    type Note: NoteWords;
     /// The layout of queries and of keys.
     const LAYOUTS: (Queries, Keys);
-    /// Bytes of the note about a work tile that the producer passes to the other warps, and of the copy that
-    /// a consumer warp keeps.
-    const NOTE_BYTES: [usize; 2];
 }
 
 /// Batches of equal lengths.
 impl BwdMap for TensorMap {
     type Sequences = ();
+    type Note = u32;
     const LAYOUTS: (Queries, Keys) = (Queries::Batched, Keys::Batched);
-    const NOTE_BYTES: [usize; 2] = [16, 0];
 }
 
 /// Varlen tensors.
 impl BwdMap for RaggedMap {
     type Sequences = BwdRagged;
+    type Note = [[u32; 4]; 3];
     const LAYOUTS: (Queries, Keys) = (Queries::Varlen, Keys::Varlen);
-    const NOTE_BYTES: [usize; 2] = [48, 48];
 }
 
 /// Rounds dQ's sums: 64 queries per block, of which each of `W` warpgroups has `SHARE` of `D` base tiles of
@@ -208,8 +207,7 @@ impl<
         let kept = 2 * (M * D * base_tile + 1024);
         let stages = 2 * (STAGES * (N * D * base_tile + (N * 64).next_multiple_of(1024)) + 1024);
         // dS twice, tickets and turns.
-        let [note, copy] = Map::NOTE_BYTES;
-        kept + stages + 2 * N * M * base_tile + 16 + note + 4 * W * copy + 48
+        kept + stages + 2 * N * M * base_tile + 16 + note_bytes::<Map::Note>(4 * W) + 48
     };
     const PARAM_ALIGN: u32 = TensorMap::ALIGN;
     const BOXES: &'static [[u32; 2]] = &Boxes::<N, D>::ALL;

@@ -69,8 +69,8 @@ pub use combine::{Combine, CombineInfo, CombineParams, SplitKernels};
 pub use contract::no_padding;
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Int8, Integers, Kernel, Native,
-    PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar, Target, Tensor,
-    TensorMap, TileSums, Vector as Lse,
+    NoteWords, PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar,
+    Target, Tensor, TensorMap, TileSums, Vector as Lse, note_bytes,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};

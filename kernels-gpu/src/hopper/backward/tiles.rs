@@ -15,10 +15,10 @@ pub trait KeyMap: BwdMap + StoreMapKind<Data = Self> {
 
 /// A work tile: a block of keys, with its key head.
 pub trait KeyTile: Copy {
-    /// The kind of tensor maps.
-    type Map: KeyMap;
     /// The note that the producer passes to the other warps.
     type Note: Note;
+    /// The kind of tensor maps.
+    type Map: KeyMap<Note = Self::Note>;
     /// Whether the tensors may have keys that their sequence does not use. Gradients of such keys are 0.
     const HAS_UNUSED: bool;
 
