@@ -42,11 +42,11 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
 }
 
 /// `cargo xtask ci`: runs every check that a change must pass. The task runs all steps, even after a step has
-/// failed. The last lines give the time of each step, and name the failed steps.
+/// failed; `only` selects steps. The last lines give the time of each step, and name the failed steps.
 ///
 /// The steps share their builds: they use the same profile, the same features, and the same flags for rustc.
 /// The first step that needs a kernel for a target compiles the kernel.
-pub fn ci(root: &Path) -> Result {
+pub fn ci(root: &Path, only: &[String]) -> Result {
     let begun = Instant::now();
     setup::run(root)?;
     let run = |arguments: &[&str]| {
@@ -82,9 +82,14 @@ pub fn ci(root: &Path) -> Result {
         ("package", &|| package::run(root)),
         ("candle", &|| candle::check(root)),
     ];
+    if let Some(other) = only.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
+        let names = steps.map(|(name, _)| name).join(", ");
+        return Err(format!("ci has no step {other}; its steps are {names}").into());
+    }
     let (mut failed, mut costs) = (Vec::new(), Vec::new());
     let mut pace = Calibration::default();
-    for (name, step) in steps {
+    let is_asked = |name: &str| only.is_empty() || only.iter().any(|step| step == name);
+    for (name, step) in steps.into_iter().filter(|(name, _)| is_asked(name)) {
         let (start, before) = (Instant::now(), pace.time_of_tasks().unwrap_or_default());
         let outcome = pace.during(step);
         let after = pace.time_of_tasks().unwrap_or_default();

@@ -71,7 +71,10 @@ enum Task {
         arguments: Vec<String>,
     },
     /// Check everything: tidy, fmt, kernels, clippy, docs, tests, packages
-    Ci,
+    Ci {
+        /// Run only these steps
+        steps: Vec<String>,
+    },
     /// Package every published crate with its kernels, and build it from the package
     Package,
     /// Collect everything that a GPU machine without Rust needs in ./gpu-pack
@@ -125,7 +128,7 @@ fn run(task: Task) -> Result {
         Task::Mutate { arguments } => test::mutate(&root, &arguments),
         Task::Fuzz { arguments } => test::fuzz(&root, &arguments),
         Task::Demo { arguments } => ci::demo(&root, &arguments),
-        Task::Ci => ci::ci(&root),
+        Task::Ci { steps } => ci::ci(&root, &steps),
         Task::Package => package::run(&root),
         Task::GpuPack { own } => pack::run(&root, own),
         Task::Candle { task } => candle::run(&root, &task),
