@@ -4,10 +4,10 @@ use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
-    BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, ChunkedParams, CombineParams, DecodeParams,
-    FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams, MergeParams, MlaHopperParams,
-    PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams, SinkParams, SplitParams,
-    TensorMap, TmaBiasParams, VarlenParams,
+    BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams, CombineParams,
+    DecodeParams, FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams, MergeParams,
+    MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams, SinkParams,
+    SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -58,6 +58,8 @@ const MOST: usize = {
         size_of::<BwdDeltaParams>()
             + size_of::<BwdDsinksParams>()
             + size_of::<BwdSumHeadsParams>()
+            + size_of::<BwdTableParams>()
+            + variant
             + most(&[
                 size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>() + 2 * variant,
                 size_of::<BwdHopperParams<RaggedMap>>() + size_of::<BwdConvertDqParams>(),
@@ -98,7 +100,7 @@ parts! {
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
     PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdConvertDqParams,
-    BwdSumHeadsParams;
+    BwdSumHeadsParams, BwdTableParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;

@@ -11,7 +11,7 @@ mod variant;
 
 pub(crate) use append::append;
 pub(crate) use attention::attention;
-pub(crate) use gradient::{GradientMemory, gradient};
+pub(crate) use gradient::{GradientMemory, TableMemory, gradient};
 pub(crate) use merge::{Merged, merge, state};
 pub(crate) use variant::fits;
 

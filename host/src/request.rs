@@ -18,7 +18,7 @@ mod varlen;
 mod view;
 
 pub use append::Append;
-pub use backward::AttentionBackward;
+pub use backward::{AttentionBackward, TableGradient};
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use memory::Memory;

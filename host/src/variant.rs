@@ -165,8 +165,8 @@ impl<M: MaskMarker + 'static> Variant<M> {
         }
         let mut bytes = [0; MAX_BYTES];
         params.write(&mut bytes[..size_of::<M::Params>()]);
-        let block_mask = M::block_mask(&params).copied();
-        WithVariant { variant: self.any(), bytes, len: size_of::<M::Params>() as u16, block_mask }
+        let (block_mask, table) = (M::block_mask(&params).copied(), M::table(&params));
+        WithVariant { variant: self.any(), bytes, len: size_of::<M::Params>() as u16, block_mask, table }
     }
 
     /// Returns the variant without its type, for [`Problem::variant`](crate::plan::Problem::variant).
@@ -205,6 +205,7 @@ pub struct WithVariant {
     bytes: [u8; MAX_BYTES],
     len: u16,
     block_mask: Option<BlockMask>,
+    table: Option<Integers>,
 }
 
 /// A list of kernels, whatever their mask is.
@@ -264,8 +265,13 @@ impl WithVariant {
         self.block_mask.as_ref()
     }
 
-    /// Returns the variant without its parameters, except for the tile of a block mask: the choice of a plan
-    /// does not depend on the rest.
+    /// Returns the table among the parameters that the scores read and that trains, if there is one.
+    pub(crate) const fn table(&self) -> Option<Integers> {
+        self.table
+    }
+
+    /// Returns the variant without its parameters, except for the tile of a block mask and the size of a
+    /// table: the choice of a plan does not depend on the rest.
     pub(crate) fn without_params(self) -> Self {
         let none = Integers { base: 0, count: 0, reserved: 0 };
         let block_mask = self.block_mask.map(|BlockMask { tile, .. }| BlockMask {
@@ -274,7 +280,8 @@ impl WithVariant {
             shape: [0; 4],
             tile,
         });
-        WithVariant { bytes: [0; MAX_BYTES], block_mask, ..self }
+        let table = self.table.map(|table| Integers { base: 0, ..table });
+        WithVariant { bytes: [0; MAX_BYTES], block_mask, table, ..self }
     }
 
     /// Returns the bytes of the variant's parameters.

@@ -8,6 +8,7 @@
 //! | [`dkdv`] | dV = P^T dO; dP = dO V^T; dS = P (dP - delta); dK = scale dS^T Q, for a block of keys |
 //! | [`dq`] | dQ = scale dS K, for a block of queries |
 //! | [`dsinks`] | the gradients of sinks, from the numbers of [`delta`] |
+//! | [`table`] | the gradient of a table that scores read, from dS of each pair of blocks ([`pair`]) |
 //! | [`convert_dq`] | dQ of the sums in f32 that Hopper's kernel leaves |
 //! | [`sum_heads`] | dK and dV, where several blocks share the query heads of a key head |
 //!
@@ -23,5 +24,7 @@ pub mod dkdv;
 pub mod dq;
 pub mod dsinks;
 pub mod gradient;
+pub mod pair;
 pub mod sequence;
 pub mod sum_heads;
+pub mod table;

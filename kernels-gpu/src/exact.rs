@@ -66,6 +66,19 @@ pub fn gradient<M: MaskFn>(params: &M::Params, of: &Sequence, product: f32, p: i
     M::scores(&Uncapped, params, of).derivative_of_one(product, p, k)
 }
 
+/// The entry of the head's part of a table that [`score`] reads, and the derivative of the score by it, for
+/// a query that sees the key. Returns `None` without a table that trains.
+pub fn entry<M: MaskFn>(
+    params: &M::Params,
+    of: &Sequence,
+    product: f32,
+    p: i32,
+    k: i32,
+) -> Option<(u32, f32)> {
+    let scores = M::scores(&Uncapped, params, of);
+    M::Scores::TABLE.then(|| (scores.entry(p, k), scores.weight(product, p, k)))
+}
+
 /// Attention of the query at position `p`: writes the query's row of O, and returns the LSE. `product`
 /// returns the product of the query and a key; `value` returns a column of a key's value. Without a key, O is
 /// 0 and the LSE is minus infinity. A sink changes O and the LSE.

@@ -84,6 +84,8 @@ pub trait Scores: Copy + Sealed {
     const IS_NONE: bool = false;
     /// Whether [`Scores::of_block`] may return a modification.
     const BLOCK_BIAS: bool = false;
+    /// Whether the scores read a table whose gradient kernels can compute. The mask then has no scores.
+    const TABLE: bool = false;
     /// Whether the derivative of each changed score by its scaled product is 1.
     const ADDITIVE: bool;
     /// The modification of transposed scores, whose rows are keys and whose columns are queries.
@@ -129,6 +131,18 @@ pub trait Scores: Copy + Sealed {
     #[inline(always)]
     fn derivative_of_one(self, _s: f32, _p: i32, _k: i32) -> f32 {
         1.0
+    }
+
+    /// The entry of a table that the score of position `p` and key `k` reads.
+    #[inline(always)]
+    fn entry(&self, _p: i32, _k: i32) -> u32 {
+        0
+    }
+
+    /// The derivative of the changed score of product `s` by its [`Scores::entry`].
+    #[inline(always)]
+    fn weight(&self, _s: f32, _p: i32, _k: i32) -> f32 {
+        0.0
     }
 
     /// The modification of all products of the queries at positions `p` and the keys `k`, if it is the same

@@ -5,6 +5,8 @@
 mod block_bias;
 #[path = "own/trained.rs"]
 mod trained;
+#[path = "own/trained_table.rs"]
+mod trained_table;
 #[path = "own/verified.rs"]
 mod verified;
 
@@ -47,6 +49,10 @@ static MODULES: LazyLock<Vec<Module>> = LazyLock::new(|| {
         own_kernels::trained::capped_dkdv::CONTRACT,
         own_kernels::trained::capped_dq::CONTRACT,
         own_kernels::trained::steep_dkdv::CONTRACT,
+        own_kernels::trained_table::learned_dkdv::CONTRACT,
+        own_kernels::trained_table::learned_dq::CONTRACT,
+        own_kernels::trained_table::learned_table::CONTRACT,
+        own_kernels::trained_table::learned_table_wrong::CONTRACT,
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
     CudaBuilder::new(folder).entries(contracts).build().expect("the kernels compile").modules

@@ -20,6 +20,7 @@ mod parts;
 mod target;
 mod tensor;
 mod tensor_map;
+mod tile_partials;
 
 pub use element::{Bf16, DType, E4m3, Element, F16, F32, Int8, Native, Path, Scalar};
 pub use fast_div::FastDiv;
@@ -31,3 +32,4 @@ pub use parts::{PartPairs, RowParts};
 pub use target::Target;
 pub use tensor::{Counters, Integers, PaddedVector, Partials, RowValues, Tensor, TileSums, Vector};
 pub use tensor_map::{RaggedMap, TensorMap};
+pub use tile_partials::TilePartials;

@@ -2,6 +2,7 @@
 
 mod columns;
 mod joint_b;
+mod lane_sums;
 mod operands;
 mod parts;
 mod scratch;
@@ -11,6 +12,7 @@ mod tally;
 
 pub use columns::ExchangedColumns;
 pub use joint_b::JointB;
+pub use lane_sums::{LaneSums, OwnSums};
 pub use operands::{Exchange, Operands, Partner};
 pub use parts::{ExchangedParts, PartOfRows};
 pub use scratch::{Exchanged, FromGroup, Registers, Scratch};

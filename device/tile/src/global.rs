@@ -7,6 +7,7 @@ mod partial;
 mod quantise;
 mod rows;
 mod sums;
+mod tile_partials;
 
 pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
 pub use own_part::{OwnPart, load_value};
@@ -14,3 +15,4 @@ pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use quantise::RowQuantiser;
 pub use rows::{FillInts, GlobalInts, GlobalRows, GlobalVec};
 pub use sums::{GlobalSums, SumTile};
+pub use tile_partials::GlobalPartials;

@@ -132,7 +132,7 @@ fn tree() -> Result<(), Failure> {
 
 #[test]
 fn t5() -> Result<(), Failure> {
-    const DISTANCES: i32 = 40;
+    const DISTANCES: i32 = 100;
     let bias = |head: u32, distance: i32| ((head as i32 * DISTANCES + distance) as f32 * 0.7).sin();
     let by = |head: u32, last: i32| {
         move |of: &Sequence, s, p: i32, k: i32| {

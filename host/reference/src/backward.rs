@@ -4,17 +4,19 @@ use super::attention::Inputs;
 use super::tensor::HostTensor;
 use super::tolerance::{Worst, allowed, max_difference, worst};
 use super::work::Judgement;
+use head::of_head;
 use rayon::prelude::*;
 
 mod edges;
+mod head;
 mod scored;
 mod sequences;
-mod sinks;
+mod summed;
 mod work;
 
 pub use edges::{BackwardCase, backward_corrupt, backward_edges};
 pub(crate) use scored::Scored;
-pub use sinks::SinkGradient;
+pub use summed::SummedGradient;
 pub use work::BackwardMemory;
 
 /// The gradients of the outputs of an attention.
@@ -32,6 +34,9 @@ pub(crate) const NAMES: [&str; 3] = ["dq", "dk", "dv"];
 /// The name of the gradient of sinks.
 pub(crate) const SINKS: &str = "dsinks";
 
+/// The name of the gradient of a table.
+pub(crate) const TABLE: &str = "dtable";
+
 /// The gradients of Q, K and V, contiguous `[batch, rows, heads, columns]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
@@ -40,7 +45,9 @@ pub struct Gradients {
     /// For each gradient: the largest sum of the magnitudes of the products whose sum an element is.
     sums: [f64; 3],
     /// The gradients of the sinks, one per query head, if there are sinks.
-    pub sinks: Option<Vec<SinkGradient>>,
+    pub sinks: Option<Vec<SummedGradient>>,
+    /// The gradients of the entries of a table that the scores read.
+    pub table: Vec<SummedGradient>,
 }
 
 impl Gradients {
@@ -75,6 +82,7 @@ pub struct GradientReference {
     exact: Gradients,
     tolerances: [f64; 3],
     sink_tolerance: f64,
+    table_tolerance: f64,
 }
 
 impl GradientReference {
@@ -92,14 +100,21 @@ impl GradientReference {
             let error = max_difference(&naive.values[of], &exact.values[of]);
             allowed(error, &exact.values[of], dtype) + exact.sums[of] * 2f64.powi(-24)
         });
-        let [of_exact, of_naive] = [&exact, &naive].map(|of| of.sinks.as_deref().unwrap_or_default());
-        let sink_tolerance = sinks::tolerance(of_exact, of_naive, inputs.problem().dtype);
-        GradientReference { exact, tolerances, sink_tolerance }
+        let summed = |of: fn(&Gradients) -> &[SummedGradient]| {
+            summed::tolerance(of(&exact), of(&naive), inputs.problem().dtype)
+        };
+        let sink_tolerance = summed(|of| of.sinks.as_deref().unwrap_or_default());
+        let table_tolerance = summed(|of| &of.table);
+        GradientReference { exact, tolerances, sink_tolerance, table_tolerance }
     }
 
-    /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks, if there are
-    /// any. `None` is a gradient without rows.
-    pub fn judge(&self, gradients: [Option<&HostTensor<'_>>; 3], sinks: Option<&[f32]>) -> Vec<Worst> {
+    /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks and of a table,
+    /// if there are any. `None` is a gradient without rows.
+    pub fn judge(
+        &self,
+        gradients: [Option<&HostTensor<'_>>; 3],
+        [sinks, table]: [Option<&[f32]>; 2],
+    ) -> Vec<Worst> {
         let of = |of: usize| {
             let gradient = gradients[of]?;
             let [batches, rows, heads, _] = gradient.shape();
@@ -113,7 +128,11 @@ impl GradientReference {
         };
         let exact = self.exact.sinks.iter().flatten().enumerate().zip(sinks.unwrap_or_default());
         let heads = exact.map(|((head, want), got)| ([0, 0, head, 0], f64::from(*got), want.value));
-        (0..3).filter_map(of).chain(worst(SINKS, self.sink_tolerance, heads)).collect()
+        let entries = self.exact.table.iter().enumerate().zip(table.unwrap_or_default());
+        let entries = entries.map(|((entry, want), got)| ([0, 0, 0, entry], f64::from(*got), want.value));
+        let sinks = worst(SINKS, self.sink_tolerance, heads);
+        let table = worst(TABLE, self.table_tolerance, entries);
+        (0..3).filter_map(of).chain(sinks).chain(table).collect()
     }
 }
 
@@ -121,16 +140,6 @@ impl From<Vec<Worst>> for Judgement {
     fn from(all: Vec<Worst>) -> Self {
         all.into_iter().map(Judgement::from).fold(Judgement::default(), Judgement::and)
     }
-}
-
-/// The gradients of a key head: of the rows of its query heads, and of its keys and values.
-struct OfHead {
-    dq: Vec<Vec<f64>>,
-    dk: Vec<f64>,
-    dv: Vec<f64>,
-    sums: [f64; 3],
-    /// The gradients of the sinks of the query heads.
-    sinks: Vec<SinkGradient>,
 }
 
 fn gradients(
@@ -176,12 +185,14 @@ fn of_batches(
             to[start..start + d].iter_mut().zip(from).for_each(|(to, x)| *to = round(*x));
         }
     };
-    let mut sinks = vec![SinkGradient::default(); heads];
+    let [mut sinks, mut table] =
+        [heads, scored.entries()].map(|count| vec![SummedGradient::default(); count]);
     for (i, of) in all.iter().enumerate() {
         let (batch, head) = (i / kv_heads, i % kv_heads);
         for (sink, own) in sinks[head * group..].iter_mut().zip(&of.sinks) {
             sink.add(own);
         }
+        of.table.iter().for_each(|(entry, own)| table[*entry].add(own));
         for (member, own) in of.dq.iter().enumerate() {
             place(&mut dq, own, [batch, head * group + member, heads], [queries, columns]);
         }
@@ -189,85 +200,7 @@ fn of_batches(
         place(&mut dv, &of.dv, [batch, head, kv_heads], [keys, values]);
         sums = [0, 1, 2].map(|at| sums[at].max(of.sums[at]));
     }
-    Gradients { values: [dq, dk, dv], sums, sinks: inputs.sinks().map(|_| sinks) }
-}
-
-fn of_head(
-    scored: &impl Scored,
-    inputs: &Inputs<'_>,
-    upstream: &Upstream<'_>,
-    [batch, kv_head]: [usize; 2],
-    round: impl Fn(f64) -> f64,
-) -> OfHead {
-    let [_, queries, heads, d] = inputs.q().shape();
-    let [_, keys, kv_heads, dv] = inputs.v().shape();
-    let scale = f64::from(inputs.problem().softmax_scale());
-    let rows = |tensor: HostTensor<'_>, rows: usize, head: usize| -> Vec<f64> {
-        (0..rows).flat_map(|row| tensor.values(batch, row, head)).map(f64::from).collect()
-    };
-    let [k, v] = [inputs.k(), inputs.v()].map(|tensor| rows(tensor, keys, kv_head));
-    let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
-    let magnitude = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum() };
-    let add = |to: &mut [f64], factor: f64, of: &[f64]| {
-        to.iter_mut().zip(of).for_each(|(to, x)| *to += factor * x);
-    };
-    let largest = |sums: &[f64]| sums.iter().copied().fold(0.0, f64::max);
-    let [of_keys, of_values] = [d, dv].map(|columns| vec![0.0; keys * columns]);
-    let (mut dk_sums, mut dv_sums) = (of_keys.clone(), of_values.clone());
-    let mut of = OfHead { dq: vec![], dk: of_keys, dv: of_values, sums: [0.0; 3], sinks: vec![] };
-    for head in kv_head * (heads / kv_heads)..(kv_head + 1) * (heads / kv_heads) {
-        let (q, d_o) = (rows(inputs.q(), queries, head), rows(upstream.d_o, queries, head));
-        let mut dq = vec![0.0; queries * d];
-        let (sink, mut d_sink) = (scored.sink([batch, head]), SinkGradient::default());
-        for row in 0..queries {
-            let (q, d_o) = (&q[row * d..][..d], &d_o[row * dv..][..dv]);
-            let at = [batch, head, row];
-            let score = |key: usize| {
-                let product = || round(dot(q, &k[key * d..][..d]) * scale);
-                scored.score(at, key, product).map(|[score, derivative]| (key, (score, derivative)))
-            };
-            // The scores, and the derivatives of their modification.
-            let (seen, scores): (Vec<_>, Vec<_>) = (0..keys).filter_map(score).unzip();
-            let all = || scores.iter().map(|(score, _)| *score).chain(sink);
-            let max = all().fold(f64::NEG_INFINITY, f64::max);
-            if seen.is_empty() && max == f64::NEG_INFINITY {
-                continue; // the row sees neither a key nor a sink
-            }
-            let sum: f64 = all().map(|score| (score - max).exp()).sum();
-            let p: Vec<_> = scores.iter().map(|(score, _)| round((score - max).exp() / sum)).collect();
-            let mut o = vec![0.0; dv];
-            seen.iter().zip(&p).for_each(|(&key, p)| add(&mut o, *p, &v[key * dv..][..dv]));
-            o.iter_mut().for_each(|x| *x = round(*x));
-            let d_lse = upstream.d_lse.map_or(0.0, |all| all[(batch * heads + head) * queries + row].into());
-            let (delta, of_o) = (dot(d_o, &o) - d_lse, magnitude(d_o, &o) + d_lse.abs());
-            if let Some(p) = sink.map(|sink| round((sink - max).exp() / sum)) {
-                d_sink.value += round(-p * delta);
-                d_sink.sum += p * of_o;
-                let squares = d_o.iter().zip(&o).map(|(d_o, o)| (p * d_o * o).powi(2));
-                d_sink.root = d_sink.root.hypot(squares.sum::<f64>().sqrt());
-            }
-            let mut dq_sums = vec![0.0; d];
-            for ((&key, p), (_, derivative)) in seen.iter().zip(&p).zip(&scores) {
-                let (own_k, own_v) = (&k[key * d..][..d], &v[key * dv..][..dv]);
-                let ds = scale * round(p * (round(dot(d_o, own_v)) - delta) * derivative);
-                let most = p * (magnitude(d_o, own_v) + of_o) * scale;
-                add(&mut dq[row * d..][..d], ds, own_k);
-                add(&mut of.dk[key * d..][..d], ds, q);
-                add(&mut of.dv[key * dv..][..dv], *p, d_o);
-                let add_magnitudes = |to: &mut [f64], factor: f64, of: &[f64]| {
-                    to.iter_mut().zip(of).for_each(|(to, x)| *to += factor * x.abs());
-                };
-                add_magnitudes(&mut dq_sums, most, own_k);
-                add_magnitudes(&mut dk_sums[key * d..][..d], most, q);
-                add_magnitudes(&mut dv_sums[key * dv..][..dv], *p, d_o);
-            }
-            of.sums[0] = of.sums[0].max(largest(&dq_sums));
-        }
-        of.dq.push(dq);
-        of.sinks.push(d_sink);
-    }
-    of.sums[1..].copy_from_slice(&[largest(&dk_sums), largest(&dv_sums)]);
-    of
+    Gradients { values: [dq, dk, dv], sums, sinks: inputs.sinks().map(|_| sinks), table }
 }
 
 #[cfg(test)]
@@ -359,7 +292,8 @@ mod tests {
             [0, 1, 2].map(|of| reference.exact.values[of].iter().map(|x| encode(DType::F16, *x)).collect());
         let shapes = memory.gradients.map(|place| place.shape);
         let tensor = |of: usize| HostTensor::bshd(&bits[of], DType::F16, shapes[of]).expect("fits");
-        let judgement = Judgement::from(reference.judge([0, 1, 2].map(tensor).each_ref().map(Some), None));
+        let judgement =
+            Judgement::from(reference.judge([0, 1, 2].map(tensor).each_ref().map(Some), [None; 2]));
         assert_eq!((judgement.failures.len(), judgement.unbounded), (3, 3), "{judgement:?}");
         // An error that is proven comes first.
         for all in [judgement.clone().and(Judgement::outside(1)), Judgement::outside(1).and(judgement)] {

@@ -174,7 +174,7 @@ impl Subject for AttnInfo {
         let dq = || GRADIENTS.iter().find(|e| e.pass == Pass::Dq && kind(e) == kind(self));
         let of_dq = match self.pass {
             Pass::Forward => return combine_of(self).into_iter().chain(beside(self)).collect(),
-            Pass::DkDv | Pass::Dq => dq().map(|e| e.contract),
+            Pass::DkDv | Pass::Dq | Pass::Table => dq().map(|e| e.contract),
             Pass::Gradients => CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract),
         };
         let delta = delta.map(|e| e.contract).into_iter();
@@ -205,7 +205,7 @@ impl Subject for AttnInfo {
     fn edges(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::edges(self, seed).into_iter().map(Task::Attention).collect(),
-            Pass::DkDv | Pass::Dq | Pass::Gradients => {
+            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => {
                 backward_edges(self, seed).into_iter().map(Task::Backward).collect()
             }
         }
@@ -214,14 +214,14 @@ impl Subject for AttnInfo {
     fn grid(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::grid(self, seed).into_iter().map(Task::Attention).collect(),
-            Pass::DkDv | Pass::Dq | Pass::Gradients => self.edges(seed),
+            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => self.edges(seed),
         }
     }
 
     fn corrupt(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::corrupt(self, seed).map(Task::Attention).into_iter().collect(),
-            Pass::DkDv | Pass::Dq | Pass::Gradients => {
+            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => {
                 backward_corrupt(self, seed).map(Task::Backward).into_iter().collect()
             }
         }
@@ -231,7 +231,7 @@ impl Subject for AttnInfo {
         match self.pass {
             Pass::Forward => Task::Attention(cases::soak(self, seed)),
             // Varlen sequences, or two batches. Both have grouped heads.
-            Pass::DkDv | Pass::Dq | Pass::Gradients => {
+            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => {
                 let is_varlen = |case: &BackwardCase| case.forward.packed.is_some();
                 let mut edges = backward_edges(self, seed);
                 let at = edges.iter().position(is_varlen).unwrap_or(1);

@@ -24,6 +24,7 @@ mod case;
 mod exact;
 mod gradient;
 mod report;
+mod table;
 
 pub use buffers::Buffers;
 pub use case::{Case, Front};
@@ -101,7 +102,9 @@ type Definition<'a> = &'a dyn Fn(&Sequence, f64, i32, i32) -> f64;
 ///
 /// A kernel of dK and dV runs in whole backward passes, with the variant's kernel of dQ. The gradients must
 /// keep the rule of [`GradientReference`](crate::GradientReference). The derivative of the scores
-/// (`ScoreMod::gradient`) must agree with finite differences.
+/// (`ScoreMod::gradient`) must agree with finite differences. If the variant has a kernel of a table's
+/// gradient, the launches compute it, too. The entries that scores name (`ScoreMod::entry`,
+/// `ScoreMod::weight`) must then agree with finite differences.
 ///
 /// If the functions have an error, the kernel and `exact` have the same error: see [`verify_against`].
 ///
@@ -144,12 +147,13 @@ fn run<M: MaskFn, D: Harness>(
     definition: Option<Definition<'_>>,
 ) -> Result<Report, Failure> {
     let mut report = Report { variant: variant.any().name(), kernels: vec![], skipped: vec![] };
-    let trains = variant.any().kernels().any(|kernel| kernel.pass != Pass::Forward);
+    let has = |pass| variant.any().kernels().any(|kernel| kernel.pass == pass);
+    let (trains, trains_table) = (has(Pass::DkDv) || has(Pass::Dq), has(Pass::Table));
     let mut kernels = vec![];
     for kernel in variant.any().kernels() {
         let cases = match card.capabilities().runs(&kernel.contract) {
-            // The launches of a kernel of dK and dV also run this kernel.
-            Ok(()) if kernel.pass == Pass::Dq => continue,
+            // The launches of a kernel of dK and dV also run these kernels.
+            Ok(()) if matches!(kernel.pass, Pass::Dq | Pass::Table) => continue,
             Ok(()) => case::edges(kernel).map_err(str::to_owned),
             Err(error) => Err(error.to_string()),
         };
@@ -166,6 +170,9 @@ fn run<M: MaskFn, D: Harness>(
         block_bias::is_right::<M>(case, &params, buffers.copies())?;
         if trains {
             gradient::is_right::<M>(case, &params, buffers.copies())?;
+        }
+        if trains_table {
+            table::is_right::<M>(case, &params, &buffers.copies())?;
         }
         if let Some(definition) = definition {
             exact::is_defined::<M>(case, &params, &Tensors::random(case), buffers.copies(), definition)?;

@@ -2,7 +2,7 @@
 use super::memory::{Integer, Memory, MemoryMut, Number, Slice, SliceMut, SlotNumber};
 use crate::request::{
     AlibiSlopes, Bias, Index, KvPages, KvScale, LseView, MaskBits, Positions, Rotary, Sinks, Slots,
-    TensorView, TokenScales, VarlenKeys, VarlenQueries,
+    TableGradient, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 
 /// A tensor that a launch reads.
@@ -139,6 +139,13 @@ impl<'a> Sinks<SliceMut<'a>> {
     /// Creates memory for the gradient of sinks: one f32 per query head.
     pub fn gradient(data: &'a mut dyn MemoryMut<f32>) -> Self {
         Sinks { address: SliceMut::of(data), elements: u64::MAX }
+    }
+}
+
+impl<'a> TableGradient<SliceMut<'a>> {
+    /// Creates memory for the gradient of a table: one f32 per entry.
+    pub fn of(data: &'a mut dyn MemoryMut<f32>) -> Self {
+        TableGradient { address: SliceMut::of(data), elements: u64::MAX }
     }
 }
 

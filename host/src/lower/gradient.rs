@@ -8,22 +8,33 @@ use crate::schedule::{GradientPass, GradientWork};
 use crate::tma;
 use spec::{
     BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdMap,
-    BwdParams, BwdRagged, BwdSequences, BwdSumHeadsParams, FastDiv, Integers, PaddedVector, RaggedMap,
-    Sequences, SinkParams, TensorMap, TileOrder, TileSums,
+    BwdParams, BwdRagged, BwdSequences, BwdSumHeadsParams, BwdTableParams, Counters, FastDiv, Integers,
+    PaddedVector, RaggedMap, Sequences, SinkParams, TensorMap, TileOrder, TilePartials, TileSums,
 };
 
 /// The parts of a launch's workspace.
 pub struct GradientMemory {
     pub minus_lse: PaddedVector,
     pub delta: PaddedVector,
-    /// The counters of `sums`, which the first kernel clears; empty if no kernel counts anything.
+    /// The counters of `sums`, or those of `of_table`, which the first kernel clears; empty if no kernel
+    /// counts anything.
     pub cleared: Integers,
     /// The sums of dQ, if a kernel leaves any.
     pub sums: TileSums,
+    /// The memory of a table's gradient.
+    pub of_table: TableMemory,
     /// The mapping from blocks of `minus_lse` and `delta` to varlen sequences.
     pub padded: Sequences,
     /// Where the kernels of dK and dV write: the gradients, or the shares of key heads.
     pub of_keys: [TensorView; 2],
+}
+
+/// The memory of a table's gradient, if a kernel computes one.
+#[derive(Clone, Copy)]
+pub struct TableMemory {
+    /// The device address of the sums of each work tile.
+    pub partials: u64,
+    pub counters: Counters,
 }
 
 /// Adds the step of one pass to a launch, for valid tensors. `p` is the forward's problem.
@@ -37,7 +48,7 @@ pub(crate) fn gradient(
     memory: &GradientMemory,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
-    let GradientMemory { minus_lse, delta, cleared, sums, padded, of_keys } = *memory;
+    let GradientMemory { minus_lse, delta, cleared, sums, of_table, padded, of_keys } = *memory;
     let [_, _, heads, _] = r.forward.q.shape;
     // A valid request has at least one head.
     let heads = FastDiv::new(heads as u32).unwrap_or(FastDiv::ONE);
@@ -85,6 +96,22 @@ pub(crate) fn gradient(
             let dsinks = Integers { base: dsinks, count: heads.get(), reserved: 0 };
             let params = BwdDsinksParams { minus_lse, delta, sinks: SinkParams { base: sinks }, dsinks };
             launch.step(pass.place, [dsinks.count(), 1, 1], &params, []);
+        }
+        GradientWork::Table(order, tiles, groups, partials) => {
+            // A plan with this pass binds only requests that have the gradient.
+            let dtable = r.dtable.map_or(0, |view| view.address);
+            let params = BwdTableParams {
+                problem: problem(order, tiles),
+                partials: TilePartials { base: of_table.partials, ..partials },
+                dtable: Integers { base: dtable, count: heads.get() * partials.entries, reserved: 0 },
+                counters: of_table.counters,
+                groups,
+                // A schedule has at least one work tile.
+                m_blocks: FastDiv::new(order.m_blocks).unwrap_or(FastDiv::ONE),
+                batches: if p.varlen.is_some() { 1 } else { p.batch as u32 },
+                reserved: 0,
+            };
+            launch.step(pass.place, [order.tiles * groups.get(), 1, 1], &params, []);
         }
         GradientWork::All(kernel, order, [tiles, of_sums]) => {
             let maps =

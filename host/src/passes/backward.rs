@@ -6,28 +6,32 @@
 //! | portable | -LSE and delta of each query; dK and dV of each key; dQ of each query |
 //! | if blocks share the query heads of a key head, behind the others | the sums of dK and dV of the shares |
 //! | for gradients of sinks, behind the others | the gradient of each head's sink |
+//! | for gradients of a table, behind the others | the gradient of a table that a variant's scores read |
 mod refusals;
 
 use crate::launch::Launch;
-use crate::lower::{self, GradientMemory, Refusal};
+use crate::lower::{self, GradientMemory, Refusal, TableMemory};
 use crate::place::Place;
 use crate::request::{AttentionBackward, TensorView};
-use crate::schedule::{self, GradientPass, HeadShares, Padding};
+use crate::schedule::{self, GradientPass, GradientWork, HeadShares, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Capabilities, Error, Problem, tma};
 use refusals::unsolved;
 use spec::{
-    CONVERT_DQS, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector, Pass,
-    ProblemKind, SUM_HEADS, Sequences, TileSums,
+    CONVERT_DQS, Counters, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector,
+    Pass, ProblemKind, SUM_HEADS, Sequences, TileSums,
 };
 
 /// The passes of a backward request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backward {
     passes: [GradientPass; MOST],
-    /// The gradients of sinks, which come last.
+    /// The gradients of sinks, which come behind `passes`.
     dsinks: Option<GradientPass>,
+    /// The gradient of a table, which comes last. Only portable passes have one, because a variant has no
+    /// kernel of Hopper's, and their blocks do not share heads.
+    table: Option<GradientPass>,
     /// -LSE and delta of each query.
     padding: Padding,
     /// The sums of dQ, and their counters, if the passes leave dQ as sums.
@@ -46,7 +50,7 @@ struct Shared {
     elements: [usize; 2],
 }
 
-/// Number of passes without those of shares and of sinks.
+/// Number of passes without those of shares, of sinks and of a table.
 const MOST: usize = 3;
 
 /// Alignment of counters, in bytes.
@@ -89,7 +93,10 @@ pub(crate) fn choose(
     select::goes_together(p)?;
     let dsinks = DSINKS.first().filter(|_| r.dsinks.is_some());
     let dsinks = dsinks.map(|e| GradientPass::dsinks(&e.contract));
-    let portable = |shared| Ok::<_, Error>(Backward { dsinks, ..portable(p, shared, on)? });
+    let table = r.dtable.map(|_| table(r, p, on)).transpose()?;
+    // Shares and a table have one place in the workspace.
+    let portable =
+        |shared| Ok::<_, Error>(Backward { dsinks, table, ..portable(p, shared && table.is_none(), on)? });
     let Ok(kernel) = gradient(p, Pass::Gradients, on) else {
         return Ok(Choice::new(fitting(r, portable)?, PORTABLE));
     };
@@ -151,7 +158,7 @@ fn hopper(
 ) -> Result<Backward, Error> {
     let shared = if may_share { shared(p, kernel, on)? } else { None };
     let shares = Shared::of(shared.as_ref());
-    let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, "dQ"))?;
+    let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, Pass::Dq))?;
     let (padding, per_kv) = (Padding::new(p)?, (p.heads_q / (p.heads_k * shares.get())) as u32);
     let longest = (p.seqlen_q as u32).div_ceil(kernel.tile_n);
     let (sequences, tiles) = match p.varlen {
@@ -162,7 +169,7 @@ fn hopper(
     let all = GradientPass::all(p, kernel, (&sums, sequences), shares, on)?;
     let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64), sequences)?;
     let passes = [delta(p, &padding)?, all, convert];
-    Ok(Backward { passes, dsinks: None, padding, sums: Some(sums), shared })
+    Ok(Backward { passes, dsinks: None, table: None, padding, sums: Some(sums), shared })
 }
 
 /// Returns the passes of portable kernels.
@@ -172,13 +179,27 @@ fn portable(p: &Problem, may_share: bool, on: &Capabilities) -> Result<Backward,
     let shared = if may_share { shared(p, dkdv, on)? } else { None };
     let [dkdv, dq] = [(dkdv, Shared::of(shared.as_ref())), (dq, HeadShares::ONE)]
         .map(|(kernel, shares)| GradientPass::new(p, kernel, shares));
-    Ok(Backward { passes: [delta(p, &padding)?, dkdv?, dq?], dsinks: None, padding, sums: None, shared })
+    Ok(Backward {
+        passes: [delta(p, &padding)?, dkdv?, dq?],
+        dsinks: None,
+        table: None,
+        padding,
+        sums: None,
+        shared,
+    })
+}
+
+/// Returns the pass of the gradient of a valid request's table.
+fn table(r: &AttentionBackward<'_>, p: &Problem, on: &Capabilities) -> Result<GradientPass, Error> {
+    let table = r.forward.variant.and_then(|variant| variant.table());
+    let entries = table.map_or(0, |table| table.count / p.heads_q as u32);
+    GradientPass::table(p, gradient(p, Pass::Table, on)?, entries)
 }
 
 /// Returns the pass that computes -LSE and delta.
 fn delta(p: &Problem, padding: &Padding) -> Result<GradientPass, Error> {
     let kernel = DELTAS.iter().find(|e| e.dtype == p.dtype && p.head_dim_v <= e.head_dim as usize);
-    GradientPass::delta(p, padding, &kernel.ok_or_else(|| unsolved(p, "dK and dV"))?.contract)
+    GradientPass::delta(p, padding, &kernel.ok_or_else(|| unsolved(p, Pass::DkDv))?.contract)
 }
 
 /// Returns the kernels of gradients: the variant's kernels, or the table's.
@@ -202,7 +223,7 @@ fn gradient(p: &Problem, pass: Pass, on: &Capabilities) -> Result<&'static AttnI
     let runs = solving().filter(|kernel| on.runs(&kernel.contract).is_ok());
     runs.min_by_key(|kernel| kernel.columns()).ok_or_else(|| {
         let refusal = solving().find_map(|kernel| on.runs(&kernel.contract).err());
-        refusal.unwrap_or_else(|| unsolved(p, if pass == Pass::Dq { "dQ" } else { "dK and dV" }))
+        refusal.unwrap_or_else(|| unsolved(p, pass))
     })
 }
 
@@ -226,7 +247,7 @@ impl Backward {
     /// Returns all passes in launch order.
     fn all(&self) -> impl Iterator<Item = GradientPass> + use<> {
         let sum = self.shared.map(|shared| shared.sum);
-        self.passes.into_iter().chain(sum).chain(self.dsinks)
+        self.passes.into_iter().chain(sum).chain(self.dsinks).chain(self.table)
     }
 
     /// Returns the places of the launch's kernels.
@@ -234,25 +255,30 @@ impl Backward {
         self.all().map(|pass| pass.place)
     }
 
-    /// Returns the parts of a request's workspace: -LSE, delta, the counters, the sums, the shares.
+    /// Returns the parts of a request's workspace: -LSE, delta, the counters of sums or of a table, the sums,
+    /// and the shares or what work tiles add to a table.
     fn memory(&self, r: &AttentionBackward<'_>) -> GradientMemory {
         let workspace = r.scratch.address();
         let Backward { padding: Padding { rows, heads, sequences: padded }, sums, .. } = *self;
         let delta = workspace.saturating_add(self.vector_bytes());
         let [minus_lse, delta] = [workspace, delta].map(|base| PaddedVector { base, rows, heads });
         let end = delta.base.saturating_add(self.vector_bytes());
+        let [of_table, _] = self.of_table();
         let (cleared, sums) = match &sums {
+            None if of_table > 0 => ([end, of_table], TileSums { base: 0, counters: 0, tiles: 0, heads }),
             None => ([0; 2], TileSums { base: 0, counters: 0, tiles: 0, heads }),
             Some(sums) => {
                 let counters = end.saturating_add(ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-                let base = counters.saturating_add(counter_bytes(sums));
+                let base = counters.saturating_add(counter_bytes(sums.counters));
                 ([counters, sums.counters], TileSums { base, counters, tiles: sums.tiles, heads })
             }
         };
-        // A launch has fewer counters than rows of delta.
+        // A launch has at most four counters per row of delta.
         let cleared = Integers { base: cleared[0], count: cleared[1] as u32, reserved: 0 };
         let sum_bytes = self.sums.map_or(0, |of| of.sum_bytes);
         let end = if sum_bytes == 0 { end } else { sums.base.saturating_add(sum_bytes) };
+        let counters = Counters { base: end, count: of_table as u32, reserved: 0 };
+        let of_table = TableMemory { partials: end.saturating_add(counter_bytes(of_table)), counters };
         let of_keys = match self.shared {
             None => [r.dk, r.dv],
             Some(Shared { shares, elements: [k, v], .. }) => {
@@ -264,7 +290,7 @@ impl Backward {
                 [place(&r.dk, end, k), place(&r.dv, end.saturating_add(2 * k as u64), v)]
             }
         };
-        GradientMemory { minus_lse, delta, cleared, sums, padded, of_keys }
+        GradientMemory { minus_lse, delta, cleared, sums, of_table, padded, of_keys }
     }
 
     /// Returns the bytes of -LSE, and of delta.
@@ -273,22 +299,34 @@ impl Backward {
         self.padding.rows as u64 * self.padding.heads as u64 * 4
     }
 
+    /// Returns the number of a table's counters, and the bytes of what work tiles add to the table.
+    const fn of_table(&self) -> [u64; 2] {
+        match self.table {
+            Some(GradientPass { work: GradientWork::Table(order, _, groups, partials), .. }) => [
+                order.heads.get() as u64 * groups.get() as u64,
+                partials.entries as u64 * partials.tiles as u64 * 4,
+            ],
+            _ => [0; 2],
+        }
+    }
+
     /// Returns the bytes of workspace and of counters that launches use.
     pub const fn scratch_bytes(&self) -> [u64; 2] {
         let sums = match &self.sums {
             // A workspace begins at a multiple of 16, and the vectors are multiples of 128 bytes.
-            Some(sums) => ALIGNMENT - 16 + counter_bytes(sums) + sums.sum_bytes,
+            Some(sums) => ALIGNMENT - 16 + counter_bytes(sums.counters) + sums.sum_bytes,
             None => 0,
         };
         let shares = match &self.shared {
             Some(Shared { elements: [k, v], .. }) => 2 * (*k as u64 + *v as u64),
             None => 0,
         };
-        [2 * self.vector_bytes() + sums + shares, 0]
+        let [counters, partial_bytes] = self.of_table();
+        [2 * self.vector_bytes() + sums + shares + counter_bytes(counters) + partial_bytes, 0]
     }
 }
 
-/// Returns the bytes of the counters, with padding before the sums.
-const fn counter_bytes(sums: &DqScratch) -> u64 {
-    (sums.counters * 4).next_multiple_of(ALIGNMENT)
+/// Returns the bytes of this number of counters, with padding before sums.
+const fn counter_bytes(counters: u64) -> u64 {
+    (counters * 4).next_multiple_of(ALIGNMENT)
 }

@@ -24,6 +24,7 @@ impl Request for AttentionBackward<'_> {
     fn written(&self) -> Vec<u64> {
         let mut written = [self.dq, self.dk, self.dv].map(|view| view.address).to_vec();
         written.extend(self.dsinks.map(|dsinks| dsinks.address));
+        written.extend(self.dtable.map(|dtable| dtable.address));
         if let Scratch::Memory { workspace, .. } = self.scratch {
             written.push(workspace.address);
         }
@@ -34,8 +35,7 @@ impl Request for AttentionBackward<'_> {
 impl AttentionBackward<'_> {
     /// Returns the request without `config`. The result borrows nothing.
     fn unconfigured(&self) -> AttentionBackward<'static> {
-        let AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, scratch } = *self;
-        AttentionBackward { forward: forward.unconfigured(), d_o, d_lse, dq, dk, dv, dsinks, scratch }
+        AttentionBackward { forward: self.forward.unconfigured(), ..*self }
     }
 }
 
@@ -47,11 +47,10 @@ impl Subject for Stated<AttentionBackward<'static>> {
     }
 
     fn is_as_planned(&self, planned: &Self, _: &Backward) -> Result<(), Error> {
-        let has_dsinks = [self, planned].map(|stated| stated.request.dsinks.is_some());
-        if has_dsinks[0] != has_dsinks[1] {
-            let [asked, planned] = has_dsinks.map(|has| if has { "some" } else { "none" });
-            let expected = format_args!("the plan is for {planned}; make another plan");
-            return Err(Error::invalid("dsinks", asked, expected));
+        let [asked, other] = [self, planned].map(|stated| optional_outputs(&stated.request));
+        if let Some(((name, asked), (_, planned))) = asked.into_iter().zip(other).find(|(a, b)| a != b) {
+            let expected = format_args!("the plan is for {}; make another plan", words(planned));
+            return Err(Error::invalid(name, words(asked), expected));
         }
         let (asked, planned) = (&self.problem, &planned.problem);
         if asked.means(planned) { Ok(()) } else { Err(validate::another(asked, planned)) }
@@ -63,6 +62,24 @@ impl Subject for Stated<AttentionBackward<'static>> {
 
     fn scratch(&self) -> Scratch {
         self.request.scratch
+    }
+}
+
+/// An output that a plan fixes, if the request wants it, with its number of entries if the plan fixes that.
+type Output = Option<Option<u32>>;
+
+/// Returns the outputs that a plan fixes, with their names.
+fn optional_outputs(r: &AttentionBackward<'_>) -> [(&'static str, Output); 2] {
+    let table = r.forward.variant.and_then(|variant| variant.table());
+    let dtable = r.dtable.map(|_| table.map(|table| table.count));
+    [("dsinks", r.dsinks.map(|_| None)), ("dtable", dtable)]
+}
+
+fn words(output: Output) -> String {
+    match output {
+        None => "none".to_owned(),
+        Some(None) => "some".to_owned(),
+        Some(Some(entries)) => format!("{entries} entries"),
     }
 }
 

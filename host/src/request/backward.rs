@@ -48,6 +48,9 @@ pub struct AttentionBackward<'a, R: Memory = u64, W = R> {
     pub dv: TensorView<W>,
     /// Output: the gradient of the forward's [`Sinks`], one f32 per query head, if the caller wants it.
     pub dsinks: Option<Sinks<W>>,
+    /// Output: the gradient of the table that the scores of the forward's variant read
+    /// (`ScoreMarker::TABLE`), if the caller wants it.
+    pub dtable: Option<TableGradient<W>>,
     /// The workspace of the launch. Every launch needs one: plan with [`Scratch::Fastest`], the default, and
     /// launch with memory of the size that the plan states.
     pub scratch: Scratch,
@@ -62,8 +65,8 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
         dk: TensorView<W>,
         dv: TensorView<W>,
     ) -> Self {
-        let (d_lse, dsinks) = (None, None);
-        AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, scratch: Scratch::Fastest }
+        let (d_lse, dsinks, dtable) = (None, None, None);
+        AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, dtable, scratch: Scratch::Fastest }
     }
 
     /// Sets the gradient of the LSE. It has natural logarithms' unit and contiguous rows, as the LSE has.
@@ -79,6 +82,12 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
         self
     }
 
+    /// Sets the memory of the gradient of the table that the scores of the forward's variant read.
+    pub fn dtable(mut self, dtable: TableGradient<W>) -> Self {
+        self.dtable = Some(dtable);
+        self
+    }
+
     /// Sets the workspace of the launch.
     pub const fn scratch(mut self, scratch: Scratch) -> Self {
         self.scratch = scratch;
@@ -86,11 +95,23 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
     }
 }
 
+/// The memory of a table's gradient: f32 `[query heads][entries]`, contiguous, as the table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableGradient<M = u64> {
+    /// Device address. A multiple of 4.
+    pub address: M,
+    /// Number of elements of the buffer, at least those of the table.
+    pub elements: u64,
+}
+
+/// The gradients that only some requests have.
+type Others = (Option<LseView>, Option<Sinks>, Option<TableGradient>);
+
 impl AttentionBackward<'_> {
     /// Returns all fields but the forward.
-    const fn own(&self) -> ([TensorView; 4], Option<LseView>, Option<Sinks>, Scratch) {
-        let AttentionBackward { d_o, d_lse, dq, dk, dv, dsinks, scratch, .. } = *self;
-        ([d_o, dq, dk, dv], d_lse, dsinks, scratch)
+    const fn own(&self) -> ([TensorView; 4], Others, Scratch) {
+        let AttentionBackward { d_o, d_lse, dq, dk, dv, dsinks, dtable, scratch, .. } = *self;
+        ([d_o, dq, dk, dv], (d_lse, dsinks, dtable), scratch)
     }
 }
 
@@ -103,11 +124,11 @@ impl PartialEq for AttentionBackward<'_> {
 
 impl fmt::Debug for AttentionBackward<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([d_o, dq, dk, dv], d_lse, dsinks, scratch) = self.own();
+        let ([d_o, dq, dk, dv], (d_lse, dsinks, dtable), scratch) = self.own();
         let views = [("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)];
         let mut debug = f.debug_struct("AttentionBackward");
         debug.field("forward", &self.forward).field("d_lse", &d_lse).field("dsinks", &dsinks);
-        debug.field("scratch", &scratch);
+        debug.field("dtable", &dtable).field("scratch", &scratch);
         views.iter().fold(&mut debug, |debug, (name, view)| debug.field(name, view)).finish()
     }
 }

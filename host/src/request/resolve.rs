@@ -2,8 +2,8 @@
 use super::{
     AlibiSlopes, Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvCache,
     KvPages, KvScale, Level, LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix, Queries, Resolve,
-    Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State, TensorView, TokenScales,
-    VarlenKeys, VarlenQueries,
+    Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State, TableGradient, TensorView,
+    TokenScales, VarlenKeys, VarlenQueries,
 };
 
 /// Resolves views: all of their fields but `address` and `elements` stay.
@@ -32,6 +32,7 @@ views! {
     TokenScales { strides } of 4;
     AlibiSlopes { strides } of 4;
     Sinks {} of 4;
+    TableGradient {} of 4;
     Bias { dtype, shape, strides } of dtype.bytes() as u64;
 }
 
@@ -196,6 +197,7 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
             dk: self.dk.on(memory, "dk")?,
             dv: self.dv.on(memory, "dv")?,
             dsinks: self.dsinks.map(|dsinks| dsinks.on(memory, "dsinks")).transpose()?,
+            dtable: self.dtable.map(|dtable| dtable.on(memory, "dtable")).transpose()?,
             scratch: Scratch::Fastest,
         })
     }

@@ -3,7 +3,8 @@ use super::tiles::resident;
 use crate::place::Place;
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{
-    AttnInfo, DELTA_ROWS, DqScratch, FastDiv, MaskKind, PaddedVector, Pass, RowParts, Sequences, TileOrder,
+    AttnInfo, DELTA_ROWS, DqScratch, FastDiv, MaskKind, PaddedVector, Pass, RowParts, Sequences,
+    TABLE_ENTRIES, TileOrder, TilePartials,
 };
 
 /// A kernel of a backward pass, and the distribution of its work.
@@ -27,6 +28,9 @@ pub enum GradientWork {
     Dq(TileOrder, Sequences),
     /// The gradients of sinks: a block per query head.
     Dsinks,
+    /// The gradient of a table: work tiles of queries, and their sequences; this number of blocks per work
+    /// tile; and the sums of the work tiles, which have no address yet.
+    Table(TileOrder, Sequences, FastDiv, TilePartials),
     /// All gradients, dQ as sums: work tiles of keys for this kernel, and the sequences of work tiles and of
     /// tiles of sums if the tensors are varlen.
     All(&'static AttnInfo, TileOrder, [Sequences; 2]),
@@ -60,15 +64,25 @@ impl GradientPass {
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are too many thread blocks.
     pub fn new(p: &Problem, kernel: &'static AttnInfo, shares: HeadShares) -> Result<Self, Error> {
-        let is_of_keys = kernel.pass == Pass::DkDv;
-        let heads = if is_of_keys { p.heads_k * shares.get() } else { p.heads_q };
-        let [heads, heads_k] = [heads, p.heads_k].map(|count| count as u32);
-        let (batch, blocks, sequences) = tiles(p, kernel)?;
-        let order = TileOrder::new(blocks, batch, heads, heads_k, 1).ok_or_else(|| too_many(p, blocks))?;
-        let work = match is_of_keys {
-            true => GradientWork::DkDv(order, sequences),
-            false => GradientWork::Dq(order, sequences),
+        let (order, sequences) = work_tiles(p, kernel, shares)?;
+        let work = match kernel.pass {
+            Pass::DkDv => GradientWork::DkDv(order, sequences),
+            _ => GradientWork::Dq(order, sequences),
         };
+        Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: Some(kernel), work })
+    }
+
+    /// Returns the schedule of the kernel of a table's gradient, which has this number of entries per head.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if there are too many thread blocks.
+    pub fn table(p: &Problem, kernel: &'static AttnInfo, entries: u32) -> Result<Self, Error> {
+        let (order, sequences) = work_tiles(p, kernel, HeadShares::ONE)?;
+        let groups = FastDiv::new(entries.div_ceil(TABLE_ENTRIES as u32));
+        let fits = |groups: &FastDiv| order.tiles.checked_mul(groups.get()).is_some_and(|all| all < 1 << 31);
+        let groups = groups.filter(fits).ok_or_else(|| too_many(p, order.m_blocks))?;
+        let partials = TilePartials { base: 0, entries, tiles: order.tiles };
+        let work = GradientWork::Table(order, sequences, groups, partials);
         Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: Some(kernel), work })
     }
 
@@ -120,12 +134,25 @@ impl GradientPass {
     }
 }
 
+/// Returns the work tiles of a portable kernel, of keys for dK and dV, otherwise of queries, and their
+/// sequences if the tensors are varlen.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if there are too many thread blocks.
+fn work_tiles(p: &Problem, kernel: &AttnInfo, shares: HeadShares) -> Result<(TileOrder, Sequences), Error> {
+    let heads = if kernel.pass == Pass::DkDv { p.heads_k * shares.get() } else { p.heads_q };
+    let [heads, heads_k] = [heads, p.heads_k].map(|count| count as u32);
+    let (batch, blocks, sequences) = tiles(p, kernel)?;
+    let order = TileOrder::new(blocks, batch, heads, heads_k, 1).ok_or_else(|| too_many(p, blocks))?;
+    Ok((order, sequences))
+}
+
 /// Returns batches, blocks and sequences of the rows of a kernel's tiles, of one head.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if there are too many blocks.
 fn tiles(p: &Problem, kernel: &AttnInfo) -> Result<(u32, u32, Sequences), Error> {
-    let is_of_keys = kernel.pass != Pass::Dq;
+    let is_of_keys = matches!(kernel.pass, Pass::DkDv | Pass::Gradients);
     let length = if is_of_keys { p.seqlen_k } else { p.seqlen_q };
     let Some(rows) = p.varlen else {
         return Ok((p.batch as u32, length.div_ceil(kernel.tile_m as usize) as u32, Sequences::NONE));

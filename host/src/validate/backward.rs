@@ -1,22 +1,30 @@
 //! Checks of backward requests.
 use super::attention::{NONE, PARTS, is_like, parts};
+use super::footprint::Footprint;
 use super::lse::{natural, per_query_head};
-use super::{Use, disjoint, input, memory, names, output};
-use crate::request::{AttentionBackward, AttentionRequest, Scratch, Splits};
+use super::{Use, cache, disjoint, input, memory, names, output};
+use crate::request::{AttentionBackward, AttentionRequest, Index, Scratch, Splits, TableGradient};
 use crate::{Error, Problem};
 use spec::GRADIENTS;
 
-names!(D_O "d_o" D_LSE "d_lse" DQ "dq" DK "dk" DV "dv" DSINKS "dsinks");
+names!(
+    D_O "d_o" D_LSE "d_lse" TABLE "the variant's table" DQ "dq" DK "dk" DV "dv" DSINKS "dsinks"
+    DTABLE "dtable"
+);
 
 /// The largest head dim of backward kernels.
 const MAX_HEAD_DIM: usize = 256;
+
+/// The most entries per head of a table that trains. A kernel counts work tiles for each group of entries, in
+/// words that the first kernel clears beside its rows.
+const MAX_ENTRIES: usize = 1 << 16;
 
 /// Checks the problem, the tensors that the forward has read and written, and the gradients.
 pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> Result<Problem, Error> {
     // The scratch memory and the splits of the forward are no part of the backward pass.
     let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
     has_kernels(&forward.problem())?;
-    let mut all = [NONE; PARTS + 7];
+    let mut all = [NONE; PARTS + 9];
     let p = parts(&forward, planned, &mut all)?;
     let Some(lse) = &forward.lse else {
         let expected = "the backward pass reads the LSE that the forward has written: set it in the forward";
@@ -39,17 +47,42 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
         }
         (dsinks, _) => dsinks.as_ref().map(|view| per_query_head(&DSINKS, view, p.heads_q)).transpose()?,
     };
+    let [table, dtable] = tables(r, &p)?;
     all[PARTS..].copy_from_slice(&[
         (&D_O, Some(input(&D_O, &r.d_o)?)),
         (&D_LSE, d_lse),
+        (&TABLE, table),
         (&DQ, Some(output(&DQ, &r.dq)?)),
         (&DK, Some(output(&DK, &r.dk)?)),
         (&DV, Some(output(&DV, &r.dv)?)),
         (&DSINKS, dsinks),
+        (&DTABLE, dtable),
         (&super::WORKSPACE, workspace),
     ]);
-    disjoint(&all, PARTS + 2)?;
+    disjoint(&all, PARTS + 3)?;
     Ok(p)
+}
+
+/// Checks the table that a variant's scores read, and its gradient. Returns both, if the gradient is wanted.
+fn tables(r: &AttentionBackward<'_>, p: &Problem) -> Result<[Option<Footprint>; 2], Error> {
+    let Some(TableGradient { address, elements }) = r.dtable else { return Ok([None; 2]) };
+    let Some(table) = r.forward.variant.and_then(|variant| variant.table()) else {
+        let expected = "the forward has no variant whose scores name a table: give the scores a \
+                        `ScoreMarker::TABLE`, or leave dtable out";
+        return Err(Error::invalid("dtable", "some", expected));
+    };
+    let count = table.count as usize;
+    if count == 0 || !count.is_multiple_of(p.heads_q) || count / p.heads_q > MAX_ENTRIES {
+        let expected = format_args!(
+            "a table that trains is [{} query heads][entries], with 1 to {MAX_ENTRIES} entries per head",
+            p.heads_q
+        );
+        return Err(Error::invalid("variant", format!("a table of {count} entries"), expected));
+    }
+    let check = |name, address, elements| {
+        cache::index(name, &Index { address, elements }, count as u64, "one per entry of the table")
+    };
+    Ok([Some(check(&TABLE, table.base, count as u64)?), Some(check(&DTABLE, address, elements)?)])
 }
 
 /// Returns the error of a backward pass on a KV cache.

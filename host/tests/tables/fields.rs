@@ -95,6 +95,7 @@ fields! {
     TensorView { address elements dtype shape strides }
     LseView { address elements shape strides row_stride unit }
     Sinks { address elements }
+    TableGradient { address elements }
     AlibiSlopes { address elements strides }
     Bias { address elements dtype shape strides }
     MaskBits { address bytes shape strides }
@@ -203,6 +204,7 @@ impl Part for AttentionBackward<'_> {
             ("dk", _) => self.dk.part(rest),
             ("dv", _) => self.dv.part(rest),
             ("dsinks", _) => self.dsinks.as_mut()?.part(rest),
+            ("dtable", _) => self.dtable.as_mut()?.part(rest),
             ("workspace", Scratch::Memory { workspace, .. }) => workspace.part(rest),
             _ => self.forward.part(path),
         }

@@ -23,7 +23,7 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 12] = [
     "alibi",
     "sinks",
     "lse",
@@ -35,6 +35,7 @@ const FLAGS: [&str; 11] = [
     "backward",
     "d_lse",
     "dsinks",
+    "dtable",
 ];
 const VALUES: [&str; 22] = [
     "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
@@ -210,6 +211,7 @@ fn backward<'r>(words: &Words<'r>) -> AttentionBackward<'r> {
     let mut backward = AttentionBackward::new(f, d_o, dq, dk, dv).scratch(f.scratch);
     backward.d_lse = words.has("d_lse").then(|| lse(34, [batch, heads, queries]));
     backward.dsinks = words.has("dsinks").then_some(Sinks { address: 39 * FAR, elements: heads as u64 });
+    backward.dtable = words.has("dtable").then_some(TableGradient { address: 40 * FAR, elements: 8 });
     backward
 }
 

@@ -2,7 +2,7 @@
 //! [`BwdDelta`] prepares two numbers per query. [`BwdDkDv`] computes dK and dV of a block of keys. [`BwdDq`]
 //! computes dQ of a block of queries. The last two compute the scores again, so no two blocks add to the same
 //! row, and a repeated launch gives identical bits. A fourth launch computes gradients of sinks
-//! ([`BwdDsinks`]).
+//! ([`BwdDsinks`]). `backward_scores.rs` has the gradients of what a caller adds to scores.
 use crate::forward::{oldest_with, tile_bytes};
 use crate::*;
 use core::marker::PhantomData;
@@ -241,9 +241,11 @@ pub struct DsinksInfo {
     pub contract: Contract,
 }
 
+/// Implements [`AttnKernel`] for the kernels of one pass.
 macro_rules! backward {
     ($config:ident<$($c:ident),*>: $params:ident, $pass:ident, $schedule:ident, threads $threads:expr,
-        rows of a stage $rows:expr, smem tiles $tiles:expr, bytes $bytes:expr) => {
+        rows of a stage $rows:expr, smem tiles $tiles:expr, bytes $bytes:expr,
+        blocks |$of:ident| $blocks:expr) => {
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Kernel for $config<E, Mask, $($c),*> {
             type Params = $params;
             const TARGET: Target = oldest_with(Self::SMEM_BYTES);
@@ -252,8 +254,8 @@ macro_rules! backward {
                 ($threads) as u32
             };
             const SMEM_BYTES: usize = tile_bytes::<E>() * (D + DV) * ($tiles) + $bytes;
-            fn grid(params: &$params) -> [u32; 3] {
-                [params.problem.order.tiles, 1, 1]
+            fn grid($of: &$params) -> [u32; 3] {
+                [$blocks, 1, 1]
             }
         }
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Line for $config<E, Mask, $($c),*> {
@@ -296,9 +298,12 @@ backward!(
         let values = (2 * N * TEAMS * 64).next_multiple_of(1024);
         // P^T and dS^T of each warp, which it passes to the other groups.
         STAGES * values + if TEAMS == 1 { 0 } else { M * TEAMS * 2 * N * 512 }
-    }
+    },
+    blocks |p| p.problem.order.tiles
 );
 backward!(
     BwdDq<M, W, N, D, HELD, STAGES, DV>: BwdDqParams, Dq, Sequential,
-    threads M / W * 32, rows of a stage N, smem tiles M + STAGES * N, bytes 0
+    threads M / W * 32, rows of a stage N, smem tiles M + STAGES * N, bytes 0,
+    blocks |p| p.problem.order.tiles
 );
+pub(crate) use backward;

@@ -59,6 +59,9 @@ pub enum Pass {
     Dq,
     /// dK and dV, and dQ as sums in f32. The rows of a block are keys, and its stages are queries.
     Gradients,
+    /// The gradient of a table that scores read. The rows of a block are queries, and its stages
+    /// are queries with keys.
+    Table,
 }
 
 /// The instructions that copy and multiply tiles.
@@ -206,6 +209,7 @@ impl AttnInfo {
             _ if matches!(self.pass, Pass::Dq) => "backward dq",
             _ if matches!(self.pass, Pass::Gradients) && self.is_varlen() => "hopper backward packed",
             _ if matches!(self.pass, Pass::Gradients) => "hopper backward",
+            _ if matches!(self.pass, Pass::Table) => "backward table",
             (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",

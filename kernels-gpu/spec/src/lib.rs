@@ -20,6 +20,7 @@
 mod and;
 mod append;
 mod backward;
+mod backward_scores;
 mod block_mask;
 mod block_sparse;
 mod cache;
@@ -62,6 +63,7 @@ pub use backward::{
     BwdDelta, BwdDeltaParams, BwdDkDv, BwdDkDvParams, BwdDq, BwdDqParams, BwdDsinks, BwdDsinksParams,
     BwdParams, BwdSequences, DELTA_ROWS, DSINKS_WARPS, DeltaInfo, DsinksInfo,
 };
+pub use backward_scores::{BwdTable, BwdTableParams, TABLE_ENTRIES};
 pub use block_mask::BlockMask;
 pub use block_sparse::BlockSparse;
 pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
@@ -70,7 +72,7 @@ pub use contract::no_padding;
 pub use contract::{
     Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Int8, Integers, Kernel, Native,
     NoteWords, PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar,
-    Target, Tensor, TensorMap, TileSums, Vector as Lse, note_bytes,
+    Target, Tensor, TensorMap, TilePartials, TileSums, Vector as Lse, note_bytes,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};

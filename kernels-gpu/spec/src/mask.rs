@@ -60,6 +60,11 @@ pub trait MaskMarker: Copy {
     fn block_mask(_: &Self::Params) -> Option<&BlockMask> {
         None
     }
+
+    /// The table among the parameters that the scores read: [`crate::ScoreMarker::TABLE`].
+    fn table(_: &Self::Params) -> Option<Integers> {
+        None
+    }
 }
 
 /// Every query sees every key.

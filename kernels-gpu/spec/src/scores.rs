@@ -1,6 +1,8 @@
 //! The kinds of score modifications, as types, and the parameters of the modifications. A kernel has them in
 //! addition to its mask.
-use crate::{And, BlockMask, Element, Head, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds, TensorMap};
+use crate::{
+    And, BlockMask, Element, Head, Integers, MaskKind, MaskMarker, PerHead, Plain, ScoreKinds, TensorMap,
+};
 use core::marker::PhantomData;
 
 /// A score modification, as a type. A kernel loads a value of this type for a work tile. `(A, B)` applies
@@ -10,6 +12,9 @@ pub trait ScoreMarker: Copy {
     const KINDS: ScoreKinds = ScoreKinds::OWN;
     /// The modification's own parameters; see [`MaskMarker::Params`].
     type Params: Plain;
+    /// The function that returns the table of the parameters whose gradient a backward pass can compute: f32
+    /// `[query heads][entries]`. Kernels ask `ScoreMod::entry` which entry of a head a score reads.
+    const TABLE: Option<fn(&Self::Params) -> Integers> = None;
 }
 
 /// Mask `Mask` with scores `S`, which kernels apply after the mask's own scores (softcap and slopes of
@@ -26,11 +31,27 @@ impl<Mask: MaskMarker, S: ScoreMarker> MaskMarker for Scored<Mask, S> {
     fn block_mask(params: &Self::Params) -> Option<&BlockMask> {
         Mask::block_mask(&params.a)
     }
+    fn table(params: &Self::Params) -> Option<Integers> {
+        S::TABLE.map(|table| table(&params.b))
+    }
 }
 
+/// The table of `A` or of `B`. If both have one, neither trains.
 impl<A: ScoreMarker, B: ScoreMarker> ScoreMarker for (A, B) {
     const KINDS: ScoreKinds = A::KINDS.and(B::KINDS);
     type Params = And<A::Params, B::Params>;
+    const TABLE: Option<fn(&Self::Params) -> Integers> = match (A::TABLE, B::TABLE) {
+        (Some(_), None) | (None, Some(_)) => Some(table_of_two::<A, B>),
+        _ => None,
+    };
+}
+
+fn table_of_two<A: ScoreMarker, B: ScoreMarker>(And { a, b }: &And<A::Params, B::Params>) -> Integers {
+    match (A::TABLE, B::TABLE) {
+        (Some(table), _) => table(a),
+        (None, Some(table)) => table(b),
+        (None, None) => Integers::NONE,
+    }
 }
 
 /// An attention sink (Xiao et al., 2023; gpt-oss): one more key that every query sees, with a logit per

@@ -39,6 +39,27 @@ pub fn of_scores<E: Mma, const M: usize, const N: usize>(
     dp.join_beside(probs, delta, |dp, prob, delta| (dp - delta) * prob)
 }
 
+/// dS of the changed scores `scores`, in f32, in the place of dP: what is added to a score has this gradient.
+/// It is 0 where the mask hides a key, whatever dP is there.
+#[inline(always)]
+pub fn of_changed<S: Scores, const M: usize, const N: usize>(
+    p: &impl Capped,
+    mut dp: Acc<M, N>,
+    mut scores: Acc<M, N>,
+    minus_lse: &impl Beside<M, N>,
+    delta: &impl Beside<M, N>,
+) -> Acc<M, N> {
+    let scale_log2 = S::scale_log2(p);
+    scores.zip_beside(minus_lse, |s, minus_lse| {
+        // As in `probabilities`, behind the last query.
+        let s = if S::CHANGES_EACH && minus_lse == f32::NEG_INFINITY { 0.0 } else { s };
+        ex2(fma(s, scale_log2, minus_lse))
+    });
+    dp.zip_beside(delta, |dp, delta| dp - delta);
+    dp.zip(&scores, |x, prob| if prob == 0.0 { 0.0 } else { x * prob });
+    dp
+}
+
 /// [`of_scores`] of the probabilities that multiply dO, which are rounded. Only for scores without
 /// modification.
 #[inline(always)]

@@ -57,6 +57,21 @@ pub trait ScoreMod: ScoreMarker {
         1.0
     }
 
+    /// The entry of the head's part of the table ([`ScoreMarker::TABLE`]) that [`ScoreMod::score`] reads for
+    /// the same arguments. As in `GlobalInts::nearest`, an entry behind the last one is the last one. Kernels
+    /// that train the table call this function, and do not compile without it.
+    #[inline(always)]
+    fn entry(&self, _p: i32, _k: i32) -> u32 {
+        const { assert!(Self::TABLE.is_none(), "a `TABLE` trains by `ScoreMod::entry`: write the function") }
+        0
+    }
+
+    /// The derivative of [`ScoreMod::score`] by the entry that it reads, for the same arguments.
+    #[inline(always)]
+    fn weight(&self, _s: f32, _p: i32, _k: i32) -> f32 {
+        1.0
+    }
+
     /// The number that [`ScoreMod::score`] adds to every score of the queries at positions `p` and the keys
     /// `k`; `None` if it changes some of these scores in another way. If a block has such a number, the
     /// kernel adds it once per row and does not call `score`. Only kernels of the sequential schedule
@@ -182,6 +197,18 @@ impl<A: ScoreMod, B: ScoreMod> ScoreMod for (A, B) {
     #[inline(always)]
     fn gradient(&self, s: f32, p: i32, k: i32) -> f32 {
         derivative(&self.0, s, p, k) * derivative(&self.1, self.0.score(s, p, k), p, k)
+    }
+    #[inline(always)]
+    fn entry(&self, p: i32, k: i32) -> u32 {
+        if A::TABLE.is_some() { self.0.entry(p, k) } else { self.1.entry(p, k) }
+    }
+    #[inline(always)]
+    fn weight(&self, s: f32, p: i32, k: i32) -> f32 {
+        let before = self.0.score(s, p, k);
+        match A::TABLE {
+            Some(_) => self.0.weight(s, p, k) * derivative(&self.1, before, p, k),
+            None => self.1.weight(before, p, k),
+        }
     }
     #[inline(always)]
     fn block_bias(&self, p: Range<i32>, k: Range<i32>) -> Option<f32> {

@@ -38,6 +38,7 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         true => S::BLOCK_BIAS && (A::IS_NONE || A::BLOCK_BIAS),
         false => A::BLOCK_BIAS,
     };
+    const TABLE: bool = A::IS_NONE && S::CHANGES && S::TABLE.is_some();
     const ADDITIVE: bool = A::ADDITIVE && is_additive::<S>();
     type Turned = Then<A::Turned, Transposed<S>>;
 
@@ -110,5 +111,18 @@ impl<A: Scores, S: ScoreMod> Scores for Then<A, S> {
         let (before, changed) = (first.derivative_of_one(s, p, k), first.change_one(s, p, k));
         let Some(then) = then else { return before };
         before * derivative(&then, if Self::SCALED && !A::SCALED { changed * scale } else { changed }, p, k)
+    }
+    #[inline(always)]
+    fn entry(&self, p: i32, k: i32) -> u32 {
+        self.then.map_or(0, |then| then.entry(p, k))
+    }
+
+    #[inline(always)]
+    fn weight(&self, s: f32, p: i32, k: i32) -> f32 {
+        let Then { then, scale, .. } = *self;
+        then.map_or(0.0, |then| match Self::SCALED {
+            true => then.weight(s * scale, p, k),
+            false => then.weight(s, p, k) * scale,
+        })
     }
 }

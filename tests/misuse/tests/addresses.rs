@@ -10,7 +10,7 @@ const CAPABILITIES: [&str; 9] =
     ["Capability", "ThreadGroup", "Block<", "Warp", "Producer<", "OwnPart", "OwnChunk", "Head", "HeadScales"];
 
 /// Types whose values only a function with a capability makes.
-const PROVEN: [&str; 3] = ["RowSlices", "FillInts", "Position"];
+const PROVEN: [&str; 4] = ["RowSlices", "FillInts", "GlobalPartials", "Position"];
 
 /// Functions that clamp each index: masks and scores may call them.
 const CLAMP: [&str; 5] =

@@ -8,6 +8,7 @@ mod causal_mask;
 pub mod forged;
 pub mod strided;
 pub mod trained;
+pub mod trained_table;
 
 use core::f32::consts::LOG2_E;
 #[cfg(not(target_arch = "nvptx64"))]

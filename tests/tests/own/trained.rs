@@ -78,6 +78,7 @@ fn a_variant_without_a_kernel_of_dq_is_refused() {
 #[test]
 fn kernels_that_train_do_not_spill() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("own-kernels");
-    let kernels = CudaBuilder::new(folder).entries([capped_dkdv::CONTRACT, capped_dq::CONTRACT]);
+    let of_table = own_kernels::trained_table::learned_table::CONTRACT;
+    let kernels = CudaBuilder::new(folder).entries([capped_dkdv::CONTRACT, capped_dq::CONTRACT, of_table]);
     kernels.check_on([Arch::Sm80]).build().expect("no rule is broken");
 }

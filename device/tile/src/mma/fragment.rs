@@ -247,6 +247,14 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
+    /// Calls `f(value, row, column)` for each value. The first row and column are `first`.
+    #[inline(always)]
+    pub fn each_at(&mut self, first: [i32; 2], warp: Warp, mut f: impl FnMut(f32, i32, i32)) {
+        let [row, column] = layout::acc_element(warp.lane, 0).map(|x| x as i32);
+        let (row, column) = (first[0] + row, first[1] + column);
+        self.each(|m, n, h, i, x| f(*x, row + (m * 16 + i / 2 * 8) as i32, column + Self::column(n, h, i)));
+    }
+
     /// Keeps the values for which `f(row, column)` is true. All other values become minus infinity.
     #[inline(always)]
     pub fn keep_where(&mut self, first: [i32; 2], warp: Warp, f: impl Fn(i32, i32) -> bool) {

@@ -24,6 +24,8 @@ type Few<Mask> = Decode<F16, F16, Mask, Rows, 2, 4, 8, 3>;
 type KeyGradients<Mask> = BwdDkDv<F16, Mask, 8, 1, 2, 1, 4, 4, 4, 2>;
 /// Gradients of queries: tiles of 128 queries and 32 keys.
 type QueryGradients<Mask> = BwdDq<F16, Mask, 8, 1, 2, 4, 0, 2>;
+/// Gradients of a table that scores read: tiles of 64 queries and 32 keys.
+type TableGradients<Mask> = BwdTable<F16, Mask, 4, 1, 2, 4, 2>;
 
 entry!(streaming_d64: With<Large<Streaming>>);
 entry!(streaming_decode_d64: With<Few<Streaming>>);
@@ -41,7 +43,11 @@ entry!(t5_varlen_d64: With<Varlen<Large<Scored<Causal, T5>>>>);
 entry!(t5_decode_d64: With<Few<Scored<Causal, T5>>>);
 entry!(t5_dkdv_d64: With<KeyGradients<Scored<Causal, T5>>>);
 entry!(t5_dq_d64: With<QueryGradients<Scored<Causal, T5>>>);
+entry!(t5_table_d64: With<TableGradients<Scored<Causal, T5>>>);
 entry!(alibi_d64: With<Large<Scored<Causal, Alibi>>>);
+entry!(alibi_dkdv_d64: With<KeyGradients<Scored<Causal, Alibi>>>);
+entry!(alibi_dq_d64: With<QueryGradients<Scored<Causal, Alibi>>>);
+entry!(alibi_table_d64: With<TableGradients<Scored<Causal, Alibi>>>);
 entry!(capped_window_d64: With<Small<CappedWindow>>);
 entry!(capped_window_dkdv_d64: With<KeyGradients<CappedWindow>>);
 entry!(capped_window_dq_d64: With<QueryGradients<CappedWindow>>);

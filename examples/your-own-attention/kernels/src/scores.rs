@@ -23,6 +23,8 @@ no_padding! { T5Params { bias, distances, reserved } }
 
 impl ScoreMarker for T5 {
     type Params = T5Params;
+    // The biases train.
+    const TABLE: Option<fn(&T5Params) -> Integers> = Some(|params| params.bias);
 }
 
 impl ScoreMod for T5 {
@@ -33,6 +35,9 @@ impl ScoreMod for T5 {
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
         s + GlobalInts::new(&self.bias).nearest_f32((p - k) as u32)
     }
+    fn entry(&self, p: i32, k: i32) -> u32 {
+        (p - k) as u32
+    }
     // A block in which every key is farther away than the table reaches has one bias.
     const BLOCK_BIAS: bool = true;
     fn block_bias(&self, p: Range<i32>, k: Range<i32>) -> Option<f32> {
@@ -42,11 +47,17 @@ impl ScoreMod for T5 {
 
 /// Scores that fall by a slope per key of distance (ALiBi, Press et al., 2022).
 #[derive(Clone, Copy)]
-pub struct Alibi(f32);
+pub struct Alibi {
+    slope: f32,
+    /// The factor of a number that is added to unscaled scores.
+    unscale: f32,
+}
 
 impl ScoreMarker for Alibi {
     /// The slope of each head, f32.
     type Params = Integers;
+    // The slopes train: a table with one entry per head.
+    const TABLE: Option<fn(&Integers) -> Integers> = Some(|slopes| *slopes);
 }
 
 impl ScoreMod for Alibi {
@@ -54,10 +65,17 @@ impl ScoreMod for Alibi {
     // the slope by the scale once.
     const SCALED: bool = false;
     fn load(slopes: &Integers, of: &Sequence) -> Self {
-        Alibi(GlobalInts::new(slopes).nearest_f32(of.head) * of.unscale())
+        let unscale = of.unscale();
+        Alibi { slope: GlobalInts::new(slopes).nearest_f32(of.head) * unscale, unscale }
     }
     fn score(&self, s: f32, p: i32, k: i32) -> f32 {
-        fma((k - p) as f32, self.0, s)
+        fma((k - p) as f32, self.slope, s)
+    }
+    fn entry(&self, _: i32, _: i32) -> u32 {
+        0
+    }
+    fn weight(&self, _: f32, p: i32, k: i32) -> f32 {
+        (k - p) as f32 * self.unscale
     }
 }
 

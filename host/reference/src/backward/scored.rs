@@ -10,6 +10,17 @@ pub(crate) trait Scored: Sync {
     /// Returns the natural logit of the sink of `[batch, head]`, if there is one.
     fn sink(&self, of: [usize; 2]) -> Option<f64>;
 
+    /// Returns the number of entries of the table that the scores read, over all heads; 0 without one.
+    fn entries(&self) -> usize {
+        0
+    }
+
+    /// Returns the entry that the score of a query `[batch, head, row]` and a key reads, and the derivative of
+    /// the score by it.
+    fn entry(&self, _at: [usize; 3], _key: usize) -> Option<(usize, f64)> {
+        None
+    }
+
     /// Returns the mask and the scores of sequence `index` of a varlen problem, whose batch is 0. `one` are
     /// the sequence's inputs.
     fn in_sequence(&self, index: usize, one: &Inputs<'_>) -> impl Scored;

@@ -1,5 +1,5 @@
 //! The gradients of varlen sequences.
-use super::{Gradients, SinkGradient};
+use super::{Gradients, SummedGradient};
 use crate::attention::Inputs;
 use crate::sequences::Sequences;
 use std::ops::Range;
@@ -13,8 +13,8 @@ pub(super) fn gradients(
 ) -> Gradients {
     let shapes = [inputs.q(), inputs.k(), inputs.v()].map(|tensor| tensor.shape());
     let values = shapes.map(|shape| vec![0.0; shape.iter().product()]);
-    let sinks = inputs.sinks().map(|_| vec![SinkGradient::default(); shapes[0][2]]);
-    let mut all = Gradients { values, sums: [0.0; 3], sinks };
+    let sinks = inputs.sinks().map(|_| vec![SummedGradient::default(); shapes[0][2]]);
+    let mut all = Gradients { values, sums: [0.0; 3], sinks, table: vec![] };
     for sequence in 0..sequences.count() {
         let (queries, keys) = (sequences.queries(sequence), sequences.keys(sequence));
         let one = of_one(sequence, &inputs.sequence(sequence, queries.clone(), keys.clone()), &queries);
@@ -25,6 +25,8 @@ pub(super) fn gradients(
         }
         let pairs = all.sinks.iter_mut().flatten().zip(one.sinks.iter().flatten());
         pairs.for_each(|(all, one)| all.add(one));
+        all.table.resize(one.table.len(), SummedGradient::default());
+        all.table.iter_mut().zip(&one.table).for_each(|(all, one)| all.add(one));
     }
     all
 }

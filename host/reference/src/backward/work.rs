@@ -1,6 +1,6 @@
 //! Backward problems on a device.
 use super::edges::has_backward;
-use super::{BackwardCase, GradientReference, NAMES, SINKS, Upstream};
+use super::{BackwardCase, GradientReference, NAMES, SINKS, TABLE, Upstream};
 use crate::arithmetic::decode;
 use crate::attention::exact;
 use crate::cycled;
@@ -14,7 +14,7 @@ use crate::work::{
     Binder, GUARD, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guards, unguarded,
 };
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Sinks};
+use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Sinks, TableGradient};
 
 /// A backward problem in host memory: the forward's inputs and outputs, and the gradients of its outputs.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct BackwardMemory {
     pub d_lse: Option<Vec<f32>>,
     /// The places of dQ, dK and dV, each in its own buffer.
     pub gradients: [Place; 3],
+    /// The number of entries of the table whose gradient the request wants; 0 if it wants none.
+    pub table: usize,
     /// Whether the device computes O and LSE before the backward pass. `o` and `lse` are zeros until then.
     forward_runs: bool,
 }
@@ -70,7 +72,7 @@ impl BackwardMemory {
     ) -> Self {
         let [q, k, v, _] = forward.problem.shapes();
         let gradients = [q, k, v].map(|shape| Place::alone(0, layout, shape));
-        BackwardMemory { forward, o, lse, d_o, d_lse, gradients, forward_runs: false }
+        BackwardMemory { forward, o, lse, d_o, d_lse, gradients, table: 0, forward_runs: false }
     }
 
     /// Returns inputs for a measurement of the backward pass of a forward with such inputs. The device
@@ -125,6 +127,16 @@ impl BackwardMemory {
         self.forward.extras.sinks.as_ref().map_or(0, Vec::len)
     }
 
+    /// Returns the output with the gradient of sinks, which stands behind those of Q, K and V.
+    fn dsinks<'w>(&self, written: &'w Written) -> Option<&'w Vec<u8>> {
+        written.outputs.get(3).filter(|_| self.sinks() > 0)
+    }
+
+    /// Returns the output with the gradient of a table, which is the last one.
+    fn dtable<'w>(&self, written: &'w Written) -> Option<&'w Vec<u8>> {
+        written.outputs.last().filter(|_| self.table > 0)
+    }
+
     fn tensor<'a>(
         &self,
         bits: &'a [u16],
@@ -137,11 +149,10 @@ impl BackwardMemory {
     /// Judges the gradients, and the elements around them.
     fn judge_written(&self, reference: &GradientReference, written: &Written) -> Judgement {
         let (outside, worst) = self.worst(reference, written);
-        let outside = written
-            .outputs
-            .get(3)
-            .iter()
-            .fold(Judgement::outside(outside), |outside, all| outside.and(guards(SINKS, all)));
+        let others = [(SINKS, self.dsinks(written)), (TABLE, self.dtable(written))];
+        let others = others.into_iter().filter_map(|(name, all)| Some((name, all?)));
+        let outside =
+            others.fold(Judgement::outside(outside), |outside, (name, all)| outside.and(guards(name, all)));
         worst.map_or_else(
             || Judgement::failed("a gradient has another shape"),
             |worst| outside.and(worst.into()),
@@ -157,15 +168,17 @@ impl BackwardMemory {
     ) -> (usize, Option<Vec<Worst>>) {
         let all: Vec<Vec<u16>> = written.outputs.iter().map(|output| numbers!(u16, output)).collect();
         let places = self.written();
-        let (outside, dsinks) = (self.strays(places, written), written.outputs.get(3));
+        let outside = self.strays(places, written);
         let tensors = [0, 1, 2].map(|of| {
             let has_rows = places[of].shape[1] > 0;
             has_rows.then(|| self.tensor(&all[of], GUARD / 2, places[of])).transpose()
         });
         match tensors {
             [Ok(dq), Ok(dk), Ok(dv)] => {
-                let dsinks = dsinks.map(|all| numbers!(f32, unguarded(all)));
-                (outside, Some(reference.judge([dq.as_ref(), dk.as_ref(), dv.as_ref()], dsinks.as_deref())))
+                let others = [self.dsinks(written), self.dtable(written)];
+                let others = others.map(|all| all.map(|all| numbers!(f32, unguarded(all))));
+                let others = others.each_ref().map(|all| all.as_deref());
+                (outside, Some(reference.judge([dq.as_ref(), dk.as_ref(), dv.as_ref()], others)))
             }
             _ => (outside, None),
         }
@@ -200,6 +213,9 @@ impl Work for BackwardMemory {
         });
         backward.dsinks =
             (sinks > 0).then(|| Sinks { address: binder.guarded(SINKS, sinks * 4), elements: sinks as u64 });
+        let entries = self.table;
+        backward.dtable = (entries > 0)
+            .then(|| TableGradient { address: binder.guarded(TABLE, entries * 4), elements: entries as u64 });
         AnyRequest::Backward(backward)
     }
 

@@ -3,7 +3,7 @@
 use super::exact::{Rows, expected, heads};
 use super::{Buffers, Case, Failure, Params, Tensors, Verified, params_of};
 use crate::attention::Inputs;
-use crate::backward::{BackwardMemory, GradientReference, NAMES, Scored};
+use crate::backward::{BackwardMemory, GradientReference, NAMES, Scored, TABLE};
 use crate::inputs::Random;
 use crate::memory::Memory;
 use crate::place::Layout;
@@ -19,10 +19,16 @@ use kernels_gpu::exact::{self, Copied, MaskFn};
 struct Pairs {
     heads: usize,
     /// Of each sequence and head: the scores of each query, one per key, and the sink.
-    of: Vec<(Vec<[f64; 2]>, f64)>,
+    of: Vec<(Vec<Pair>, f64)>,
     /// The number of keys of each sequence.
     keys: Vec<usize>,
+    /// Entries of a head's part of the table that trains; 0 without one.
+    entries: usize,
 }
+
+/// The score of a query and a key, and its derivative; the entry of a table that the score reads, and the
+/// derivative by it.
+type Pair = ([f64; 2], Option<(u32, f32)>);
 
 /// The pairs of one sequence.
 struct OfSequence<'a>(&'a Pairs, usize);
@@ -42,25 +48,40 @@ impl Pairs {
                 let pair = move |(k, product): (i32, f64)| {
                     let product = product as f32;
                     let score = exact::score::<M>(params, sequence, product, p, k);
-                    [score, exact::gradient::<M>(params, sequence, product, p, k)].map(f64::from)
+                    let derivative = exact::gradient::<M>(params, sequence, product, p, k);
+                    let entry = exact::entry::<M>(params, sequence, product, p, k);
+                    ([score, derivative].map(f64::from), entry)
                 };
                 (0..).zip(rows.products(query as usize, sequence.keys, |k| k)).map(pair).collect::<Vec<_>>()
             });
             of.push((pairs.collect(), f64::from(M::sink(params, sequence, true))));
             Ok(())
         })?;
-        Ok(Pairs { heads: case.heads[0], of, keys: case.lengths.iter().map(|[_, keys]| *keys).collect() })
+        let (heads, keys) = (case.heads[0], case.lengths.iter().map(|[_, keys]| *keys).collect());
+        let entries = M::table(params).map_or(0, |table| table.count as usize / heads);
+        Ok(Pairs { heads, of, keys, entries })
     }
 }
 
 impl Scored for Pairs {
     fn score(&self, [batch, head, row]: [usize; 3], key: usize, _: impl FnOnce() -> f64) -> Option<[f64; 2]> {
         let (pairs, _) = &self.of[batch * self.heads + head];
-        Some(pairs[row * self.keys[batch] + key]).filter(|[score, _]| *score != f64::NEG_INFINITY)
+        Some(pairs[row * self.keys[batch] + key].0).filter(|[score, _]| *score != f64::NEG_INFINITY)
     }
 
     fn sink(&self, [batch, head]: [usize; 2]) -> Option<f64> {
         Some(self.of[batch * self.heads + head].1).filter(|sink| *sink != f64::NEG_INFINITY)
+    }
+
+    fn entries(&self) -> usize {
+        self.heads * self.entries
+    }
+
+    fn entry(&self, [batch, head, row]: [usize; 3], key: usize) -> Option<(usize, f64)> {
+        let (pairs, _) = &self.of[batch * self.heads + head];
+        let (entry, weight) = pairs[row * self.keys[batch] + key].1?;
+        let entry = (entry as usize).min(self.entries.checked_sub(1)?);
+        Some((head * self.entries + entry, weight.into()))
     }
 
     fn in_sequence(&self, index: usize, _: &Inputs<'_>) -> impl Scored {
@@ -82,19 +103,27 @@ impl Scored for OfSequence<'_> {
         self.0.sink([self.1, head])
     }
 
+    fn entries(&self) -> usize {
+        self.0.entries()
+    }
+
+    fn entry(&self, [_, head, row]: [usize; 3], key: usize) -> Option<(usize, f64)> {
+        self.0.entry([self.1, head, row], key)
+    }
+
     fn in_sequence(&self, _: usize, _: &Inputs<'_>) -> impl Scored {
         OfSequence(self.0, self.1)
     }
 }
 
-/// Launches one case, whose kernel computes dK and dV. Returns what was verified: this kernel, and the kernel
-/// of dQ in the same launch.
+/// Launches one case, whose kernel computes dK and dV. Returns what was verified: this kernel, and the
+/// kernels of dQ and of a table in the same launch.
 pub(super) fn one<M: MaskFn, D: Harness>(
     card: &Attention<D>,
     variant: &'static Variant<M>,
     params: Params<'_, M, D>,
     case: &Case,
-) -> Result<[Verified; 2], Failure> {
+) -> Result<Vec<Verified>, Failure> {
     let refused = |source| Failure::refused(case, source);
     let mut buffers = Buffers::new(card.driver());
     let (tensors, params) = (Tensors::random(case), params_of::<M, D>(params, &mut buffers, case)?);
@@ -103,37 +132,42 @@ pub(super) fn one<M: MaskFn, D: Harness>(
     let memory = Memory { variant: Some(variant.with(params)), ..tensors.memory(case) };
     let (o, lse) = (memory.place(&outputs), memory.place_rows(&outputs).lse.unwrap_or_default());
     let d_o = Random::new(!case.seed).normals(case.kernel.dtype, o.len());
-    let memory = BackwardMemory::of(memory, [o, d_o], lse, None, Layout::Bshd);
+    let beside = |pass| kernel_beside(variant.any().kernels(), pass, &case.kernel);
+    let of_table = beside(Pass::Table);
+    let table = of_table.and_then(|_| M::table(&params)).map_or(0, |table| table.count as usize);
+    let mut memory = BackwardMemory::of(memory, [o, d_o], lse, None, Layout::Bshd);
+    memory.table = table;
     let inputs = memory.forward.inputs().expect("a case has valid tensors");
     let reference = GradientReference::of(&pairs, &inputs, &memory.upstream());
     let device = OnDevice::new(card, &memory, None).map_err(refused)?;
     let written = device.run().map_err(refused)?;
     let (outside, worst) = memory.worst(&reference, &written);
-    let worst = worst.unwrap_or_default();
+    let (worst, all) = (worst.unwrap_or_default(), NAMES.len() + usize::from(table > 0));
     let failed: Vec<_> = worst.iter().filter(|worst| !worst.passed()).map(ToString::to_string).collect();
-    if outside > 0 || !failed.is_empty() || worst.len() < NAMES.len() {
+    if outside > 0 || !failed.is_empty() || worst.len() < all {
         let failed = [failed, vec![format!("{outside} elements outside of the gradients were written")]];
         return Err(Failure::Gradients {
             case: Box::new(case.clone()),
             failures: failed.concat().join("; "),
         });
     }
-    let dq = kernel_of_dq(variant.any().kernels(), &case.kernel);
     let of = |symbol, of: &[&str]| {
         let worst = worst.iter().filter(|worst| of.contains(&worst.tensor)).copied().collect();
         Verified { symbol, launches: 1, worst }
     };
-    let symbol = dq.map_or("dq", |kernel| kernel.contract.symbol);
-    Ok([of(written.entry, &NAMES[1..]), of(symbol, &NAMES[..1])])
+    let dq = beside(Pass::Dq).map_or("dq", |kernel| kernel.contract.symbol);
+    let of_table = of_table.map(|kernel| of(kernel.contract.symbol, &[TABLE]));
+    Ok([of(written.entry, &NAMES[1..]), of(dq, &NAMES[..1])].into_iter().chain(of_table).collect())
 }
 
-/// Returns the kernel of dQ that the planner selects beside a kernel of dK and dV.
-fn kernel_of_dq(
+/// Returns the kernel of another pass that the planner selects beside a kernel of dK and dV.
+fn kernel_beside(
     kernels: impl Iterator<Item = &'static AttnInfo>,
+    pass: Pass,
     beside: &AttnInfo,
 ) -> Option<&'static AttnInfo> {
     let is_beside = |kernel: &&AttnInfo| {
-        kernel.pass == Pass::Dq && kernel.dtype == beside.dtype && kernel.head_dim >= beside.head_dim
+        kernel.pass == pass && kernel.dtype == beside.dtype && kernel.head_dim >= beside.head_dim
     };
     kernels.filter(is_beside).min_by_key(|kernel| kernel.columns())
 }

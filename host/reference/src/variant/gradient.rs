@@ -6,7 +6,7 @@ use kernels_gpu::variant::Scores;
 
 /// The scaled products at which a query and a key are compared; the pairs take turns. A softcap of 50 bends
 /// large products only.
-const PRODUCTS: [f32; 9] = [-3.1, -0.8, 0.3, 1.2, 4.4, -20.0, 60.0, 20.0, -200.0];
+pub(super) const PRODUCTS: [f32; 9] = [-3.1, -0.8, 0.3, 1.2, 4.4, -20.0, 60.0, 20.0, -200.0];
 
 /// The difference of scaled products. The functions run in f32, so that a small step would measure roundings.
 const STEP: f32 = 1.0 / 16.0;

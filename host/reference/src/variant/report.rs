@@ -110,6 +110,31 @@ pub enum Failure {
         /// Whether all scores are additive (`ScoreMod::ADDITIVE`).
         is_additive: bool,
     },
+    /// `ScoreMod::entry` or `ScoreMod::weight` differs from the differences of `ScoreMod::score`.
+    #[error(
+        "{case}: sequence {sequence}, head {head}, position {p}, key {k}: the score reads entry {entry} of \
+         the head's table, with the derivative {weight}, and differences of the table give {differences:?}: \
+         `ScoreMod::entry` must name the entry that `score` reads, and `ScoreMod::weight` must be the \
+         derivative by it"
+    )]
+    Entry {
+        /// The case.
+        case: Box<Case>,
+        /// The sequence.
+        sequence: u32,
+        /// The query head.
+        head: u32,
+        /// The query's position.
+        p: i32,
+        /// The key.
+        k: i32,
+        /// The entry, by `ScoreMod::entry`.
+        entry: u32,
+        /// The derivative of the score by the entry, by `ScoreMod::weight`.
+        weight: f32,
+        /// The derivative by differences: to a smaller entry, and to a larger one.
+        differences: [f64; 2],
+    },
     /// The gradients differ from those that are made of the kernel's functions.
     #[error("{case}: {failures}")]
     Gradients {

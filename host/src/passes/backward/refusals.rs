@@ -1,18 +1,22 @@
 //! The errors of backward problems that no kernel solves.
 use crate::{Error, Problem, select};
-use spec::{AttnInfo, GRADIENTS};
+use spec::{AttnInfo, GRADIENTS, Pass};
 
 /// The remedy for a request that has too many columns for its mask or its bias.
 const ELSEWHERE: &str = "train this attention with your framework's operations";
 
-/// Returns the error for a problem whose `results` no kernel computes.
-pub(super) fn unsolved(p: &Problem, results: &str) -> Error {
+/// Returns the error for a problem whose `pass` no kernel computes.
+pub(super) fn unsolved(p: &Problem, pass: Pass) -> Error {
     let (dtype, columns) = (p.dtype.name(), p.named_columns());
     if let Some(variant) = p.variant {
         let feature = format_args!("backward of variant {}", variant.name());
+        let (results, kernels) = match pass {
+            Pass::Dq => ("dQ", "both kernels, `With<BwdDkDv<..>>` and `With<BwdDq<..>>`"),
+            Pass::Table => ("the table's gradient", "`With<BwdTable<..>>`"),
+            _ => ("dK and dV", "both kernels, `With<BwdDkDv<..>>` and `With<BwdDq<..>>`"),
+        };
         let reason = format_args!(
-            "it has no kernel that computes {results} of {dtype} tensors with {columns}: list both kernels, \
-             `With<BwdDkDv<..>>` and `With<BwdDq<..>>`"
+            "it has no kernel that computes {results} of {dtype} tensors with {columns}: list {kernels}"
         );
         return Error::unsupported(feature, reason);
     }
