@@ -108,8 +108,8 @@ impl GradientReference {
         GradientReference { exact, tolerances, sink_tolerance, table_tolerance }
     }
 
-    /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks and of a table,
-    /// if there are any. `None` is a gradient without rows.
+    /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks and of a
+    /// table, if there are any. `None` is a gradient without rows.
     pub fn judge(
         &self,
         gradients: [Option<&HostTensor<'_>>; 3],

@@ -15,8 +15,8 @@ pub(crate) trait Scored: Sync {
         0
     }
 
-    /// Returns the entry that the score of a query `[batch, head, row]` and a key reads, and the derivative of
-    /// the score by it.
+    /// Returns the entry that the score of a query `[batch, head, row]` and a key reads, and the derivative
+    /// of the score by it.
     fn entry(&self, _at: [usize; 3], _key: usize) -> Option<(usize, f64)> {
         None
     }
