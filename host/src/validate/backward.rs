@@ -68,7 +68,7 @@ fn tables(r: &AttentionBackward<'_>, p: &Problem) -> Result<[Option<Footprint>; 
     let Some(TableGradient { address, elements }) = r.dtable else { return Ok([None; 2]) };
     let Some(table) = r.forward.variant.and_then(|variant| variant.table()) else {
         let expected = "the forward has no variant whose scores name a table: give the scores a \
-                        `ScoreMarker::TABLE`, or leave dtable out";
+                        constant `TABLE`, or leave dtable out";
         return Err(Error::invalid("dtable", "some", expected));
     };
     let count = table.count as usize;
