@@ -160,6 +160,8 @@ fn hopper(
     let shares = Shared::of(shared.as_ref());
     let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, Pass::Dq))?;
     let (padding, per_kv) = (Padding::new(p)?, (p.heads_q / (p.heads_k * shares.get())) as u32);
+    // This refuses sizes whose sums exceed 64 bits.
+    let delta = delta(p, &padding)?;
     let longest = (p.seqlen_q as u32).div_ceil(kernel.tile_n);
     let (sequences, tiles) = match p.varlen {
         None => (Sequences::NONE, longest),
@@ -168,7 +170,7 @@ fn hopper(
     let sums = DqScratch::new(kernel, padding.heads, [tiles, longest], per_kv);
     let all = GradientPass::all(p, kernel, (&sums, sequences), shares, on)?;
     let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64), sequences)?;
-    let passes = [delta(p, &padding)?, all, convert];
+    let passes = [delta, all, convert];
     Ok(Backward { passes, dsinks: None, table: None, padding, sums: Some(sums), shared })
 }
 
@@ -265,8 +267,7 @@ impl Backward {
         let end = delta.base.saturating_add(self.vector_bytes());
         let [of_table, _] = self.of_table();
         let (cleared, sums) = match &sums {
-            None if of_table > 0 => ([end, of_table], TileSums { base: 0, counters: 0, tiles: 0, heads }),
-            None => ([0; 2], TileSums { base: 0, counters: 0, tiles: 0, heads }),
+            None => ([end, of_table], TileSums { base: 0, counters: 0, tiles: 0, heads }),
             Some(sums) => {
                 let counters = end.saturating_add(ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
                 let base = counters.saturating_add(counter_bytes(sums.counters));
