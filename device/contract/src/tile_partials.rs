@@ -1,4 +1,4 @@
-//! What work tiles add to the entries of a table.
+//! The numbers that work tiles add to the entries of a table.
 crate::described! {
     /// One f32 per work tile and entry of a table, `[tile][entry]`, contiguous: what a work tile adds to the
     /// entry. Each work tile writes its numbers, and the last work tile of a head reads those of all.

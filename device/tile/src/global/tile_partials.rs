@@ -1,4 +1,4 @@
-//! What work tiles add to the entries of a table, in global memory.
+//! The numbers that work tiles add to the entries of a table, in global memory.
 use crate::group::Capability;
 use contract::TilePartials;
 use cuda_std::memory::{ld_global_b32, st_global_b32_if};
@@ -22,7 +22,7 @@ impl<'p> GlobalPartials<'p> {
         exists.then(|| self.0.base().wrapping_add(within * 4))
     }
 
-    /// What tile `tile` adds to an entry, or 0 if one of them does not exist. The tile has stored it before.
+    /// Returns the number that tile `tile` has stored for an entry, or 0 if one of them does not exist.
     #[inline(always)]
     pub fn get(self, tile: u32, entry: u32) -> f32 {
         // SAFETY: the number exists, and the base is a multiple of 4, as `TilePartials` promises.
