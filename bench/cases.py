@@ -31,6 +31,13 @@ def fa4_output(q, k, v, **options):
     return out[0] if isinstance(out, tuple) else out
 
 
+def fa4_call(case, q, k, v, **options):
+    """Returns a call of FlashAttention-4, which takes contiguous tensors (batch, seqlen, heads, head_dim)."""
+    qc, kc, vc = (t.transpose(1, 2).contiguous() for t in (q, k, v))
+    window = tuple(side if side >= 0 else None for side in case.window)
+    return lambda: fa4_output(qc, kc, vc, causal=case.causal, window_size=window, **options).transpose(1, 2)
+
+
 class Case:
     """One shape with one dtype and one kind of input. Tensors are (batch, heads, seqlen, head_dim) views of either memory layout."""
 
@@ -41,15 +48,17 @@ class Case:
         self.config = shape.get("config")
         for name in ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"):
             setattr(self, name, shape[name])
+        self.head_dim_v = shape.get("head_dim_v", self.head_dim)
 
     def label(self):
         heads = self.heads_q if self.heads_q == self.heads_k else f"{self.heads_q}/{self.heads_k}"
         rows = self.seqlen_q if self.seqlen_q == self.seqlen_k else f"{self.seqlen_q}/{self.seqlen_k}"
+        columns = self.head_dim if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
         mask = "causal" if self.causal else f"window {self.window[0]},{self.window[1]}" if self.window != (-1, -1) else "full"
         rest = [self.dtype] + [word for word in (self.inputs, self.layout) if word not in ("normal", "bhsd")]
         rest += ["packed"] if self.shape.get("packed") else []
         rest += [self.config] if self.config else []
-        return f"B{self.batch} H{heads} S{rows} D{self.head_dim} {mask} {' '.join(rest)}"
+        return f"B{self.batch} H{heads} S{rows} D{columns} {mask} {' '.join(rest)}"
 
     def bounds(self, rows):
         """Returns the first key that each of these queries sees, and one past the last key."""
@@ -61,30 +70,35 @@ class Case:
         return first.clamp(min=0), last.clamp(max=self.seqlen_k)
 
     def flops(self):
-        """Returns the operations: 4 per query, visible key and column. By convention, a causal square counts as half of the full square."""
+        """Returns the operations: 2 per query, visible key and column of K and V. By convention, a causal square counts as half of the full square."""
         if self.causal and self.seqlen_q == self.seqlen_k:
             pairs = self.seqlen_q * self.seqlen_k / 2
         else:
             first, last = self.bounds(torch.arange(self.seqlen_q))
             pairs = int((last - first).clamp(min=0).sum())
-        return 4 * self.batch * self.heads_q * pairs * self.head_dim
+        return 2 * self.batch * self.heads_q * pairs * (self.head_dim + self.head_dim_v)
+
+    def backward_flops(self):
+        """Returns the operations of a backward pass: three products of K's columns and two of V's."""
+        return self.flops() * (3 * self.head_dim + 2 * self.head_dim_v) / (self.head_dim + self.head_dim_v)
 
     def least_bytes(self):
         rows = self.heads_q * self.seqlen_q + self.heads_k * self.seqlen_k
-        return 2 * 2 * self.batch * rows * self.head_dim
+        return 2 * self.batch * rows * (self.head_dim + self.head_dim_v)
+
+    def normal(self, heads, rows, columns):
+        """Returns normal numbers as (batch, heads, rows, columns), in the memory layout."""
+        make = lambda *sizes: torch.randn(self.batch, *sizes, columns, device="cuda", dtype=DTYPES[self.dtype])
+        return make(rows, heads).transpose(1, 2) if self.layout == "bshd" else make(heads, rows)
 
     def tensors(self):
-        dtype, b, d = DTYPES[self.dtype], self.batch, self.head_dim
-        make = lambda *sizes: torch.randn(*sizes, device="cuda", dtype=dtype)
+        dtype = DTYPES[self.dtype]
         if self.shape.get("packed"):
-            qkv = make(b, self.seqlen_q, 3, self.heads_q, d)
+            qkv = torch.randn(self.batch, self.seqlen_q, 3, self.heads_q, self.head_dim, device="cuda", dtype=dtype)
             q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))
-        elif self.layout == "bshd":
-            q = make(b, self.seqlen_q, self.heads_q, d).transpose(1, 2)
-            k, v = (make(b, self.seqlen_k, self.heads_k, d).transpose(1, 2) for _ in range(2))
         else:
-            q = make(b, self.heads_q, self.seqlen_q, d)
-            k, v = (make(b, self.heads_k, self.seqlen_k, d) for _ in range(2))
+            q = self.normal(self.heads_q, self.seqlen_q, self.head_dim)
+            k, v = (self.normal(self.heads_k, self.seqlen_k, columns) for columns in (self.head_dim, self.head_dim_v))
         k.mul_(INPUTS[self.inputs](self.seqlen_k).to(k.device, dtype)[:, None])
         return q, k, v
 
@@ -143,8 +157,7 @@ def contenders(case, q, k, v, wanted, lse=True, base=None):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=case.heads_q != case.heads_k)
         calls["fa2_causal"] = full_causal
     if fa4 is not None:
-        qc, kc, vc = (t.contiguous() for t in (qt, kt, vt))
-        calls["fa4"] = lambda: fa4_output(qc, kc, vc, causal=case.causal, window_size=(left, right)).transpose(1, 2)
+        calls["fa4"] = fa4_call(case, q, k, v)
     calls = {name: call for name, call in calls.items() if name == "ferroflash" or name in wanted}
     return {**calls, "base": of(base)} if base else calls
 

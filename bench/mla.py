@@ -149,9 +149,8 @@ def main():
     todo = [(f"mla{heads}", f"{dtype} h{heads} q{queries} {batch}x{keys}",
              functools.partial(run, batch, keys, heads, queries, dtype, args, rng))
             for dtype in args.dtypes for heads in args.heads for queries in args.queries for batch, keys in SHAPES]
-    rows = report.rows_of(todo, args.seconds, torch.cuda.empty_cache)
-    sys.exit(report.finish(rows, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                                         "gb_per_s": args.gb_per_s, "tflops": args.tflops}))
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "gb_per_s": args.gb_per_s, "tflops": args.tflops}
+    sys.exit(report.run(todo, args, about, torch.cuda.empty_cache))
 
 
 if __name__ == "__main__":

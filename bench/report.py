@@ -1,16 +1,16 @@
 """Rows of compare.py as tables, figures of merit, and a plot. The loops of scripts that time calls beside one another."""
 import json
 import math
+import os
 import statistics
 import sys
 import time
 from html import escape
 
 COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1",
-           "base": "#fdba74", "fa2_deterministic": "#cbd5e1", "cudnn_deterministic": "#a3e635"}
+           "base": "#fdba74"}
 NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa4": "FlashAttention-4",
-         "fa2_causal": "FA2, all causal", "base": "the base", "fa2_deterministic": "FA2, deterministic",
-         "cudnn_deterministic": "cuDNN, deterministic"}
+         "fa2_causal": "FA2, all causal", "base": "the base"}
 # Relative differences below this number are noise.
 NOISE = 0.02
 # The part of the memory bus that copies of large tensors reach: 4.2 of 4.9 TB/s on an H200.
@@ -46,35 +46,46 @@ def timed(calls, rounds, rng, measure):
     return {name: statistics.median(samples) for name, samples in times.items()}, times
 
 
-def rows_of(todo, seconds, after):
-    """Returns the rows of all (suite, label, run) in `todo` that begin within this time. `after` runs behind each."""
+def run(todo, args, about, after, best={}):
+    """Runs all (suite, label, work) in `todo` that begin within `args.seconds`. Each work returns its rows. `after` runs behind each, and
+    then the rows are written to `args.out`, so that a killed script keeps them. Prints the summary, and returns the exit code: 1 if
+    FerroFlash was wrong. `best` is {name: peers}: the summary has the fastest of these peers, too, under this name."""
     begun, rows = time.time(), []
-    for suite, label, run in todo:
-        if time.time() - begun > seconds:
-            print(f"--seconds {seconds}: {label} and all after it were not measured", file=sys.stderr)
+    for suite, label, work in todo:
+        if time.time() - begun > args.seconds:
+            print(f"--seconds {args.seconds}: {label} and all after it were not measured", file=sys.stderr)
             break
         try:
-            rows += run()
+            rows += work()
         except Exception as reason:
             print(f"{label}: FAILED {repr(reason)[:300]}", flush=True)
             rows.append({"suite": suite, "failed": repr(reason)[:300], "passed": False})
         after()
-    return rows
-
-
-def finish(rows, args, about):
-    """Prints the summary, writes it with the rows to `args.out`, and returns the exit code: 1 if FerroFlash was wrong."""
-    found = summary(rows)
-    print("suite          dtype timing peer: the peer's time divided by FerroFlash's")
+        write(rows, args, about, best)
+    found = write(rows, args, about, best)
+    print("suite                    dtype timing peer: the peer's time divided by FerroFlash's")
     for entry in found:
-        print(f"{entry['suite']:14} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:15} {entry['shapes']} shapes, "
+        print(f"{entry['suite']:24} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:24} {entry['shapes']} shapes, "
               f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
-    if args.out:
-        command = " ".join(["python3", sys.argv[0].rpartition("/")[2], *sys.argv[1:]])
-        with open(args.out, "w") as file:
-            json.dump({"command": command, **about, "seed": args.seed, "rows": rows, "summary": found}, file, indent=1)
     passed = lambda row: row["check"]["passed"] if "check" in row else row.get("passed")
     return int(any(row.get("peer", "ferroflash") == "ferroflash" and not passed(row) for row in rows))
+
+
+def write(rows, args, about, best):
+    """Writes the rows and their summary to `args.out`, and returns the summary."""
+    found = summary(rows + [row for name, peers in best.items() for row in fastest(rows, name, peers)])
+    if args.out:
+        command = " ".join(["python3", sys.argv[0].rpartition("/")[2], *sys.argv[1:]])
+        with open(args.out + ".part", "w") as file:
+            json.dump({"command": command, **about, "seed": args.seed, "rows": rows, "summary": found}, file, indent=1)
+        os.replace(args.out + ".part", args.out)
+    return found
+
+
+def fastest(rows, name, peers):
+    """Returns the row of the fastest of these peers for each measurement, under this name."""
+    measured = [[group[peer] for peer in peers if peer in group] for group in groups([row for row in rows if "us" in row])]
+    return [{**min(group, key=lambda row: row["us"]), "peer": name} for group in measured if group]
 
 
 def groups(rows):

@@ -259,8 +259,8 @@ def main():
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    rows = report.rows_of(todo(args, random.Random(args.seed)), args.seconds, torch.cuda.empty_cache)
-    sys.exit(report.finish(rows, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    sys.exit(report.run(todo(args, random.Random(args.seed)), args, about, torch.cuda.empty_cache))
 
 
 if __name__ == "__main__":

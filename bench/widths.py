@@ -90,8 +90,7 @@ def main():
     rng = random.Random(args.seed)
     todo = [(f"widths{heads}", f"{dtype} h{heads} {keys}", functools.partial(run, heads, keys, not args.full, dtype, args, rng))
             for dtype in args.dtypes for heads in args.heads for keys in args.seqlens]
-    rows = report.rows_of(todo, args.seconds, torch.cuda.empty_cache)
-    sys.exit(report.finish(rows, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
+    sys.exit(report.run(todo, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__}, torch.cuda.empty_cache))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,10 @@ serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared 
 mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
 mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads by the portable kernel, beside its products
 widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
-backward | 570 | torch fa4 | backward.json: gradients, beside FlashAttention-2, -4 and cuDNN
+backward | 570 | torch fa4 | backward.json: gradients of 512 to 16384 keys, beside FlashAttention-2, -4 and cuDNN, bf16
+backward-f16 | 570 | torch fa4 | backward-f16.json: the same, f16
+backward-shapes | 570 | torch fa4 | backward-shapes.json: gradients of GQA, other head dims and windows, bf16 and f16
+backward-whole | 570 | torch fa4 | backward-whole.json: the forward and the backward pass of one call, bf16
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
 variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
 variants-long | 570 | torch | variants-long.json: the same on 8192 keys, f16 and bf16
@@ -161,7 +164,16 @@ call() {
             run python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4 --peers --seconds $((limit - 60)) \
                 --out "$out/$call.json"
             ;;
-        widths | backward) run python3 "$call.py" --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        backward*)
+            case $call in
+                backward) what="backward.py --suites curve.json --dtypes bf16" ;;
+                *-f16) what="backward.py --suites curve.json --dtypes f16" ;;
+                *-shapes) what="backward.py --suites gradients.json --dtypes bf16 f16" ;;
+                *-whole) what="backward.py --suites curve.json --dtypes bf16 --whole" ;;
+            esac
+            run python3 $what --seconds $((limit - 60)) --out "$out/$call.json"
+            ;;
         variants) run python3 variants.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-long) run python3 variants.py --dtypes f16 bf16 --seqlens 8192 --seconds $((limit - 60)) --out "$out/$call.json" ;;
