@@ -13,7 +13,7 @@ import report
 FLAGGED = {"fa2_deterministic": "fa2", "cudnn_deterministic": "cudnn"}
 PEERS = ["fa2", "cudnn", "fa4", *FLAGGED, "fa4_deterministic"]
 # Peers of the summary: the fastest of several.
-FASTEST = {"fastest": [*PEERS, "flex"], "fastest_deterministic": [*FLAGGED, "fa4_deterministic"],
+FASTEST = {"fastest": [*PEERS, "flex", "sdpa_efficient", "sdpa_cudnn"], "fastest_deterministic": [*FLAGGED, "fa4_deterministic"],
            "fastest_deterministic_fa": ["fa2_deterministic", "fa4_deterministic"]}
 
 

@@ -167,13 +167,13 @@ def check(v, q, k, values, o):
     return {"passed": error <= 2 * naive + 1e-5, "error": error, "tolerance": 2 * naive + 1e-5}
 
 
-def packed(v, q, k, values):
-    """Returns a call of the varlen function on the documents of all sequences."""
+def packed(v, q, k, values, function=varlen.flash_attn_varlen_func):
+    """Returns a call of a varlen function on the documents of all sequences."""
     (starts, longest), (b, h, n, d) = v.documents, q.shape
     rows = [t.transpose(1, 2).reshape(b * n, -1, d) for t in (q, k, values)]
 
     def call():
-        return varlen.flash_attn_varlen_func(*rows, starts, starts, longest, longest, **v.args).view(b, n, h, d).transpose(1, 2)
+        return function(*rows, starts, starts, longest, longest, **v.args).view(b, n, h, d).transpose(1, 2)
     return call
 
 

@@ -54,6 +54,8 @@ backward | 570 | torch fa4 | backward.json: gradients of 512 to 16384 keys, besi
 backward-f16 | 570 | torch fa4 | backward-f16.json: the same, f16
 backward-shapes | 570 | torch fa4 | backward-shapes.json: gradients of GQA, other head dims and windows, bf16 and f16
 backward-whole | 570 | torch fa4 | backward-whole.json: the forward and the backward pass of one call, bf16
+backward-varlen | 570 | torch fa4 | backward-varlen.json: gradients of varlen sequences, beside FlashAttention-2 and -4, bf16
+backward-variants | 570 | torch | backward-variants.json: gradients with windows, scores and sinks, beside flex_attention, bf16
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
 variants-bf16 | 570 | torch | variants-bf16.json: the same, bf16
 variants-long | 570 | torch | variants-long.json: the same on 8192 keys, f16 and bf16
@@ -171,6 +173,8 @@ call() {
                 *-f16) what="backward.py --suites curve.json --dtypes f16" ;;
                 *-shapes) what="backward.py --suites gradients.json --dtypes bf16 f16" ;;
                 *-whole) what="backward.py --suites curve.json --dtypes bf16 --whole" ;;
+                *-varlen) what=backward_varlen.py ;;
+                *-variants) what=backward_variants.py ;;
             esac
             run python3 $what --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
