@@ -4,6 +4,7 @@
     python3 backward.py --match D64 --dtypes f16 bf16
     python3 backward.py --suites curve.json gradients.json     # 512 to 16384 keys; GQA, other head dims, windows
     python3 backward.py --whole                                # the forward and the backward pass of one call
+    python3 backward.py --portable --peers fa2 fa2_deterministic
 
 The library needs the feature `training`. The peers are SDPA's flash backend (FlashAttention-2) and SDPA's cuDNN backend, both also
 with PyTorch's deterministic algorithms, and FlashAttention-4 if Python can import it, also with `deterministic=True`. FerroFlash is
@@ -35,6 +36,19 @@ def forwards(case, q, k, v, wanted):
     if cases.fa4 is not None:
         calls["fa4_deterministic"] = cases.fa4_call(case, q, k, v, deterministic=True)
     return calls
+
+
+def only_portable():
+    """Plans the later backward passes with a workspace that has no room for the sums of Hopper's kernels: portable kernels take it."""
+    create = training.LIB.ferroflash_backward_plan_create
+
+    def planned(context, where, plan):
+        args = training.c.Backward.from_address(where)
+        forward = training.c.Attention.from_address(args.forward)
+        # A plan reads the size alone; the launch has other memory.
+        args.workspace, args.workspace_bytes = 1 << 20, 8 * forward.batch * forward.heads_q * (forward.seqlen_q + 384)
+        return create(context, where, plan)
+    training.LIB.ferroflash_backward_plan_create = planned
 
 
 def gradients_of(case, q, k, v, d_o, batch, head, kind):
@@ -71,27 +85,30 @@ def run(case, args, rng):
     d_o = case.normal(case.heads_q, case.seqlen_q, case.head_dim_v)
     calls = gradients.calls(forwards(case, q, k, v, args.peers), (q, k, v), d_o, args)
     flops = case.backward_flops() + (case.flops() if args.whole else 0)
-    return gradients.measured(calls, kind(case), case.label(), case.dtype, references(case, q, k, v, d_o), flops, args, rng)
+    return gradients.measured(calls, kind(case, args), case.label(), case.dtype, references(case, q, k, v, d_o), flops, args, rng)
 
 
-def kind(case):
+def kind(case, args):
     """Returns the kind of a shape: rows of one kind have one summary."""
     columns = case.head_dim if case.head_dim == case.head_dim_v else f"{case.head_dim}/{case.head_dim_v}"
-    return f"D{columns}" + (" window" if case.window != (-1, -1) else "")
+    return f"D{columns}" + (" window" if case.window != (-1, -1) else "") + (" portable" if args.portable else "")
 
 
 def main():
     parser = gradients.options(__doc__, gradients.PEERS)
     parser.add_argument("--suites", nargs="+", default=[SHAPES], help="JSON files: {suite: [shape or {\"backward\": shape}, ..]}")
     parser.add_argument("--layout", default="bshd", choices=["bhsd", "bshd"], help="memory layout of the tensors")
+    parser.add_argument("--portable", action="store_true", help="use FerroFlash's portable kernels of backward passes")
     args = parser.parse_args()
+    if args.portable:
+        only_portable()
     shapes = []
     for path in args.suites:
         with open(path) as file:
             shapes += [shape.get("backward", shape) for suite in json.load(file).values() for shape in suite]
     all_cases = [cases.Case({"causal": False, **shape, "dtype": dtype}, layout=args.layout)
                  for shape in shapes for dtype in args.dtypes or [shape.get("dtype", "f16")]]
-    todo = [(kind(case), case.label(), lambda rng, case=case: run(case, args, rng)) for case in all_cases]
+    todo = [(kind(case, args), case.label(), lambda rng, case=case: run(case, args, rng)) for case in all_cases]
     sys.exit(gradients.run(todo, args))
 
 

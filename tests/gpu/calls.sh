@@ -54,6 +54,7 @@ backward | 570 | torch fa4 | backward.json: gradients of 512 to 16384 keys, besi
 backward-f16 | 570 | torch fa4 | backward-f16.json: the same, f16
 backward-shapes | 570 | torch fa4 | backward-shapes.json: gradients of GQA, other head dims and windows, bf16 and f16
 backward-whole | 570 | torch fa4 | backward-whole.json: the forward and the backward pass of one call, bf16
+backward-portable | 570 | torch | backward-portable.json: portable kernels beside FlashAttention-2, bf16
 backward-varlen | 570 | torch fa4 | backward-varlen.json: gradients of varlen sequences, beside FlashAttention-2 and -4, bf16
 backward-variants | 570 | torch | backward-variants.json: gradients with windows, scores and sinks, beside flex_attention, bf16
 variants | 570 | torch | variants.json: masks, scores and biases beside flex_attention, f16
@@ -173,6 +174,7 @@ call() {
                 *-f16) what="backward.py --suites curve.json --dtypes f16" ;;
                 *-shapes) what="backward.py --suites gradients.json --dtypes bf16 f16" ;;
                 *-whole) what="backward.py --suites curve.json --dtypes bf16 --whole" ;;
+                *-portable) what="backward.py --suites curve.json --dtypes bf16 --portable --peers fa2 fa2_deterministic" ;;
                 *-varlen) what=backward_varlen.py ;;
                 *-variants) what=backward_variants.py ;;
             esac
