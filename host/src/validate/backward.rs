@@ -113,17 +113,6 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
                  framework's operations"
             ),
         )),
-        // A variant's kernels have their own head dims.
-        _ if p.variant.is_none() && !GRADIENTS.iter().any(|kernel| kernel.takes_columns(p.columns())) => {
-            Err(Error::unsupported(
-                format_args!("backward of head_dim {columns} with head_dim_v {values}"),
-                format_args!(
-                    "backward kernels take equal numbers of columns, or at most 192 of k with 128 of v; fill \
-                     the missing columns of the narrower tensors with zeros, up to {}",
-                    columns.max(values)
-                ),
-            ))
-        }
         _ => Ok(()),
     }
 }

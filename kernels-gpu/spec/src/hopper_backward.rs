@@ -4,10 +4,11 @@ use crate::info::boxes;
 use crate::*;
 use core::marker::PhantomData;
 
-/// Gradients of `M` base tiles of keys and of their values, 64 rows for each of `W` warpgroups, over stages
-/// of `N` base tiles of queries. The head dim has `D` base tiles. Each warpgroup adds `SHARE` base tiles of
-/// columns to dQ's sums: its part of the columns of a stage of 64 queries, or all columns of its part of the
-/// queries.
+/// Gradients of `M` base tiles of keys and of their values, in `T` tiles of 64 rows, over stages of `N` base
+/// tiles of queries. The head dim has `D` base tiles. Each of `W` warpgroups has a tile and all of its `C`
+/// base tiles of columns, or a part of the columns of the only tile, whose scores all of them compute.
+/// Each warpgroup adds `SHARE` base tiles of columns to dQ's sums: its part of the columns of a stage of 64
+/// queries, or all columns of its part of the queries.
 ///
 /// Blocks are persistent and take work tiles from a counter. They add to a stage's sums in the order of their
 /// keys, so a repeated launch gives identical bits. `Map` is the kind of all tensor maps.
@@ -21,6 +22,8 @@ pub struct BwdHopper<
     const SHARE: usize,
     const STAGES: usize,
     Map = TensorMap,
+    const T: usize = W,
+    const C: usize = D,
 >(PhantomData<(E, Mask, Map)>);
 
 /// A kind of tensor maps of a [`BwdHopper`] kernel.
@@ -196,13 +199,15 @@ impl<
     const SHARE: usize,
     const STAGES: usize,
     Map: BwdMap,
-> Kernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
+    const T: usize,
+    const C: usize,
+> Kernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
 {
     type Params = BwdHopperParams<Map>;
     const TARGET: Target = Target::Exactly(90);
     const THREADS: u32 = 128 * (W as u32 + 1);
     const SMEM_BYTES: usize = {
-        assert!(M == 4 * W, "a warpgroup has 64 keys");
+        assert!(M == 4 * T, "a tile has 64 keys");
         let base_tile = 256 * E::BYTES;
         let kept = 2 * (M * D * base_tile + 1024);
         let stages = 2 * (STAGES * (N * D * base_tile + (N * 64).next_multiple_of(1024)) + 1024);
@@ -226,7 +231,9 @@ impl<
     const SHARE: usize,
     const STAGES: usize,
     Map: BwdMap,
-> Line for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
+    const T: usize,
+    const C: usize,
+> Line for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
 {
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo {
@@ -263,7 +270,9 @@ impl<
     const SHARE: usize,
     const STAGES: usize,
     Map: BwdMap,
-> AttnKernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
+    const T: usize,
+    const C: usize,
+> AttnKernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
 {
     type Isa = Sm90a;
     type Mask = Mask;
@@ -273,7 +282,7 @@ impl<E: Element, const W: usize, const SHARE: usize, const D: usize> Kernel for 
     type Params = BwdConvertDqParams;
     const THREADS: u32 = 128 * W as u32;
     const SMEM_BYTES: usize = 0;
-    const BLOCKS_PER_SM: u32 = 4;
+    const BLOCKS_PER_SM: u32 = if W > 2 { 2 } else { 4 };
     fn grid(params: &BwdConvertDqParams) -> [u32; 3] {
         [params.tiles.get() * params.sums.heads(), 1, 1]
     }

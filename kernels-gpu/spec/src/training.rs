@@ -70,6 +70,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2>;
     d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
     d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
+    d256 [Full, Causal, Windowed] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, TensorMap, 1, 8>;
     }
     // The same, on varlen tensors. With three stages, ptxas of CUDA 12.8 crashes.
     bwd_hopper_packed {
@@ -77,6 +78,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2, RaggedMap>;
     d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
     d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
+    d256 [Full, Causal, Windowed] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, RaggedMap, 1, 8>;
     } }
     $crate::lines! { $emit
     /// Every compiled [`BwdConvertDq`].
@@ -84,6 +86,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d64: BwdConvertDq<E, 1, 4, 4>;
     d64_columns: BwdConvertDq<E, 2, 2, 4>;
     d128: BwdConvertDq<E, 2, 4, 8>;
+    d256: BwdConvertDq<E, 4, 4, 16>;
     } }
     $crate::lines! { $emit
     /// Every compiled [`BwdDsinks`].

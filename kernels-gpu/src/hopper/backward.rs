@@ -44,8 +44,9 @@ type Shared<
     const D: usize,
     const SHARE: usize,
     const STAGES: usize,
+    const T: usize,
 > = (
-    Twins<SharedTiles<E, 4, D, W>, 1, Tma<Map>>,
+    Twins<SharedTiles<E, 4, D, T>, 1, Tma<Map>>,
     (
         Twins<ValuedTile<E, N, D>, STAGES, Tma<Map>>,
         (JointA<E, N, M>, (Tickets<NoteOf<Map>, KEEPERS, W>, Turns<W, SHARE>)),
@@ -142,7 +143,9 @@ impl<
     const SHARE: usize,
     const STAGES: usize,
     Map: KeyMap,
-> Run for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map>
+    const T: usize,
+    const C: usize,
+> Run for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
 {
     #[inline(always)]
     fn run(p: BwdHopperParams<Map>, block: Block<Self>, smem: Smem<Self>) {
@@ -164,7 +167,7 @@ impl<
         let [k_rows, v_rows] = [block.tensor(|p| &p.k), block.tensor(|p| &p.v)];
         let [dk, dv]: [TmaTensor<_, 4, D, Map>; 2] = [block.tensor(|p| &p.dk), block.tensor(|p| &p.dv)];
         let sums = GlobalSums::<W, SHARE>::new(&p.sums);
-        let shared: Shared<E, Map, M, W, N, D, SHARE, STAGES> = smem.split();
+        let shared: Shared<E, Map, M, W, N, D, SHARE, STAGES, T> = smem.split();
 
         block.specialize(
             shared,
@@ -217,14 +220,15 @@ impl<
                     if Mask::Scores::IS_NONE {
                         group.forget_thread();
                     }
-                    let at = (group.first_row(), group.warp());
+                    let first_row = if T == 1 { group.first_row() % 64 } else { group.first_row() };
+                    let at = (first_row, group.warp());
                     let never = match D {
                         8 => Never::of_lane(p.order.heads, group.warp()),
                         _ => Never::of_grid(),
                     };
                     let rows = view.tile.existing(&view.block.rows);
                     let [v, k] = keys.take();
-                    let (mut acc_dk, mut acc_dv) = (Acc::cleared(), Acc::cleared());
+                    let (mut acc_dk, mut acc_dv) = (Acc::<1, C>::cleared(), Acc::<1, C>::cleared());
                     let mut add =
                         |acc_dq: &mut Acc<1, SHARE>, group: &mut Warpgroup<W>| turns.add(acc_dq, group);
                     let ds_of =
@@ -256,7 +260,7 @@ impl<
                         );
                         q_last = q_now;
                     }
-                    let clear_unused = |gradients: &mut Acc<1, D>| {
+                    let clear_unused = |gradients: &mut Acc<1, C>| {
                         if Map::Tile::HAS_UNUSED {
                             gradients.keep_rows_before(rows as i32 - at.0 as i32, at.1);
                         }
@@ -265,11 +269,11 @@ impl<
                     clear_unused(&mut acc_dv);
                     joint =
                         group.two_products(Late { dk: &mut acc_dk, ds, q: q_last }, &k, &mut add, |group| {
-                            v.store_through(&acc_dv, &dv, first_row(), group)
+                            v.store_part_through(&acc_dv, &dv, first_row(), group)
                         });
                     acc_dk.map(|x| x * p.scale);
                     clear_unused(&mut acc_dk);
-                    k.store_through(&acc_dk, &dk, first_row(), &mut group);
+                    k.store_part_through(&acc_dk, &dk, first_row(), &mut group);
                 }
             },
         );

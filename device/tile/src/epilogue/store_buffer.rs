@@ -58,7 +58,9 @@ impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
         let tile = self.base + group.index * SharedTile::<E, 4, C>::BYTES as u32;
         tma::wait_group_read::<0>();
         // SAFETY: this is the warpgroup's own tile, which TMA has read.
-        unsafe { store(tile, group.warp.lane, acc, to, at, group) }
+        unsafe {
+            store(tile, group.warp.lane, acc, to, |group| (0, M::down(at, group.first_of_group())), group)
+        }
     }
 }
 
@@ -79,24 +81,69 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
         let lane = opaque(group.warp.lane);
         // SAFETY: this is the warpgroup's own tile. The products that read it have ended: they borrowed the
         // guard, which this call consumes.
-        unsafe { store(self.address(group.index), lane, acc, to, at, group) }
+        unsafe {
+            store(
+                self.address(group.index),
+                lane,
+                acc,
+                to,
+                |group| (0, M::down(at, group.first_of_group())),
+                group,
+            )
+        }
         // The guard then releases the stage, and the producer refills it.
         tma::wait_group_read::<0>();
     }
 }
 
-/// Stores the warpgroup's rows through `tile`. `lane` is the lane of this thread.
+impl<E: Mma, const D: usize, const T: usize> StageGuard<'_, SharedTiles<E, 4, D, T>> {
+    /// Stores the warpgroup's own tile or, of the stage's only tile, its own `P` base tiles of columns,
+    /// through the same part of the guarded stage. The stage loses its content. Every consumer warpgroup must
+    /// call this function.
+    #[inline(always)]
+    pub fn store_part_through<M: StoreMapKind, const P: usize, const W: usize>(
+        self,
+        acc: &Acc<1, P>,
+        to: &TmaTensor<E, 4, D, M>,
+        at: M::At,
+        group: &mut Warpgroup<W>,
+    ) {
+        const { assert!(T == W && P == D || T == 1 && P * W == D, "warpgroups share rows, or columns") }
+        let lane = opaque(group.warp.lane);
+        let tile = match T {
+            1 => {
+                // The other warpgroups may still read these columns.
+                group.wait_for_all();
+                let bytes = SharedTile::<E, 4, P>::BYTES as u32;
+                self.address(0) + group.index * bytes
+            }
+            _ => self.address(group.index),
+        };
+        let of = |group: &Warpgroup<W>| match T {
+            1 => (group.index * P as u32 * 16, at),
+            _ => (0, M::down(at, group.first_of_group())),
+        };
+        // SAFETY: this is the warpgroup's own part of the stage. The products that read it have ended, in all
+        // warpgroups that may read it.
+        unsafe { store(tile, lane, acc, to, of, group) }
+        // The guard then releases the stage, and the producer refills it.
+        tma::wait_group_read::<0>();
+    }
+}
+
+/// Stores the warpgroup's part of `to` through `tile`. `lane` is the lane of this thread, and `of` returns
+/// the first column and the coordinates of the first row.
 ///
 /// # Safety
 /// - `tile` is the shared address of the warpgroup's own tile. No copy and no product still reads the
 ///   tile.
 #[inline(always)]
-unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
+unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const D: usize, const W: usize>(
     tile: u32,
     lane: u32,
     acc: &Acc<1, C>,
-    to: &TmaTensor<E, 4, C, M>,
-    at: M::At,
+    to: &TmaTensor<E, 4, D, M>,
+    of: impl FnOnce(&Warpgroup<W>) -> (u32, M::At),
     group: &mut Warpgroup<W>,
 ) {
     group.sync();
@@ -112,6 +159,7 @@ unsafe fn store<E: Mma, M: StoreMapKind, const C: usize, const W: usize>(
     }
     tma::fence_proxy_async();
     group.sync();
+    let (column, at) = of(group);
     // SAFETY: the tile is written and fenced, and a barrier has passed; the next writer waits for the store.
-    unsafe { to.store_if(tile, M::down(at, group.first_of_group()), group.elected()) }
+    unsafe { to.store_if::<C>(tile, column, at, group.elected()) }
 }

@@ -285,17 +285,18 @@ impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, 
 }
 
 impl<E: Element, const R: usize, const C: usize, M: StoreMapKind> TmaTensor<E, R, C, M> {
-    /// Starts the store of the tile whose first row has the coordinates `at`, if `condition` is true.
+    /// Starts the store of `P` base tiles of columns from `column` on, if `condition` is true. Their first
+    /// row has the coordinates `at`.
     ///
     /// # Safety
-    /// - A `SharedTile<E, R, C>` lies at `from`. It has been written and fenced, and its writers have passed
-    ///   a barrier.
+    /// - A `SharedTile<E, R, P>` of whole panels lies at `from`. It has been written and fenced, and its
+    ///   writers have passed a barrier.
     /// - No thread writes the tile before the thread with `condition` has waited for its stores.
     #[inline(always)]
-    pub(crate) unsafe fn store_if(&self, from: u32, at: M::At, condition: bool) {
-        for panel in 0..SharedTile::<E, R, C>::PANELS {
-            let column = panel * SharedTile::<E, R, C>::PANEL_COLUMNS;
-            let from = from + panel * SharedTile::<E, R, C>::PANEL_BYTES;
+    pub(crate) unsafe fn store_if<const P: usize>(&self, from: u32, column: u32, at: M::At, condition: bool) {
+        for panel in 0..SharedTile::<E, R, P>::PANELS {
+            let column = column + panel * SharedTile::<E, R, P>::PANEL_COLUMNS;
+            let from = from + panel * SharedTile::<E, R, P>::PANEL_BYTES;
             // SAFETY: the caller keeps the preconditions; the map's boxes are panels of the tile.
             unsafe { M::store_if(self.map, column, at, from, condition) }
         }

@@ -23,8 +23,9 @@ use core::hint::cold_path;
 use cuda_std::math::opaque;
 use cuda_std::{thread, warp};
 
-/// A tile of 64 rows for each of `W` warpgroups, which the block keeps.
-pub type KeptRows<'s, E, const D: usize, const W: usize> = StageGuard<'s, SharedTiles<E, 4, D, W>>;
+/// The tiles that the block keeps: a tile of 64 rows for each warpgroup, or one tile for all of them, whose
+/// columns of sums they share.
+pub type KeptRows<'s, E, const D: usize, const T: usize> = StageGuard<'s, SharedTiles<E, 4, D, T>>;
 /// A stage of `N` base tiles of rows, with one value per row.
 pub type ValuedStage<'s, E, const N: usize, const D: usize> = StageGuard<'s, ValuedTile<E, N, D>>;
 
@@ -36,9 +37,9 @@ pub struct Ds<E, const N: usize, const M: usize> {
 }
 
 /// The products of one step later: `dk += ds q`, after which the stage is released, and dQ of the same dS.
-pub struct Late<'p, E: Element, const N: usize, const D: usize, const M: usize> {
+pub struct Late<'p, E: Element, const N: usize, const D: usize, const C: usize, const M: usize> {
     /// The sum.
-    pub dk: &'p mut Acc<1, D>,
+    pub dk: &'p mut Acc<1, C>,
     /// dS of the last step.
     pub ds: Ds<E, N, M>,
     /// The stage of the last step.
@@ -46,11 +47,11 @@ pub struct Late<'p, E: Element, const N: usize, const D: usize, const M: usize> 
 }
 
 /// The step before this one, if there is one.
-pub enum After<'p, E: Element, const N: usize, const D: usize, const M: usize> {
+pub enum After<'p, E: Element, const N: usize, const D: usize, const C: usize, const M: usize> {
     /// Nothing: it is the first step.
     Nothing(JointA<E, N, M>),
     /// Another step, whose last products run in this step.
-    Step(Late<'p, E, N, D, M>),
+    Step(Late<'p, E, N, D, C, M>),
 }
 
 /// The order of a step's products. More products in flight take more registers.
@@ -65,17 +66,17 @@ pub enum StepOrder {
 }
 
 /// The operands of a step, and the sum of its third product.
-pub struct Step<'p, E: Element, const N: usize, const D: usize, const W: usize> {
+pub struct Step<'p, E: Element, const N: usize, const D: usize, const C: usize, const T: usize> {
     /// The first kept tile.
-    pub k: &'p KeptRows<'p, E, D, W>,
+    pub k: &'p KeptRows<'p, E, D, T>,
     /// The second kept tile.
-    pub v: &'p KeptRows<'p, E, D, W>,
+    pub v: &'p KeptRows<'p, E, D, T>,
     /// The first stage.
     pub q: &'p ValuedStage<'p, E, N, D>,
     /// The second stage.
     pub d_o: &'p ValuedStage<'p, E, N, D>,
     /// The sum of the products of P and the second stage.
-    pub dv: &'p mut Acc<1, D>,
+    pub dv: &'p mut Acc<1, C>,
     /// The number of rows of the kept tiles that exist, or a larger number. dS of all other rows becomes 0:
     /// dQ is a sum over all rows, where infinity times 0 is not 0.
     pub rows: u32,
@@ -125,14 +126,23 @@ impl<const W: usize> Warpgroup<W> {
     /// the last step. `p_of` makes P of S and may change S. `ds_of` makes dS of both accumulators and P.
     /// Returns dS.
     #[inline(always)]
-    pub fn five_products<E: WarpgroupCore, const N: usize, const D: usize, const M: usize, const H: usize>(
+    pub fn five_products<
+        E: WarpgroupCore,
+        const N: usize,
+        const D: usize,
+        const C: usize,
+        const M: usize,
+        const H: usize,
+        const T: usize,
+    >(
         &mut self,
-        after: After<'_, E, N, D, M>,
+        after: After<'_, E, N, D, C, M>,
         add: impl FnOnce(&mut Acc<1, H>, &mut Self),
-        step: Step<'_, E, N, D, W>,
+        step: Step<'_, E, N, D, C, T>,
         p_of: impl FnOnce(&mut Acc<1, N>) -> AFrag<E, 1, N>,
         ds_of: impl FnOnce(&Acc<1, N>, &Acc<1, N>, &AFrag<E, 1, N>) -> AFrag<E, 1, N>,
     ) -> Ds<E, N, M> {
+        const { assert!(T == W && C == D || T == 1 && C * W == D, "warpgroups share rows, or columns") }
         let Step { k, v, q, d_o, dv, rows, order, never } = step;
         let (mut acc_s, mut acc_t) = (Acc::unset(), Acc::unset());
         let (mut s, mut t) = (GuardedAbt(&mut acc_s, k, q), GuardedAbt(&mut acc_t, v, d_o));
@@ -144,14 +154,14 @@ impl<const W: usize> Warpgroup<W> {
                     let mut acc_dq = Acc::<1, H>::unset();
                     let mut dq = JointAb::new(&mut acc_dq, &joint, k);
                     let mut dk = GuardedAb(dk, &fragment, &last);
-                    dq.issue(self.index);
+                    Issue::<W>::issue(&mut dq, self.index);
                     Issue::<W>::issue(&mut dk, self.index);
-                    dq.settle::<1>();
-                    add(dq.acc(), self);
+                    Issue::<W>::settle::<1>(&mut dq);
+                    add(Issue::<W>::acc(&mut dq), self);
                     never.end_block();
-                    s.issue(self.index);
+                    Issue::<W>::issue(&mut s, self.index);
                     if order == StepOrder::Together {
-                        t.issue(self.index);
+                        Issue::<W>::issue(&mut t, self.index);
                         Issue::<W>::settle::<2>(&mut dk);
                     } else {
                         Issue::<W>::settle::<1>(&mut dk);
@@ -159,37 +169,38 @@ impl<const W: usize> Warpgroup<W> {
                     joint
                 }
                 After::Nothing(joint) => {
-                    s.issue(self.index);
+                    Issue::<W>::issue(&mut s, self.index);
                     if order == StepOrder::Together {
-                        t.issue(self.index);
+                        Issue::<W>::issue(&mut t, self.index);
                     }
                     joint
                 }
             };
             if order == StepOrder::Wide {
-                t.issue(self.index);
+                Issue::<W>::issue(&mut t, self.index);
             }
             if order == StepOrder::Apart {
-                s.settle::<0>();
+                Issue::<W>::settle::<0>(&mut s);
             } else {
-                s.settle::<1>();
+                Issue::<W>::settle::<1>(&mut s);
             }
-            let p = p_of(s.acc());
+            let p = p_of(Issue::<W>::acc(&mut s));
             if order == StepOrder::Apart {
                 never.end_block();
-                t.issue(self.index);
+                Issue::<W>::issue(&mut t, self.index);
             }
             let mut dv = GuardedAb(dv, &p, d_o);
             Issue::<W>::issue(&mut dv, self.index);
-            t.settle::<1>();
+            Issue::<W>::settle::<1>(&mut t);
             if order != StepOrder::Together {
                 Issue::<W>::settle::<0>(&mut dv);
             }
-            let mut fragment = ds_of(s.acc(), t.acc(), &p);
+            let mut fragment = ds_of(Issue::<W>::acc(&mut s), Issue::<W>::acc(&mut t), &p);
             never.end_block();
-            if rows < W as u32 * 64 {
+            if rows < T as u32 * 64 {
                 // This computes the warp's number again in each step: it would take a register.
-                let before = opaque(self.warp.index) * 16;
+                let warp = opaque(self.warp.index);
+                let before = if T == 1 { warp % 4 } else { warp } * 16;
                 fragment.keep_rows_before(rows as i32 - before as i32, self.warp.forget_lane());
             }
             joint.write(&fragment, self);
@@ -204,10 +215,18 @@ impl<const W: usize> Warpgroup<W> {
     /// Runs the products of the last step. `beside` runs beside them. All warpgroups have then read the kept
     /// tiles and the joint operand, which this function returns.
     #[inline(always)]
-    pub fn two_products<E: WarpgroupCore, const N: usize, const D: usize, const M: usize, const H: usize>(
+    pub fn two_products<
+        E: WarpgroupCore,
+        const N: usize,
+        const D: usize,
+        const C: usize,
+        const M: usize,
+        const H: usize,
+        const T: usize,
+    >(
         &mut self,
-        late: Late<'_, E, N, D, M>,
-        k: &KeptRows<'_, E, D, W>,
+        late: Late<'_, E, N, D, C, M>,
+        k: &KeptRows<'_, E, D, T>,
         add: impl FnOnce(&mut Acc<1, H>, &mut Self),
         beside: impl FnOnce(&mut Self),
     ) -> JointA<E, N, M> {
@@ -217,11 +236,11 @@ impl<const W: usize> Warpgroup<W> {
         let mut dk = GuardedAb(dk, &fragment, &q);
         // SAFETY: as in `five_products`.
         unsafe {
-            dq.issue(self.index);
+            Issue::<W>::issue(&mut dq, self.index);
             Issue::<W>::issue(&mut dk, self.index);
             beside(self);
-            dq.settle::<1>();
-            add(dq.acc(), self);
+            Issue::<W>::settle::<1>(&mut dq);
+            add(Issue::<W>::acc(&mut dq), self);
             Issue::<W>::settle::<0>(&mut dk);
         }
         drop(q);

@@ -8,23 +8,24 @@ use crate::wgmma::{hoisted, issue_ab, settle_ab};
 use contract::Element;
 use cuda_std::wgmma;
 
-/// The product `acc = a b^T`, where `a` is the warpgroup's own tile of a guarded stage.
-pub(super) struct GuardedAbt<'p, E: Element, const N: usize, const K: usize, const W: usize>(
+/// The product `acc = a b^T`, where `a` is the warpgroup's own tile of a guarded stage, or the stage's only
+/// tile.
+pub(super) struct GuardedAbt<'p, E: Element, const N: usize, const K: usize, const T: usize>(
     pub(super) &'p mut Acc<1, N>,
-    pub(super) &'p StageGuard<'p, SharedTiles<E, 4, K, W>>,
+    pub(super) &'p StageGuard<'p, SharedTiles<E, 4, K, T>>,
     pub(super) &'p StageGuard<'p, ValuedTile<E, N, K>>,
 );
 
-/// The product `acc += a b`.
-pub(super) struct GuardedAb<'p, E: Element, const N: usize, const K: usize>(
+/// The product `acc += a b`, or the warpgroup's `N` of its `D` base tiles of columns.
+pub(super) struct GuardedAb<'p, E: Element, const N: usize, const K: usize, const D: usize>(
     pub(super) &'p mut Acc<1, N>,
     pub(super) &'p AFrag<E, 1, K>,
-    pub(super) &'p StageGuard<'p, ValuedTile<E, K, N>>,
+    pub(super) &'p StageGuard<'p, ValuedTile<E, K, D>>,
 );
 
 // SAFETY: `issue` starts one group, which accesses the accumulator and both stages.
-unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Issue<W>
-    for GuardedAbt<'_, E, N, K, W>
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const T: usize, const W: usize> Issue<W>
+    for GuardedAbt<'_, E, N, K, T>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]
@@ -32,7 +33,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
     #[inline(always)]
     unsafe fn issue(&mut self, group: u32) {
         const { assert!(wgmma::has_width(N), "there is no product of this width") }
-        let (a, b) = (self.1.tile(group).operand(), self.2.first_tile().operand());
+        let (a, b) = (self.1.tile(if T == 1 { 0 } else { group }).operand(), self.2.first_tile().operand());
         let anew = a.opaque();
         // SAFETY: the caller keeps the preconditions; both stages have landed.
         unsafe {
@@ -61,16 +62,19 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Is
 }
 
 // SAFETY: `issue` starts one group, which accesses the accumulator, the registers of `a` and the stage.
-unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Issue<W>
-    for GuardedAb<'_, E, N, K>
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const D: usize, const W: usize> Issue<W>
+    for GuardedAb<'_, E, N, K, D>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]
     fn wait(&self) {}
     #[inline(always)]
-    unsafe fn issue(&mut self, _: u32) {
+    unsafe fn issue(&mut self, group: u32) {
+        const { assert!(N == D || N * W == D, "each warpgroup computes all columns, or its part of them") }
+        let b = self.2.first_tile();
+        let b = if N == D { b } else { b + group as u64 * const { SharedTile::<E, K, D>::along_rows(N) } };
         // SAFETY: the caller keeps the preconditions; the stage has landed.
-        unsafe { issue_ab(self.0, self.1, self.2.first_tile().operand()) }
+        unsafe { issue_ab(self.0, self.1, b.operand()) }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {

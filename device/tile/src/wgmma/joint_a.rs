@@ -14,7 +14,8 @@ use cuda_std::math::opaque;
 use cuda_std::{tma, wgmma};
 
 /// Shared memory for two A operands of `R` base tiles of rows and `K` k-steps, of which each consumer warp
-/// writes one k-step. The warpgroups write one operand while their products read the other one.
+/// writes one k-step. If all warpgroups have the same four k-steps, the first one writes them. The warpgroups
+/// write one operand while their products read the other one.
 pub struct JointA<E, const R: usize, const K: usize> {
     base: u32,
     /// The operand that is written next: 0 or 1.
@@ -54,7 +55,10 @@ impl<E: WarpgroupCore, const R: usize, const K: usize> JointA<E, R, K> {
     /// follows.
     #[inline(always)]
     pub(super) fn write<const W: usize>(&mut self, a: &AFrag<E, 1, R>, group: &Warpgroup<W>) {
-        const { assert!(K == 4 * W, "each warp writes a k-step") }
+        const { assert!(K == 4 * W || K == 4, "each warp writes a k-step, or those of the first warpgroup") }
+        if K < 4 * W && group.index > 0 {
+            return;
+        }
         // This computes the addresses again for each operand: they would take registers in every step.
         let [row, chunk] = layout::rows_first(group.warp.forget_lane().lane);
         let chunk = chunk + opaque(group.warp.index) * 2;
@@ -77,9 +81,9 @@ impl<E: WarpgroupCore, const R: usize, const K: usize> JointA<E, R, K> {
     }
 }
 
-/// The product `acc = a b` of the published operand and a guarded stage, whose tiles of 64 rows lie one below
-/// the other. If the operand has 64 rows, each warpgroup computes `H` base tiles of the product's columns. If
-/// it has 64 rows per warpgroup, each warpgroup computes its rows.
+/// The product `acc = a b` of the published operand and a guarded stage, whose `T` tiles of 64 rows lie one
+/// below the other. If the operand has 64 rows, each warpgroup computes `H` base tiles of the product's
+/// columns. If it has 64 rows per warpgroup, each warpgroup computes its rows.
 pub(super) struct JointAb<
     'p,
     E: Element,
@@ -87,30 +91,37 @@ pub(super) struct JointAb<
     const H: usize,
     const D: usize,
     const K: usize,
-    const W: usize,
+    const T: usize,
 > {
     acc: &'p mut Acc<1, H>,
     /// The address of the operand.
     a: u32,
-    b: &'p StageGuard<'p, SharedTiles<E, 4, D, W>>,
+    b: &'p StageGuard<'p, SharedTiles<E, 4, D, T>>,
 }
 
-impl<'p, E: WarpgroupCore, const R: usize, const H: usize, const D: usize, const K: usize, const W: usize>
-    JointAb<'p, E, R, H, D, K, W>
+impl<'p, E: WarpgroupCore, const R: usize, const H: usize, const D: usize, const K: usize, const T: usize>
+    JointAb<'p, E, R, H, D, K, T>
 {
     #[inline(always)]
     pub(super) fn new(
         acc: &'p mut Acc<1, H>,
         a: &JointA<E, R, K>,
-        b: &'p StageGuard<'p, SharedTiles<E, 4, D, W>>,
+        b: &'p StageGuard<'p, SharedTiles<E, 4, D, T>>,
     ) -> Self {
         JointAb { acc, a: a.base + (a.next ^ 1) * SharedTile::<E, R, K>::BYTES as u32, b }
     }
 }
 
 // SAFETY: `issue` starts one group, which accesses the accumulator, the operand and the stage.
-unsafe impl<E: WarpgroupCore, const R: usize, const H: usize, const D: usize, const K: usize, const W: usize>
-    Issue<W> for JointAb<'_, E, R, H, D, K, W>
+unsafe impl<
+    E: WarpgroupCore,
+    const R: usize,
+    const H: usize,
+    const D: usize,
+    const K: usize,
+    const T: usize,
+    const W: usize,
+> Issue<W> for JointAb<'_, E, R, H, D, K, T>
 {
     type Acc = Acc<1, H>;
     #[inline(always)]
@@ -118,7 +129,7 @@ unsafe impl<E: WarpgroupCore, const R: usize, const H: usize, const D: usize, co
     #[inline(always)]
     unsafe fn issue(&mut self, group: u32) {
         const { assert!(wgmma::has_width(H), "there is no product of this width") }
-        const { assert!(K == 4 * W, "the stage has a row for each column of the operand") }
+        const { assert!(K == 4 * T, "the stage has a row for each column of the operand") }
         const {
             assert!(
                 R == 4 && H * W == D || R == 4 * W && H == D,
@@ -134,7 +145,7 @@ unsafe impl<E: WarpgroupCore, const R: usize, const H: usize, const D: usize, co
         };
         // LLVM would compute the operands of all k-steps before the loop, and keep them in registers.
         let a = SharedTile::<E, R, K>::descriptor(a).operand().opaque();
-        let b = SharedTiles::<E, 4, D, W>::descriptor(b).operand();
+        let b = SharedTiles::<E, 4, D, T>::descriptor(b).operand();
         let b = if R == 4 { b.opaque() } else { b };
         let acc = &mut self.acc.0[0];
         // SAFETY: the caller keeps the preconditions. The operand is published, and the stage has landed.

@@ -21,8 +21,12 @@ pub(super) fn unsolved(p: &Problem, pass: Pass) -> Error {
         return Error::unsupported(feature, reason);
     }
     if p.head_dim != p.head_dim_v {
-        let reason = "only backward kernels of full and causal masks without softcap, slopes and biases take \
-                      unequal numbers of columns; fill the narrower tensors' missing columns with zeros";
+        let reason = format_args!(
+            "portable backward kernels take unequal numbers of columns up to 192 of k with 128 of v, with \
+             full and causal masks without softcap, slopes and biases; fill the missing columns of the \
+             narrower tensors with zeros, up to {}",
+            p.head_dim.max(p.head_dim_v)
+        );
         return Error::unsupported(format_args!("backward of mask {} with {columns}", p.mask), reason);
     }
     let kind = p.mask_kind();
