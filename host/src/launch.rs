@@ -3,11 +3,11 @@ use crate::place::Place;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
-    AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
-    BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams, CombineParams,
-    DecodeParams, FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams, MergeParams,
-    MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams, SinkParams,
-    SplitParams, TensorMap, TmaBiasParams, VarlenParams,
+    AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams,
+    BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
+    CombineParams, DecodeParams, FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams,
+    MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams,
+    SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -58,7 +58,7 @@ const MOST: usize = {
         size_of::<BwdDeltaParams>()
             + size_of::<BwdDsinksParams>()
             + size_of::<BwdSumHeadsParams>()
-            + size_of::<BwdTableParams>()
+            + most(&[size_of::<BwdTableParams>(), size_of::<BwdDbiasParams>()])
             + variant
             + most(&[
                 size_of::<BwdDkDvParams>() + size_of::<BwdDqParams>() + 2 * variant,
@@ -100,7 +100,7 @@ parts! {
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
     PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdConvertDqParams,
-    BwdSumHeadsParams, BwdTableParams;
+    BwdSumHeadsParams, BwdTableParams, BwdDbiasParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;

@@ -8,7 +8,8 @@
 //! | [`dkdv`] | dV = P^T dO; dP = dO V^T; dS = P (dP - delta); dK = scale dS^T Q, for a block of keys |
 //! | [`dq`] | dQ = scale dS K, for a block of queries |
 //! | [`dsinks`] | the gradients of sinks, from the numbers of [`delta`] |
-//! | [`table`] | the gradient of a table that scores read, from dS of each pair of blocks ([`pair`]) |
+//! | [`dbias`] | the gradient of a bias, from dS of each pair of blocks ([`pair`]) |
+//! | [`table`] | the gradient of a table that scores read, from the same |
 //! | [`convert_dq`] | dQ of the sums in f32 that Hopper's kernel leaves |
 //! | [`sum_heads`] | dK and dV, where several blocks share the query heads of a key head |
 //!
@@ -19,6 +20,7 @@
 //! An infinity or NaN in a row of Q or dO reaches the gradients of every key of the row's stages (0 times
 //! infinity), and one in a row of K or V the dQ of every query of the key's stages.
 pub mod convert_dq;
+pub mod dbias;
 pub mod delta;
 pub mod dkdv;
 pub mod dq;

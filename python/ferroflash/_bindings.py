@@ -135,6 +135,8 @@ class Backward(Structure):
         ("workspace", c_void_p),
         ("workspace_bytes", c_uint64),
         ("dsinks", c_void_p),
+        ("dbias", c_void_p),
+        ("dbias_strides", c_int64 * 3),
     ]
 
 

@@ -100,7 +100,7 @@ part() {
         cache) kernels '^decode|^mla' ;;
         paged) kernels '^paged|^mixed_few|^append' ;;
         # The kernels of dK and dV, whose problems also run the others.
-        backward) kernels '^bwd_' '^bwd_(delta|dq|dsinks|convert|sum)' ;;
+        backward) kernels '^bwd_' '^bwd_(dbias|delta|dq|dsinks|convert|sum)' ;;
     esac
 }
 

@@ -16,7 +16,7 @@ use reference::{BackwardCase, Case, Layout, OnDevice, Pages, Subject, Task};
 
 /// Returns whether a kernel computes dK and dV in f16, with this mask.
 fn is_f16(e: &AttnInfo, mask: MaskKind) -> bool {
-    e.pass != Pass::Dq && (e.dtype, e.mask) == (DType::F16, mask)
+    !e.pass.is_beside() && (e.dtype, e.mask) == (DType::F16, mask)
 }
 
 /// No portable kernel adds to memory, so the schedule of warps and copies changes no bit.

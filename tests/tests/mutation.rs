@@ -100,7 +100,7 @@ fn merging_states() {
 /// Portable kernels of the backward pass, and those that run beside them.
 #[test]
 fn gradients() {
-    for kernel in ["bwd_delta_f16_d64", "bwd_dkdv", "bwd_dq"] {
+    for kernel in ["bwd_delta_f16_d64", "bwd_dkdv", "bwd_dq", "bwd_dbias"] {
         check(SAMPLE, |subject| subject.kernel.symbol.starts_with(kernel));
     }
 }

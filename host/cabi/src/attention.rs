@@ -14,6 +14,8 @@ use ferroflash::{DType, Error};
 pub(crate) mod examples;
 mod extras;
 
+pub(crate) use extras::bias_like;
+
 impl AttentionArgs {
     /// Converts the struct to a request. Checks only the rules that the request's types cannot express.
     ///

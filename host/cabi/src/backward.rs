@@ -1,12 +1,13 @@
 //! `ferroflash_backward`: the gradients of an attention.
 use crate::args::{present, reach, read, view};
+use crate::attention::bias_like;
 use crate::call::{Status, borrow, call, create, invalid};
 use crate::context::{Context, enqueue};
 use crate::plan::PlanHandle;
 use crate::structs::BackwardArgs;
 use ferroflash::Error;
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionBackward, LseView, Scratch, Sinks};
+use ferroflash::request::{AttentionBackward, Bias, LseView, Scratch, Sinks};
 use std::ffi::c_void;
 
 impl BackwardArgs {
@@ -37,6 +38,14 @@ impl BackwardArgs {
         });
         let elements = forward.q.shape[2] as u64;
         request.dsinks = present(self.dsinks).map(|address| Sinks { address, elements });
+        request.dbias = present(self.dbias).map(|address| {
+            // Validation refuses the gradient of a bias that is not there.
+            let bias = forward.scores.bias.unwrap_or(Bias::new(0, 0, dtype, [1; 4], [0; 4]));
+            let mut shape = bias.shape;
+            let dims = shape.iter_mut().zip(bias.strides).filter(|(_, stride)| *stride == 0);
+            dims.for_each(|(extent, _)| *extent = 1);
+            bias_like(address, bias.dtype, shape, self.dbias_strides)
+        });
         Ok(request.scratch(workspace.unwrap_or(Scratch::Fastest)))
     }
 }
@@ -111,7 +120,7 @@ mod tests {
     use super::*;
     use crate::attention::examples::{at, cache, tensors};
     use crate::structs::AttentionArgs;
-    use ferroflash::{Capabilities, plan};
+    use ferroflash::{Capabilities, DType, plan};
 
     /// Returns the attention of [`tensors`] with an LSE, and strides of contiguous tensors.
     fn forward() -> AttentionArgs {
@@ -168,6 +177,15 @@ mod tests {
         assert_eq!((r.scratch, r.dsinks), (Scratch::workspace(11 << 40, 4096), None));
         let r = request(&BackwardArgs { dsinks: at::<f32>(12).cast_mut(), ..args }).expect("valid");
         assert_eq!(r.dsinks, Some(Sinks { address: 12 << 40, elements: 4 }));
+        // The bias shares its rows among sequences.
+        let forward = AttentionArgs { bias: at(13), bias_strides: [0, 40, 8], ..forward };
+        let dbias = at::<c_void>(14).cast_mut();
+        let r = request(&BackwardArgs { forward: &forward, dbias, dbias_strides: [160, 40, 8], ..args });
+        let dbias = r.expect("valid").dbias.expect("asked for");
+        assert_eq!(
+            (dbias.shape, dbias.dtype, dbias.elements),
+            ([1, 4, 5, 7], DType::F16, 3 * 40 + 4 * 8 + 8)
+        );
     }
 
     #[test]
@@ -189,11 +207,12 @@ mod tests {
         let without_lse = AttentionArgs { lse: std::ptr::null_mut(), ..forward };
         let in_cache = AttentionArgs { size, lse: forward.lse, lse_strides: [32, 1], ..cache() };
         let of_size_8 = AttentionArgs { size: 8, ..forward };
-        let cases: [(&AttentionArgs, Change, &str); 7] = [
+        let cases: [(&AttentionArgs, Change, &str); 8] = [
             (&forward, |args| args.forward = std::ptr::null(), "forward: NULL"),
             (&forward, |args| args.dk = std::ptr::null_mut(), "dk"),
             (&forward, small, "workspace.bytes: 16"),
             (&forward, |args| args.dsinks = at::<f32>(12).cast_mut(), "dsinks"),
+            (&forward, |args| args.dbias = at::<c_void>(12).cast_mut(), "dbias: some"),
             (&without_lse, |_| {}, "lse: none"),
             (&in_cache, |_| {}, "backward on a KV cache"),
             (&of_size_8, |_| {}, "attention.size: 8"),

@@ -3,8 +3,8 @@ use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DSINKS, DeltaInfo,
-    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Pass, Queries, SUM_HEADS,
-    SplitKernels, SumHeadsInfo, TileScheduler, attention,
+    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Queries, SUM_HEADS, SplitKernels,
+    SumHeadsInfo, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -238,7 +238,7 @@ fn rows() -> Vec<Row> {
     let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few].into_iter().flat_map(of_class);
     let attention = ferroflash::kernels::entries().map(Row::from).chain(on_cache);
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
-    let gradients = |is_dq| GRADIENTS.iter().filter(move |e| (e.pass == Pass::Dq) == is_dq).map(Row::from);
+    let gradients = |beside| GRADIENTS.iter().filter(move |e| e.pass.is_beside() == beside).map(Row::from);
     let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));
     let beside = beside.chain(DSINKS.iter().map(Row::from)).chain(SUM_HEADS.iter().map(Row::from));
     let gradients = gradients(false).chain(gradients(true)).chain(beside);

@@ -85,6 +85,7 @@ Examples:
   ferroflash run --input qkv.safetensors --output o.safetensors --window 1023,0 --softcap 50 --device gpu
   ferroflash run --input qkv.safetensors --check --device sim --profile a100 --json
   ferroflash run --input qkv.safetensors --grad do.safetensors --output o.safetensors --check
+  ferroflash run --input qkv.safetensors --grad do.safetensors --bias-grad --output o.safetensors --check
   ferroflash run --input cache.safetensors --check
   ferroflash run --input cache.safetensors --shared-pages 8 --check
   ferroflash run --input latent.safetensors --v-width 512 --causal --scale 0.0721 --check
@@ -254,7 +255,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     if let Some(file) = args.grad.file() {
         let (config, output) = (args.config.as_deref(), args.output.as_deref());
-        let asked = grad::Asked { config, check: args.check, output };
+        let asked = grad::Asked { config, check: args.check, output, bias: args.grad.wants_bias() };
         let shapes = [stored, q.shape, k.shape, v.shape];
         return grad::run(file, memory, (shapes, is_packed), layout, &asked, &device, console);
     }

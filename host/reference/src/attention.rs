@@ -1,6 +1,6 @@
 //! Attention, written once for every arithmetic.
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
-use super::extras::Extras;
+use super::extras::{BiasTensor, Extras};
 use super::masks;
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
@@ -159,6 +159,16 @@ impl<'a> Inputs<'a> {
     /// Returns the bias of a query `[batch, head, row]` and a key, or 0 without a bias.
     pub(super) fn bias(&self, at: [usize; 3], key: usize) -> f32 {
         self.extras.bias.as_ref().map_or(0.0, |bias| bias.of(self.behind(at), key))
+    }
+
+    /// Returns the bias, if there is one.
+    pub(super) fn bias_tensor(&self) -> Option<&'a BiasTensor> {
+        self.extras.bias.as_ref()
+    }
+
+    /// Returns the index of the bias' element of a query `[batch, head, row]` and a key.
+    pub(super) fn bias_index(&self, at: [usize; 3], key: usize) -> Option<usize> {
+        Some(self.bias_tensor()?.index(self.behind(at), key))
     }
 
     /// Returns the keys of a sequence's prefix, or 0 without prefixes.

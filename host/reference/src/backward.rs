@@ -1,5 +1,5 @@
 //! Gradients of attention on the CPU, in f64 and with the roundings of 16-bit steps.
-use super::arithmetic::{decode, encode};
+use super::arithmetic::{decode, encode, unit_roundoff};
 use super::attention::Inputs;
 use super::tensor::HostTensor;
 use super::tolerance::{Worst, allowed, max_difference, worst};
@@ -34,6 +34,9 @@ pub(crate) const NAMES: [&str; 3] = ["dq", "dk", "dv"];
 /// The name of the gradient of sinks.
 pub(crate) const SINKS: &str = "dsinks";
 
+/// The name of the gradient of a bias.
+pub(crate) const BIAS: &str = "dbias";
+
 /// The name of the gradient of a table.
 pub(crate) const TABLE: &str = "dtable";
 
@@ -46,7 +49,7 @@ pub struct Gradients {
     sums: [f64; 3],
     /// The gradients of the sinks, one per query head, if there are sinks.
     pub sinks: Option<Vec<SummedGradient>>,
-    /// The gradients of the entries of a table that the scores read.
+    /// The gradients of the entries of a table that the scores read, or of the elements of a bias.
     pub table: Vec<SummedGradient>,
 }
 
@@ -83,6 +86,8 @@ pub struct GradientReference {
     tolerances: [f64; 3],
     sink_tolerance: f64,
     table_tolerance: f64,
+    /// The name of the gradient of the table's entries.
+    table: &'static str,
 }
 
 impl GradientReference {
@@ -104,12 +109,14 @@ impl GradientReference {
             summed::tolerance(of(&exact), of(&naive), inputs.problem().dtype)
         };
         let sink_tolerance = summed(|of| of.sinks.as_deref().unwrap_or_default());
-        let table_tolerance = summed(|of| &of.table);
-        GradientReference { exact, tolerances, sink_tolerance, table_tolerance }
+        let (table, entry) = scored.of_entries();
+        let largest = exact.table.iter().map(|of| of.value.abs()).fold(0.0, f64::max);
+        let table_tolerance = summed(|of| &of.table) + 2.0 * unit_roundoff(entry) * largest;
+        GradientReference { exact, tolerances, sink_tolerance, table_tolerance, table }
     }
 
     /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks and of a
-    /// table, if there are any. `None` is a gradient without rows.
+    /// table or a bias, if there are any. `None` is a gradient without rows.
     pub fn judge(
         &self,
         gradients: [Option<&HostTensor<'_>>; 3],
@@ -131,7 +138,7 @@ impl GradientReference {
         let entries = self.exact.table.iter().enumerate().zip(table.unwrap_or_default());
         let entries = entries.map(|((entry, want), got)| ([0, 0, 0, entry], f64::from(*got), want.value));
         let sinks = worst(SINKS, self.sink_tolerance, heads);
-        let table = worst(TABLE, self.table_tolerance, entries);
+        let table = worst(self.table, self.table_tolerance, entries);
         (0..3).filter_map(of).chain(sinks).chain(table).collect()
     }
 }
@@ -233,6 +240,8 @@ mod tests {
             }
             let logits = memory.forward.extras.sinks.iter_mut().flatten();
             logits.zip([0.5, -0.75]).for_each(|(own, logit)| *own = logit);
+            let bias = memory.forward.extras.bias.iter_mut();
+            bias.for_each(|bias| bias.map(|_, x| (x * 64.0).round() / 64.0));
             let gradients = Gradients::exact(&memory.forward.inputs().expect("valid"), &memory.upstream());
             let upstream = memory.upstream().d_o;
             let rows = (0..4 * case.queries).map(|i| [i / case.queries / 2, i / 2 % case.queries, i % 2]);
@@ -257,6 +266,20 @@ mod tests {
                 let exact = (4.0 * difference(1.0 / 128.0) - difference(1.0 / 64.0)) / 3.0;
                 let error = (gradient.value - exact).abs();
                 assert!(error < 1e-6, "{case}: sink {head}: {gradient:?}, should be {exact}");
+            }
+            for (element, gradient) in gradients.table.iter().enumerate() {
+                let difference = |step: f32| {
+                    let loss_at = |step: f32| {
+                        let mut memory = memory.clone();
+                        let bias = memory.forward.extras.bias.as_mut().expect("there");
+                        bias.map(|i, x| if i == element { x + step } else { x });
+                        loss(&memory)
+                    };
+                    (loss_at(step) - loss_at(-step)) / f64::from(2.0 * step)
+                };
+                let exact = (4.0 * difference(1.0 / 128.0) - difference(1.0 / 64.0)) / 3.0;
+                let error = (gradient.value - exact).abs();
+                assert!(error < 1e-6, "{case}: bias {element}: {gradient:?}, should be {exact}");
             }
             for (buffer, gradient) in gradients.values.iter().enumerate() {
                 for at in (0..gradient.len()).step_by(11) {

@@ -71,7 +71,53 @@ impl BiasTensor {
         }
     }
 
-    fn view(&self, address: u64) -> Bias {
+    /// Returns the element type.
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Returns the shape.
+    pub fn shape(&self) -> [usize; 4] {
+        self.shape
+    }
+
+    /// Returns the number of bytes in memory.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns the index of [`BiasTensor::of`]'s element among all elements.
+    pub(super) fn index(&self, at: [usize; 3], key: usize) -> usize {
+        row(self.shape, at) * self.shape[3] + key
+    }
+
+    /// Returns the bytes of the elements of a tensor with this tensor's rows in memory, and the bytes between
+    /// the rows. Behind a row of an odd number of 16-bit elements, one element is neither.
+    pub(super) fn of_rows(&self, bytes: &[u8]) -> [Vec<u8>; 2] {
+        let (own, each) = (self.shape[3] * self.dtype.bytes(), self.row * self.dtype.bytes());
+        let rows = bytes.chunks(each.max(1));
+        let gaps = rows.clone().flat_map(|row| &row[own.next_multiple_of(4)..]).copied().collect();
+        [rows.flat_map(|row| &row[..own]).copied().collect(), gaps]
+    }
+
+    /// Replaces each element `x` of an f32 bias by `f(index, x)`.
+    #[cfg(test)]
+    pub(super) fn map(&mut self, f: impl Fn(usize, f32) -> f32) {
+        let (keys, rows) = (self.shape[3], self.bytes.chunks_mut(4 * self.row));
+        let own = rows.flat_map(|row| row.as_chunks_mut().0.iter_mut().take(keys));
+        own.enumerate().for_each(|(i, x)| *x = f(i, f32::from_ne_bytes(*x)).to_ne_bytes());
+    }
+
+    /// Returns these elements as f32.
+    pub(super) fn numbers(dtype: DType, elements: &[u8]) -> Vec<f32> {
+        match dtype {
+            DType::F32 => elements.as_chunks().0.iter().map(|x| f32::from_ne_bytes(*x)).collect(),
+            half => elements.as_chunks().0.iter().map(|x| decode(half, u16::from_ne_bytes(*x))).collect(),
+        }
+    }
+
+    /// Returns the view of a tensor with this tensor's rows in memory.
+    pub(super) fn view(&self, address: u64) -> Bias {
         let elements = (self.bytes.len() / self.dtype.bytes()) as u64;
         Bias::rows(address, elements, self.dtype, self.shape, self.row)
     }

@@ -72,7 +72,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     let attention = ferroflash::kernels::entries().chain(on_cache).map(|kernel| kernel as &dyn Subject);
     let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);
     let merges = MERGES.iter().map(|kernel| kernel as &dyn Subject);
-    let gradients = GRADIENTS.iter().filter(|kernel| kernel.pass != Pass::Dq);
+    let gradients = GRADIENTS.iter().filter(|kernel| !kernel.pass.is_beside());
     attention.chain(appends).chain(merges).chain(gradients.map(|kernel| kernel as &dyn Subject))
 }
 
@@ -171,16 +171,18 @@ impl Subject for AttnInfo {
     fn companions(&self) -> Vec<Contract> {
         let delta = DELTAS.iter().find(|e| e.dtype == self.dtype && e.head_dim >= self.head_dim_v);
         let kind = |e: &AttnInfo| (e.dtype, e.columns(), e.mask, e.scores);
-        let dq = || GRADIENTS.iter().find(|e| e.pass == Pass::Dq && kind(e) == kind(self));
-        let of_dq = match self.pass {
+        let others = || GRADIENTS.iter().filter(|e| e.pass.is_beside() && kind(e) == kind(self));
+        let others: Vec<_> = match self.pass {
             Pass::Forward => return combine_of(self).into_iter().chain(beside(self)).collect(),
-            Pass::DkDv | Pass::Dq | Pass::Table => dq().map(|e| e.contract),
-            Pass::Gradients => CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract),
+            Pass::Gradients => {
+                CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract).into_iter().collect()
+            }
+            _ => others().map(|e| e.contract).collect(),
         };
         let delta = delta.map(|e| e.contract).into_iter();
         let sums =
             SUM_HEADS.iter().filter(|e| e.dtype == self.dtype && !self.is_varlen()).map(|e| e.contract);
-        delta.chain(of_dq).chain(DSINKS.iter().map(|e| e.contract)).chain(sums).collect()
+        delta.chain(others).chain(DSINKS.iter().map(|e| e.contract)).chain(sums).collect()
     }
 
     /// Hopper's kernels may run all problems of a portable kernel of dK and dV.
@@ -205,25 +207,21 @@ impl Subject for AttnInfo {
     fn edges(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::edges(self, seed).into_iter().map(Task::Attention).collect(),
-            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => {
-                backward_edges(self, seed).into_iter().map(Task::Backward).collect()
-            }
+            _ => backward_edges(self, seed).into_iter().map(Task::Backward).collect(),
         }
     }
 
     fn grid(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::grid(self, seed).into_iter().map(Task::Attention).collect(),
-            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => self.edges(seed),
+            _ => self.edges(seed),
         }
     }
 
     fn corrupt(&self, seed: u64) -> Vec<Task> {
         match self.pass {
             Pass::Forward => cases::corrupt(self, seed).map(Task::Attention).into_iter().collect(),
-            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => {
-                backward_corrupt(self, seed).map(Task::Backward).into_iter().collect()
-            }
+            _ => backward_corrupt(self, seed).map(Task::Backward).into_iter().collect(),
         }
     }
 
@@ -231,7 +229,7 @@ impl Subject for AttnInfo {
         match self.pass {
             Pass::Forward => Task::Attention(cases::soak(self, seed)),
             // Varlen sequences, or two batches. Both have grouped heads.
-            Pass::DkDv | Pass::Dq | Pass::Gradients | Pass::Table => {
+            _ => {
                 let is_varlen = |case: &BackwardCase| case.forward.packed.is_some();
                 let mut edges = backward_edges(self, seed);
                 let at = edges.iter().position(is_varlen).unwrap_or(1);
@@ -313,7 +311,7 @@ mod tests {
     /// some device, and no other kernel.
     #[test]
     fn backward_problems_launch_their_kernel_and_its_companions() {
-        for kernel in GRADIENTS.iter().filter(|e| e.pass != Pass::Dq) {
+        for kernel in GRADIENTS.iter().filter(|e| !e.pass.is_beside()) {
             let named = [kernel.contract].into_iter().chain(kernel.companions());
             let named: BTreeSet<_> = named.map(|e| e.symbol).collect();
             let cards = ["l4", "h200"].map(|name| Capabilities::profile(name).expect("a known card"));

@@ -153,7 +153,7 @@ fn run<M: MaskFn, D: Harness>(
     for kernel in variant.any().kernels() {
         let cases = match card.capabilities().runs(&kernel.contract) {
             // The launches of a kernel of dK and dV also run these kernels.
-            Ok(()) if matches!(kernel.pass, Pass::Dq | Pass::Table) => continue,
+            Ok(()) if kernel.pass.is_beside() => continue,
             Ok(()) => case::edges(kernel).map_err(str::to_owned),
             Err(error) => Err(error.to_string()),
         };

@@ -163,6 +163,13 @@ impl<'a> Bias<Slice<'a>> {
     }
 }
 
+impl<'a> Bias<SliceMut<'a>> {
+    /// Creates memory for the gradient of a contiguous bias, of the bias' shape.
+    pub fn gradient<T: Number>(data: &'a mut dyn MemoryMut<T>, shape: [usize; 4]) -> Self {
+        Bias::rows(SliceMut::of(data), u64::MAX, T::DTYPE, shape, shape[3])
+    }
+}
+
 impl<'a> MaskBits<Slice<'a>> {
     /// Creates a mask of contiguous rows `[batch or 1, heads or 1, seqlen_q]` of `columns / 8` bytes, rounded
     /// up. `columns` is the last extent of `shape`. Each row has one bit for each of the sequence's last

@@ -4,12 +4,13 @@ use super::{Refusal, variant};
 use crate::Problem;
 use crate::launch::Launch;
 use crate::request::{Alignment, AttentionBackward, AttentionRequest, KeysValues, TensorView};
-use crate::schedule::{GradientPass, GradientWork};
+use crate::schedule::{BiasTiles, GradientPass, GradientWork};
 use crate::tma;
 use spec::{
-    BwdConvertDqParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdMap,
-    BwdParams, BwdRagged, BwdSequences, BwdSumHeadsParams, BwdTableParams, Counters, FastDiv, Integers,
-    PaddedVector, RaggedMap, Sequences, SinkParams, TensorMap, TileOrder, TilePartials, TileSums,
+    BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams,
+    BwdHopperParams, BwdMap, BwdParams, BwdRagged, BwdSequences, BwdSumHeadsParams, BwdTableParams, Counters,
+    FastDiv, Integers, PaddedVector, RaggedMap, Sequences, SinkParams, TensorMap, TileOrder, TilePartials,
+    TileSums,
 };
 
 /// The parts of a launch's workspace.
@@ -112,6 +113,17 @@ pub(crate) fn gradient(
                 reserved: 0,
             };
             launch.step(pass.place, [order.tiles * groups.get(), 1, 1], &params, []);
+        }
+        GradientWork::Dbias(order, tiles) => {
+            // A plan with this pass binds only requests that have the gradient.
+            let Some(dbias) = &r.dbias else { return Ok(()) };
+            let BiasTiles { n_blocks, m_blocks, heads, shared_heads, sequences, shares } = tiles;
+            let problem = problem(order, Sequences::NONE);
+            let dbias = variant::bias(dbias);
+            let params =
+                BwdDbiasParams { problem, dbias, n_blocks, m_blocks, heads, shared_heads, sequences, shares };
+            let blocks = n_blocks.get() * m_blocks.get() * heads.get() * sequences;
+            launch.step(pass.place, [blocks, 1, 1], &params, []);
         }
         GradientWork::All(kernel, order, [tiles, of_sums]) => {
             let maps =

@@ -100,7 +100,8 @@ fn bits(bits: &MaskBits) -> BitsParams {
     }
 }
 
-fn bias(bias: &Bias) -> BiasParams {
+/// Returns the parameters of a bias, or of its gradient.
+pub(super) fn bias(bias: &Bias) -> BiasParams {
     let Bias { address: base, shape: [batch, heads, rows, keys], strides: [b, h, r, _], .. } = *bias;
     let [batch_bytes, head_bytes, row_bytes] = bytes(&[batch, heads, rows], [b, h, r], bias.dtype.bytes());
     BiasParams {

@@ -6,6 +6,7 @@
 //! | portable | -LSE and delta of each query; dK and dV of each key; dQ of each query |
 //! | if blocks share the query heads of a key head, behind the others | the sums of dK and dV of the shares |
 //! | for gradients of sinks, behind the others | the gradient of each head's sink |
+//! | for the gradient of a bias, behind the others | the gradient of each tile of the bias |
 //! | for gradients of a table, behind the others | the gradient of a table that a variant's scores read |
 mod refusals;
 
@@ -16,7 +17,7 @@ use crate::request::{AttentionBackward, TensorView};
 use crate::schedule::{self, GradientPass, GradientWork, HeadShares, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
-use crate::{AttnInfo, Capabilities, Error, Problem, tma};
+use crate::{AttnInfo, Capabilities, Error, Problem, tma, validate};
 use refusals::unsolved;
 use spec::{
     CONVERT_DQS, Counters, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector,
@@ -29,9 +30,10 @@ pub struct Backward {
     passes: [GradientPass; MOST],
     /// The gradients of sinks, which come behind `passes`.
     dsinks: Option<GradientPass>,
-    /// The gradient of a table, which comes last. Only portable passes have one, because a variant has no
-    /// kernel of Hopper's, and their blocks do not share heads.
-    table: Option<GradientPass>,
+    /// The gradient of a table or of a bias, which comes last. No request has both, because a variant's
+    /// bias has no gradient. Only portable passes have one: neither a variant nor a bias has a kernel of
+    /// Hopper's. If they have one of a table, their blocks do not share heads.
+    of_scores: Option<GradientPass>,
     /// -LSE and delta of each query.
     padding: Padding,
     /// The sums of dQ, and their counters, if the passes leave dQ as sums.
@@ -50,7 +52,7 @@ struct Shared {
     elements: [usize; 2],
 }
 
-/// Number of passes without those of shares, of sinks and of a table.
+/// Number of passes without those of shares, of sinks, of a table and of a bias.
 const MOST: usize = 3;
 
 /// Alignment of counters, in bytes.
@@ -93,10 +95,18 @@ pub(crate) fn choose(
     select::goes_together(p)?;
     let dsinks = DSINKS.first().filter(|_| r.dsinks.is_some());
     let dsinks = dsinks.map(|e| GradientPass::dsinks(&e.contract));
-    let table = r.dtable.map(|_| table(r, p, on)).transpose()?;
+    let of_scores = match (r.dtable, &r.dbias) {
+        (Some(_), _) => Some(table(r, p, on)?),
+        (None, Some(dbias)) => {
+            Some(GradientPass::dbias(p, gradient(p, Pass::Dbias, on)?, validate::bias_extents(dbias))?)
+        }
+        (None, None) => None,
+    };
     // Shares and a table have one place in the workspace.
-    let portable =
-        |shared| Ok::<_, Error>(Backward { dsinks, table, ..portable(p, shared && table.is_none(), on)? });
+    let portable = |shared| {
+        let portable = portable(p, shared && r.dtable.is_none(), on)?;
+        Ok::<_, Error>(Backward { dsinks, of_scores, ..portable })
+    };
     let Ok(kernel) = gradient(p, Pass::Gradients, on) else {
         return Ok(Choice::new(fitting(r, portable)?, PORTABLE));
     };
@@ -171,7 +181,7 @@ fn hopper(
     let all = GradientPass::all(p, kernel, (&sums, sequences), shares, on)?;
     let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64), sequences)?;
     let passes = [delta, all, convert];
-    Ok(Backward { passes, dsinks: None, table: None, padding, sums: Some(sums), shared })
+    Ok(Backward { passes, dsinks: None, of_scores: None, padding, sums: Some(sums), shared })
 }
 
 /// Returns the passes of portable kernels.
@@ -184,7 +194,7 @@ fn portable(p: &Problem, may_share: bool, on: &Capabilities) -> Result<Backward,
     Ok(Backward {
         passes: [delta(p, &padding)?, dkdv?, dq?],
         dsinks: None,
-        table: None,
+        of_scores: None,
         padding,
         sums: None,
         shared,
@@ -249,7 +259,7 @@ impl Backward {
     /// Returns all passes in launch order.
     fn all(&self) -> impl Iterator<Item = GradientPass> + use<> {
         let sum = self.shared.map(|shared| shared.sum);
-        self.passes.into_iter().chain(sum).chain(self.dsinks).chain(self.table)
+        self.passes.into_iter().chain(sum).chain(self.dsinks).chain(self.of_scores)
     }
 
     /// Returns the places of the launch's kernels.
@@ -302,7 +312,7 @@ impl Backward {
 
     /// Returns the number of a table's counters, and the bytes of what work tiles add to the table.
     const fn of_table(&self) -> [u64; 2] {
-        match self.table {
+        match self.of_scores {
             Some(GradientPass { work: GradientWork::Table(order, _, groups, partials), .. }) => [
                 order.heads.get() as u64 * groups.get() as u64,
                 partials.entries as u64 * partials.tiles as u64 * 4,

@@ -25,6 +25,7 @@ impl Request for AttentionBackward<'_> {
         let mut written = [self.dq, self.dk, self.dv].map(|view| view.address).to_vec();
         written.extend(self.dsinks.map(|dsinks| dsinks.address));
         written.extend(self.dtable.map(|dtable| dtable.address));
+        written.extend(self.dbias.map(|dbias| dbias.address));
         if let Scratch::Memory { workspace, .. } = self.scratch {
             written.push(workspace.address);
         }
@@ -65,21 +66,34 @@ impl Subject for Stated<AttentionBackward<'static>> {
     }
 }
 
-/// An output that a plan fixes, if the request wants it, with its number of entries if the plan fixes that.
-type Output = Option<Option<u32>>;
+/// An output that a plan fixes.
+#[derive(Clone, Copy, PartialEq)]
+enum Output {
+    /// The request does not want it.
+    None,
+    /// Its size depends on the problem alone.
+    Some,
+    /// A table of this number of entries.
+    Entries(u32),
+    /// A bias of these extents.
+    Extents([usize; 4]),
+}
 
 /// Returns the outputs that a plan fixes, with their names.
-fn optional_outputs(r: &AttentionBackward<'_>) -> [(&'static str, Output); 2] {
+fn optional_outputs(r: &AttentionBackward<'_>) -> [(&'static str, Output); 3] {
     let table = r.forward.variant.and_then(|variant| variant.table());
-    let dtable = r.dtable.map(|_| table.map(|table| table.count));
-    [("dsinks", r.dsinks.map(|_| None)), ("dtable", dtable)]
+    let dtable = r.dtable.map(|_| table.map_or(Output::Some, |table| Output::Entries(table.count)));
+    let dbias = r.dbias.as_ref().map(|dbias| Output::Extents(validate::bias_extents(dbias)));
+    let all = [("dsinks", r.dsinks.map(|_| Output::Some)), ("dtable", dtable), ("dbias", dbias)];
+    all.map(|(name, output)| (name, output.unwrap_or(Output::None)))
 }
 
 fn words(output: Output) -> String {
     match output {
-        None => "none".to_owned(),
-        Some(None) => "some".to_owned(),
-        Some(Some(entries)) => format!("{entries} entries"),
+        Output::None => "none".to_owned(),
+        Output::Some => "some".to_owned(),
+        Output::Entries(entries) => format!("{entries} entries"),
+        Output::Extents(extents) => format!("extents {extents:?}"),
     }
 }
 

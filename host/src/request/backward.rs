@@ -1,5 +1,5 @@
 //! The backward pass of attention.
-use super::{AttentionRequest, LseView, Memory, Scratch, Sinks, TensorView};
+use super::{AttentionRequest, Bias, LseView, Memory, Scratch, Sinks, TensorView};
 use std::fmt;
 
 /// The gradients of Q, K and V of an attention, from the gradient of its output. One launch computes all
@@ -51,6 +51,11 @@ pub struct AttentionBackward<'a, R: Memory = u64, W = R> {
     /// Output: the gradient of the table that the scores of the forward's variant read
     /// (`ScoreMarker::TABLE`), if the caller wants it.
     pub dtable: Option<TableGradient<W>>,
+    /// Output: the gradient of the forward's bias, of its shape and dtype, if the caller wants it. Where the
+    /// bias broadcasts sequences or heads (an extent of 1, or a stride of 0), so does its gradient, which is
+    /// the sum over them. Kernels write rows in words of 4 bytes: the element behind a row of an odd number
+    /// of 16-bit elements becomes 0.
+    pub dbias: Option<Bias<W>>,
     /// The workspace of the launch. Every launch needs one: plan with [`Scratch::Fastest`], the default, and
     /// launch with memory of the size that the plan states.
     pub scratch: Scratch,
@@ -65,8 +70,8 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
         dk: TensorView<W>,
         dv: TensorView<W>,
     ) -> Self {
-        let (d_lse, dsinks, dtable) = (None, None, None);
-        AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, dtable, scratch: Scratch::Fastest }
+        let (d_lse, dsinks, dtable, dbias, scratch) = (None, None, None, None, Scratch::Fastest);
+        AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, dtable, dbias, scratch }
     }
 
     /// Sets the gradient of the LSE. It has natural logarithms' unit and contiguous rows, as the LSE has.
@@ -88,6 +93,13 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
         self
     }
 
+    /// Sets the memory of the gradient of the forward's bias. The gradients of Q, K and V count the bias with
+    /// and without it.
+    pub fn dbias(mut self, dbias: Bias<W>) -> Self {
+        self.dbias = Some(dbias);
+        self
+    }
+
     /// Sets the workspace of the launch.
     pub const fn scratch(mut self, scratch: Scratch) -> Self {
         self.scratch = scratch;
@@ -105,13 +117,13 @@ pub struct TableGradient<M = u64> {
 }
 
 /// The gradients that only some requests have.
-type Others = (Option<LseView>, Option<Sinks>, Option<TableGradient>);
+type Others = (Option<LseView>, Option<Sinks>, Option<TableGradient>, Option<Bias>);
 
 impl AttentionBackward<'_> {
     /// Returns all fields but the forward.
     const fn own(&self) -> ([TensorView; 4], Others, Scratch) {
-        let AttentionBackward { d_o, d_lse, dq, dk, dv, dsinks, dtable, scratch, .. } = *self;
-        ([d_o, dq, dk, dv], (d_lse, dsinks, dtable), scratch)
+        let AttentionBackward { d_o, d_lse, dq, dk, dv, dsinks, dtable, dbias, scratch, .. } = *self;
+        ([d_o, dq, dk, dv], (d_lse, dsinks, dtable, dbias), scratch)
     }
 }
 
@@ -124,11 +136,11 @@ impl PartialEq for AttentionBackward<'_> {
 
 impl fmt::Debug for AttentionBackward<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([d_o, dq, dk, dv], (d_lse, dsinks, dtable), scratch) = self.own();
+        let ([d_o, dq, dk, dv], (d_lse, dsinks, dtable, dbias), scratch) = self.own();
         let views = [("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)];
         let mut debug = f.debug_struct("AttentionBackward");
         debug.field("forward", &self.forward).field("d_lse", &d_lse).field("dsinks", &dsinks);
-        debug.field("dtable", &dtable).field("scratch", &scratch);
+        debug.field("dtable", &dtable).field("dbias", &dbias).field("scratch", &scratch);
         views.iter().fold(&mut debug, |debug, (name, view)| debug.field(name, view)).finish()
     }
 }

@@ -198,6 +198,7 @@ impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
             dv: self.dv.on(memory, "dv")?,
             dsinks: self.dsinks.map(|dsinks| dsinks.on(memory, "dsinks")).transpose()?,
             dtable: self.dtable.map(|dtable| dtable.on(memory, "dtable")).transpose()?,
+            dbias: self.dbias.map(|dbias| dbias.on(memory, "dbias")).transpose()?,
             scratch: Scratch::Fastest,
         })
     }

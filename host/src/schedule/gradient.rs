@@ -31,6 +31,8 @@ pub enum GradientWork {
     /// The gradient of a table: work tiles of queries, and their sequences; this number of blocks per work
     /// tile; and the sums of the work tiles, which have no address yet.
     Table(TileOrder, Sequences, FastDiv, TilePartials),
+    /// The gradient of a bias: the work tiles of queries, and the tiles of the bias.
+    Dbias(TileOrder, BiasTiles),
     /// All gradients, dQ as sums: work tiles of keys for this kernel, and the sequences of work tiles and of
     /// tiles of sums if the tensors are varlen.
     All(&'static AttnInfo, TileOrder, [Sequences; 2]),
@@ -84,6 +86,17 @@ impl GradientPass {
         let partials = TilePartials { base: 0, entries, tiles: order.tiles };
         let work = GradientWork::Table(order, sequences, groups, partials);
         Ok(GradientPass { place: Place::of_either(kernel, p.variant), kernel: Some(kernel), work })
+    }
+
+    /// Returns the schedule of the kernel of a bias' gradient, which has this shape.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if there are too many thread blocks.
+    pub fn dbias(p: &Problem, kernel: &'static AttnInfo, shape: [usize; 4]) -> Result<Self, Error> {
+        let (order, _) = work_tiles(p, kernel, HeadShares::ONE)?;
+        let tiles = BiasTiles::new(p, kernel, shape).ok_or_else(|| too_many(p, order.m_blocks))?;
+        let work = GradientWork::Dbias(order, tiles);
+        Ok(GradientPass { place: Place::of(&kernel.contract), kernel: Some(kernel), work })
     }
 
     /// Returns the schedule of one of Hopper's kernels, which leaves sums of dQ in `sums`, whose tiles belong
@@ -159,6 +172,37 @@ fn tiles(p: &Problem, kernel: &AttnInfo) -> Result<(u32, u32, Sequences), Error>
     };
     let (sequences, blocks) = sequences(p, length, rows[usize::from(is_of_keys)], kernel.tile_m)?;
     Ok((1, blocks, sequences))
+}
+
+/// The tiles of a bias whose gradient a kernel computes. See [`spec::BwdDbiasParams`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BiasTiles {
+    pub n_blocks: FastDiv,
+    pub m_blocks: FastDiv,
+    pub heads: FastDiv,
+    pub shared_heads: FastDiv,
+    pub sequences: u32,
+    pub shares: u32,
+}
+
+impl BiasTiles {
+    /// Returns the tiles of a bias of this shape, or `None` if there are none, or 2^31 or more.
+    fn new(p: &Problem, kernel: &AttnInfo, [sequences, heads, rows, keys]: [usize; 4]) -> Option<Self> {
+        let div = |number: usize| FastDiv::new(u32::try_from(number).ok()?);
+        let [m_blocks, n_blocks] =
+            [rows.div_ceil(kernel.tile_m as usize), keys.div_ceil(kernel.tile_n as usize)];
+        let all = [sequences, heads, m_blocks, n_blocks].into_iter().try_fold(1, usize::checked_mul)?;
+        let shared_heads = p.heads_q / heads;
+        let shares = (p.batch / sequences).checked_mul(shared_heads)?;
+        Some(BiasTiles {
+            n_blocks: div(n_blocks)?,
+            m_blocks: div(m_blocks)?,
+            heads: div(heads)?,
+            shared_heads: div(shared_heads)?,
+            sequences: u32::try_from(sequences).ok().filter(|_| all < 1 << 31)?,
+            shares: u32::try_from(shares).ok()?,
+        })
+    }
 }
 
 /// Number of blocks that share the query heads of a key head.

@@ -2,14 +2,14 @@
 use super::attention::{NONE, PARTS, is_like, parts};
 use super::footprint::Footprint;
 use super::lse::{natural, per_query_head};
-use super::{Use, cache, disjoint, input, memory, names, output};
-use crate::request::{AttentionBackward, AttentionRequest, Index, Scratch, Splits, TableGradient};
+use super::{Use, bias, cache, disjoint, input, memory, names, output};
+use crate::request::{AttentionBackward, AttentionRequest, Bias, Index, Scratch, Splits, TableGradient};
 use crate::{Error, Problem};
 use spec::GRADIENTS;
 
 names!(
     D_O "d_o" D_LSE "d_lse" TABLE "the variant's table" DQ "dq" DK "dk" DV "dv" DSINKS "dsinks"
-    DTABLE "dtable"
+    DTABLE "dtable" DBIAS "dbias"
 );
 
 /// The largest head dim of backward kernels.
@@ -24,7 +24,7 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
     // The scratch memory and the splits of the forward are no part of the backward pass.
     let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
     has_kernels(&forward.problem())?;
-    let mut all = [NONE; PARTS + 9];
+    let mut all = [NONE; PARTS + 10];
     let p = parts(&forward, planned, &mut all)?;
     let Some(lse) = &forward.lse else {
         let expected = "the backward pass reads the LSE that the forward has written: set it in the forward";
@@ -48,6 +48,7 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
         (dsinks, _) => dsinks.as_ref().map(|view| per_query_head(&DSINKS, view, p.heads_q)).transpose()?,
     };
     let [table, dtable] = tables(r, &p)?;
+    let dbias = r.dbias.as_ref().map(|view| dbias(view, r, &p)).transpose()?;
     all[PARTS..].copy_from_slice(&[
         (&D_O, Some(input(&D_O, &r.d_o)?)),
         (&D_LSE, d_lse),
@@ -57,10 +58,48 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
         (&DV, Some(output(&DV, &r.dv)?)),
         (&DSINKS, dsinks),
         (&DTABLE, dtable),
+        (&DBIAS, dbias),
         (&super::WORKSPACE, workspace),
     ]);
     disjoint(&all, PARTS + 3)?;
     Ok(p)
+}
+
+/// Checks the gradient of a bias.
+fn dbias(view: &Bias, r: &AttentionBackward<'_>, p: &Problem) -> Result<Footprint, Error> {
+    let Some(bias) = &r.forward.scores.bias else {
+        let expected = "the forward has no bias: set it in the forward, or leave dbias out";
+        return Err(Error::invalid("dbias", "some", expected));
+    };
+    if view.dtype != bias.dtype {
+        let expected = format_args!("it must be {}, as the bias is", bias.dtype.name());
+        return Err(Error::invalid("dbias.dtype", view.dtype.name(), expected));
+    }
+    let [own, extents] = [view, bias].map(bias::extents);
+    let footprint = bias::view(&DBIAS, &Bias { shape: own, ..*view }, p)?;
+    if own != extents {
+        let expected = format_args!(
+            "they must be the bias' extents {extents:?}, in which a stride of 0 counts as an extent of 1; \
+             give dbias the shape and the broadcast dimensions of the bias"
+        );
+        return Err(Error::invalid("dbias.shape", format!("extents {own:?}"), expected));
+    }
+    if extents[2] != p.seqlen_q {
+        let reason = "kernels add no rows of a bias: give the bias one row per query (expand it), and add \
+                      the rows of its gradient";
+        return Err(Error::unsupported("dbias of a bias with one row for all queries", reason));
+    }
+    if r.forward.variant.is_some() {
+        let reason =
+            "no kernel of a variant computes it: let the scores read a table, whose gradient is dtable";
+        return Err(Error::unsupported("dbias with a variant", reason));
+    }
+    if footprint.overlaps_itself() {
+        let value = format!("{:?} for shape {:?}", view.strides, view.shape);
+        let expected = "rows, heads and batches must not overlap; use strides of a contiguous tensor";
+        return Err(Error::invalid("dbias.strides", value, expected));
+    }
+    Ok(footprint)
 }
 
 /// Checks the table that a variant's scores read, and its gradient. Returns both, if the gradient is wanted.

@@ -74,6 +74,17 @@ impl Broadcast<'_> {
 
 /// Checks the bias of a problem.
 pub(super) fn bias(bias: &Bias, p: &Problem) -> Result<Footprint, Error> {
+    view(&BIAS, bias, p)
+}
+
+/// Returns the extents of a bias, where a dimension with a stride of 0 has the extent 1.
+pub(crate) fn extents(bias: &Bias) -> [usize; 4] {
+    let Bias { shape, strides, .. } = *bias;
+    std::array::from_fn(|dim| if dim < 3 && strides[dim] == 0 { 1 } else { shape[dim] })
+}
+
+/// Checks a bias of a problem, or its gradient.
+pub(super) fn view(name: &Names, bias: &Bias, p: &Problem) -> Result<Footprint, Error> {
     let Bias { address, elements, dtype, shape, strides: [batch, head, row, column] } = *bias;
     if !matches!(dtype, DType::F16 | DType::Bf16 | DType::F32) {
         let feature = format_args!("a bias of {}", dtype.name());
@@ -81,12 +92,11 @@ pub(super) fn bias(bias: &Bias, p: &Problem) -> Result<Footprint, Error> {
     }
     if shape[3] > 1 && column != 1 {
         let value = format!("{:?} for shape {shape:?}", bias.strides);
-        return Err(Error::invalid(BIAS.strides, value, "the last stride (keys) must be 1"));
+        return Err(Error::invalid(name.strides, value, "the last stride (keys) must be 1"));
     }
     let unit = dtype.bytes() as u64;
     let (strides, alignment) = ([batch, head, row], WORD);
-    let size = BIAS.elements;
-    let view =
-        Broadcast { name: &BIAS, size, address, elements, unit, shape, row: shape[3], strides, alignment };
+    let size = name.elements;
+    let view = Broadcast { name, size, address, elements, unit, shape, row: shape[3], strides, alignment };
     view.check(p, [p.seqlen_q, 1], p.seqlen_k)
 }

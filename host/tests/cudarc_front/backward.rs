@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use ferroflash::cudarc::{
     Backward, Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Tensor, TensorMut,
 };
-use ferroflash::request::{LseView, Mask, Sinks, VarlenKeys, VarlenQueries};
+use ferroflash::request::{Bias, LseView, Mask, Sinks, VarlenKeys, VarlenQueries};
 use half::{bf16, f16};
 
 #[test]
@@ -74,6 +74,20 @@ fn gradients_of_a_forward() {
         let backward = backward.dsinks(Sinks::gradient(&mut of_sinks));
         front.backward_into(&stream, backward, &mut scratch).expect("valid");
         assert_eq!(of("launch bwd_", &cuda.calls()), 4, "the last one is of the sinks");
+
+        // A bias that all heads share.
+        let (numbers, mut of_bias) = (zeros(&stream, 100 * 70), zeros(&stream, 100 * 70));
+        let forward = inputs.shorter().bias(Bias::of(&numbers, [1, 1, 100, 70])).with_results(o, &lse);
+        let backward = Backward::new(
+            forward,
+            q,
+            TensorMut::of(&mut dq, shape),
+            TensorMut::of(&mut dk, kv_shape),
+            TensorMut::of(&mut dv, kv_shape),
+        );
+        let backward = backward.dbias(Bias::gradient(&mut of_bias, [1, 1, 100, 70]));
+        front.backward_into(&stream, backward, &mut scratch).expect("valid");
+        assert_eq!(of("launch bwd_", &cuda.calls()), 4, "the last one is of the bias");
 
         // Varlen sequences.
         let packed = zeros(&stream, 100 * 8 * 64);

@@ -205,6 +205,7 @@ impl Part for AttentionBackward<'_> {
             ("dv", _) => self.dv.part(rest),
             ("dsinks", _) => self.dsinks.as_mut()?.part(rest),
             ("dtable", _) => self.dtable.as_mut()?.part(rest),
+            ("dbias", _) => self.dbias.as_mut()?.part(rest),
             ("workspace", Scratch::Memory { workspace, .. }) => workspace.part(rest),
             _ => self.forward.part(path),
         }

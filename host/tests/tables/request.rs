@@ -37,9 +37,9 @@ const FLAGS: [&str; 12] = [
     "dsinks",
     "dtable",
 ];
-const VALUES: [&str; 22] = [
+const VALUES: [&str; 23] = [
     "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
-    "varlen", "keys", "scale", "softcap", "bias", "counters", "config", "slots", "rotary", "merge",
+    "varlen", "keys", "scale", "softcap", "bias", "dbias", "counters", "config", "slots", "rotary", "merge",
 ];
 
 /// Returns what a word describes, and whether a value follows the word.
@@ -173,10 +173,7 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     f.scores.softcap = words.number("softcap");
     f.scores.alibi = words.has("alibi").then(|| AlibiSlopes::new(11 * FAR, heads as u64));
     f.scores.sinks = words.has("sinks").then_some(Sinks { address: 12 * FAR, elements: heads as u64 });
-    f.scores.bias = words.sizes("bias").map(|shape: [usize; 4]| {
-        let row = shape[3].next_multiple_of(8);
-        Bias::rows(13 * FAR, product(&shape[..3]) * row as u64, dtype, shape, row)
-    });
+    f.scores.bias = words.sizes("bias").map(|shape| bias(13, dtype, shape));
     f.lse = words.has("lse").then(|| lse(10, [batch, heads, queries]));
     f.max_logits = words.has("max_logits").then(|| lse(14, [batch, heads, queries]));
     f.scratch = match words.word("scratch") {
@@ -212,7 +209,13 @@ fn backward<'r>(words: &Words<'r>) -> AttentionBackward<'r> {
     backward.d_lse = words.has("d_lse").then(|| lse(34, [batch, heads, queries]));
     backward.dsinks = words.has("dsinks").then_some(Sinks { address: 39 * FAR, elements: heads as u64 });
     backward.dtable = words.has("dtable").then_some(TableGradient { address: 40 * FAR, elements: 8 });
+    backward.dbias = words.sizes("dbias").map(|shape| bias(41, words.dtype(), shape));
     backward
+}
+
+fn bias(n: u64, dtype: DType, shape: [usize; 4]) -> Bias {
+    let row = shape[3].next_multiple_of(8);
+    Bias::rows(n * FAR, product(&shape[..3]) * row as u64, dtype, shape, row)
 }
 
 fn lse(n: u64, shape: [usize; 3]) -> LseView {

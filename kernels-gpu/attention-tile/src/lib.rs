@@ -10,6 +10,7 @@
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`Position`] | a token's position, and its cosines and sines for rotary embedding | every row that is read exists, even if the position is invalid |
 //! | [`load_bits`], [`load_bias`] | numbers of a query and a key | rows and numbers that do not exist are the last ones |
+//! | [`store_bias`] | the gradient of a bias | rows and numbers that do not exist are not written |
 //! | [`head_of`], [`load_per_head`] | a head, and a number that each head has | only a kernel names heads |
 //! | [`PackedRows`] | packed GQA: rows of the query heads that share a key head | rows and columns exist |
 //!
@@ -34,7 +35,7 @@ mod walk;
 pub use angles::Position;
 pub use block_list::{BlockList, ListWalk, Next};
 pub use map::{FoundRow, InFoundPages, InPages, Page, PageBox, PagedRow};
-pub use of_pairs::{load_bias, load_bits};
+pub use of_pairs::{load_bias, load_bits, store_bias};
 pub use packed_gqa::PackedRows;
 pub use per_head::{LoadScales, head_of, load_per_head};
 pub use rows::{CacheRows, Down, Order, PageWalk, Up};

@@ -244,7 +244,7 @@ pub struct DsinksInfo {
 /// Implements [`AttnKernel`] for the kernels of one pass.
 macro_rules! backward {
     ($config:ident<$($c:ident),*>: $params:ident, $pass:ident, $schedule:ident, threads $threads:expr,
-        rows of a stage $rows:expr, smem tiles $tiles:expr, bytes $bytes:expr,
+        rows of a stage $rows:expr, stages $stages:expr, smem tiles $tiles:expr, bytes $bytes:expr,
         blocks |$of:ident| $blocks:expr) => {
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Kernel for $config<E, Mask, $($c),*> {
             type Params = $params;
@@ -280,7 +280,7 @@ macro_rules! backward {
                 scores: Mask::SCORES,
                 tile_m: M as u32 * 16,
                 tile_n: ($rows) as u32 * 16,
-                stages: STAGES as u32,
+                stages: ($stages) as u32,
             };
         }
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> AttnKernel for $config<E, Mask, $($c),*> {
@@ -291,7 +291,7 @@ macro_rules! backward {
 }
 backward!(
     BwdDkDv<M, W, N, TEAMS, D, SHARE, HELD, STAGES, DV, SHARE_V>: BwdDkDvParams, DkDv, Transposed,
-    threads M / W * TEAMS * 32, rows of a stage N * TEAMS, smem tiles M + STAGES * N * TEAMS,
+    threads M / W * TEAMS * 32, rows of a stage N * TEAMS, stages STAGES, smem tiles M + STAGES * N * TEAMS,
     bytes {
         assert!(SHARE * TEAMS == D && SHARE_V * TEAMS == DV, "the groups' columns must be all columns");
         // Two values per query lie beside a stage, whose size is a multiple of a tile's alignment.
@@ -303,7 +303,7 @@ backward!(
 );
 backward!(
     BwdDq<M, W, N, D, HELD, STAGES, DV>: BwdDqParams, Dq, Sequential,
-    threads M / W * 32, rows of a stage N, smem tiles M + STAGES * N, bytes 0,
+    threads M / W * 32, rows of a stage N, stages STAGES, smem tiles M + STAGES * N, bytes 0,
     blocks |p| p.problem.order.tiles
 );
 pub(crate) use backward;

@@ -62,6 +62,15 @@ pub enum Pass {
     /// The gradient of a table that scores read. The rows of a block are queries, and its stages
     /// are queries with keys.
     Table,
+    /// The gradient of a bias. The rows of a block are queries, and its stage is queries with keys.
+    Dbias,
+}
+
+impl Pass {
+    /// Whether kernels of this pass run in the launches of kernels of dK and dV.
+    pub const fn is_beside(self) -> bool {
+        matches!(self, Pass::Dq | Pass::Table | Pass::Dbias)
+    }
 }
 
 /// The instructions that copy and multiply tiles.
@@ -210,6 +219,7 @@ impl AttnInfo {
             _ if matches!(self.pass, Pass::Gradients) && self.is_varlen() => "hopper backward packed",
             _ if matches!(self.pass, Pass::Gradients) => "hopper backward",
             _ if matches!(self.pass, Pass::Table) => "backward table",
+            _ if matches!(self.pass, Pass::Dbias) => "backward dbias",
             (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",

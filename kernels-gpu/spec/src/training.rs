@@ -63,6 +63,13 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d128 [Full, Causal] bias_128x32: With<BwdDq<E, Scored<Mask, Bias<E>>, 8, 1, 2, 8, 0, 2>>;
     d128 [Full] bias_f32_128x32: With<BwdDq<E, Scored<Mask, Bias<F32>>, 8, 1, 2, 8, 0, 2>>;
     }
+    // The gradient of a bias.
+    bwd_dbias {
+    d64 [Full, Causal] bias_64x64: With<BwdDbias<E, Scored<Mask, Bias<E>>, 4, 1, 4, 4>>;
+    d64 [Full] bias_f32_64x64: With<BwdDbias<E, Scored<Mask, Bias<F32>>, 4, 1, 4, 4>>;
+    d128 [Full, Causal] bias_64x64: With<BwdDbias<E, Scored<Mask, Bias<E>>, 4, 1, 4, 8>>;
+    d128 [Full] bias_f32_64x64: With<BwdDbias<E, Scored<Mask, Bias<F32>>, 4, 1, 4, 8>>;
+    }
     // All gradients, on Hopper. Modified scores leave no registers for stages of 128 queries, or for head dim
     // 128.
     bwd_hopper {

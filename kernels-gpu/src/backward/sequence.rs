@@ -48,7 +48,7 @@ impl TileSequence {
 
     /// Sequence `index`, or batch `index` of tensors of equal lengths. `tile` is one of its tiles.
     #[inline(always)]
-    fn of(p: &BwdParams, tile: WorkTile, index: u32) -> Self {
+    pub fn of(p: &BwdParams, tile: WorkTile, index: u32) -> Self {
         let all = &p.sequences;
         if all.cu_seqlens_q.count() == 0 {
             let [queries, keys] = [p.q.rows, p.k.rows].map(Span::upto);

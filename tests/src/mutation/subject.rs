@@ -6,7 +6,7 @@ use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::{is_carried, subjects};
 use spec::{
-    COMBINES, CONVERT_DQS, Class, Contract, DELTAS, GRADIENTS, Keys, Pass, SplitKernels, attention, beside,
+    COMBINES, CONVERT_DQS, Class, Contract, DELTAS, GRADIENTS, Keys, SplitKernels, attention, beside,
     combine_of,
 };
 
@@ -20,20 +20,20 @@ pub struct Subject {
     pub of: &'static dyn reference::Subject,
 }
 
-/// The kernels that run in launches of other backward kernels: of -LSE and delta, of dQ, and those that round
-/// sums of dQ.
+/// The kernels that run in launches of other backward kernels: of -LSE and delta, of dQ and of biases, and
+/// those that round sums of dQ.
 fn beside_gradients() -> impl Iterator<Item = Subject> {
-    let dq = GRADIENTS.iter().filter(|e| e.pass == Pass::Dq).map(|e| e.contract);
-    let all = DELTAS.iter().map(|e| e.contract).chain(dq).chain(CONVERT_DQS.iter().map(|e| e.contract));
+    let own = GRADIENTS.iter().filter(|e| e.pass.is_beside()).map(|e| e.contract);
+    let all = DELTAS.iter().map(|e| e.contract).chain(own).chain(CONVERT_DQS.iter().map(|e| e.contract));
     all.filter_map(|kernel| {
         // Varlen problems reach the code that finds sequences.
         let [first, last] = [true, false].map(|is_first| {
-            let of = GRADIENTS.iter().filter(|of| of.pass != Pass::Dq);
+            let of = GRADIENTS.iter().filter(|of| !of.pass.is_beside());
             let mut of = of.filter(|of| reference::Subject::companions(*of).contains(&kernel));
             if is_first { of.next() } else { of.rfind(|of| of.is_varlen()) }
         });
-        let is_dq = GRADIENTS.iter().any(|e| e.contract == kernel);
-        let of = last.filter(|_| !is_dq).or(first)?;
+        let is_own = GRADIENTS.iter().any(|e| e.contract == kernel);
+        let of = last.filter(|_| !is_own).or(first)?;
         Some(Subject { kernel, of })
     })
 }

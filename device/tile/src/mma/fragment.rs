@@ -255,6 +255,20 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         self.each(|m, n, h, i, x| f(*x, row + (m * 16 + i / 2 * 8) as i32, column + Self::column(n, h, i)));
     }
 
+    /// Calls `f(pair, row, column)` for each pair of values beside each other, with the place of the first
+    /// one. The first row and column are `first`.
+    #[inline(always)]
+    pub fn each_pair_at(&self, first: [u32; 2], warp: Warp, f: impl Fn([f32; 2], u32, u32)) {
+        let [row, column] = layout::acc_element(warp.lane, 0);
+        let (row, column) = (first[0] + row, first[1] + column);
+        for i in 0..M * N * 4 {
+            let (m, n, h, r) = (i / (4 * N), i / 4 % N, i / 2 % 2, i % 2);
+            let t = &self.0[m][n][h];
+            let at = [m * 16 + r * 8, n * 16 + h * 8].map(|x| x as u32);
+            f([t[2 * r], t[2 * r + 1]], row + at[0], column + at[1]);
+        }
+    }
+
     /// Keeps the values for which `f(row, column)` is true. All other values become minus infinity.
     #[inline(always)]
     pub fn keep_where(&mut self, first: [i32; 2], warp: Warp, f: impl Fn(i32, i32) -> bool) {

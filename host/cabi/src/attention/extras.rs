@@ -11,12 +11,9 @@ impl AttentionArgs {
     /// indices of this dimension use the same elements of the bias.
     pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {
         let Some(address) = present(self.bias) else { return Ok(None) };
-        let (shape, [batch, head, row]) = ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], self.bias_strides);
-        let (strides, dtype) = ([batch, head, row, 1], dtype("bias_dtype", self.bias_dtype)?);
-        // Kernels read rows of 16-bit elements in 32-bit words.
-        let more = if dtype == DType::F32 { 0 } else { p.seqlen_k as u64 % 2 };
-        let elements = reach(&shape, &strides).saturating_add(more);
-        Ok(Some(Bias::new(address, elements, dtype, shape, strides)))
+        let (shape, dtype) =
+            ([p.batch, p.heads_q, p.seqlen_q, p.seqlen_k], dtype("bias_dtype", self.bias_dtype)?);
+        Ok(Some(bias_like(address, dtype, shape, self.bias_strides)))
     }
 
     /// Returns the mask of a request with these sizes.
@@ -61,6 +58,15 @@ impl AttentionArgs {
             other => Err(invalid("mask", other, "it must be a FERROFLASH_MASK_ value")),
         }
     }
+}
+
+/// Returns a bias, or the gradient of one.
+pub(crate) fn bias_like(address: u64, dtype: DType, shape: [usize; 4], [batch, head, row]: [i64; 3]) -> Bias {
+    let strides = [batch, head, row, 1];
+    // Kernels read rows of 16-bit elements in 32-bit words.
+    let more = if dtype == DType::F32 { 0 } else { shape[3] as u64 % 2 };
+    let elements = reach(&shape, &strides).saturating_add(more);
+    Bias::new(address, elements, dtype, shape, strides)
 }
 
 #[cfg(test)]

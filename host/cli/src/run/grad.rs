@@ -18,6 +18,10 @@ pub(in crate::run) struct Options {
     /// shape. With sinks, --output also has their gradient `dsinks`. In a build with the feature `training`.
     #[arg(long, value_name = "FILE")]
     grad: Option<PathBuf>,
+    /// With --grad, also compute the gradient of the file's bias. --output then has it as `dbias`, of the
+    /// bias' shape and type. If sequences or heads share the bias, dbias is the sum over them.
+    #[arg(long, requires = "grad")]
+    bias_grad: bool,
 }
 
 /// A forward and a backward launch.
@@ -66,6 +70,11 @@ impl Options {
         Err(Error::Invalid(format!("--grad {}: {what}; leave --grad out", path.display())))
     }
 
+    /// Returns whether the user asks for the gradient of the bias.
+    pub(in crate::run) fn wants_bias(&self) -> bool {
+        self.bias_grad
+    }
+
     /// Returns the file with the gradients of outputs, if the user asks for gradients.
     pub(in crate::run) fn file(&self) -> Option<&Path> {
         self.grad.as_deref()
@@ -77,6 +86,8 @@ pub(in crate::run) struct Asked<'a> {
     pub config: Option<&'a str>,
     pub check: bool,
     pub output: Option<&'a Path>,
+    /// The gradient of the bias.
+    pub bias: bool,
 }
 
 /// Computes attention and its gradients. `shapes` are those of o, q, k and v. The files of varlen tensors
@@ -91,6 +102,10 @@ pub(in crate::run) fn run(
     console: &Console,
 ) -> Result<(), Error> {
     let (dtype, lse_shape) = (memory.problem.dtype, memory.lse_shape());
+    if asked.bias && memory.extras.bias.is_none() {
+        let what = "--bias-grad: the file has no tensor `bias`; leave --bias-grad out";
+        return Err(Error::Invalid(what.into()));
+    }
     let first = usize::from(is_packed);
     let (d_o, d_lse) = upstream(&File::read(grad)?, dtype, &shapes[0][first..], &lse_shape[first..])?;
     let Some(runner) = device.runner() else {
@@ -109,7 +124,8 @@ pub(in crate::run) fn run(
     memory.clear_unwritten(&mut o, &mut rows);
     let lse = rows.lse.unwrap_or_default();
     let problem = memory.problem.to_string();
-    let work = BackwardMemory::of(memory, [o, d_o], lse, d_lse, layout);
+    let mut work = BackwardMemory::of(memory, [o, d_o], lse, d_lse, layout);
+    work.dbias = asked.bias;
     let backward = launch(&work, None)?;
     waiting.finish_and_clear();
     let judged = |work: &dyn Work, written| {
@@ -128,9 +144,11 @@ pub(in crate::run) fn run(
         let tensors = tensors.map(|((name, shape), all)| (name, dtype, &shape[first..], &all[..]));
         let lse: Vec<u8> = work.lse.iter().flat_map(|x| x.to_le_bytes()).collect();
         let lse = ("lse", DType::F32, &lse_shape[first..], &lse[..]);
-        let dsinks =
-            backward.outputs.get(3).map(|all| ("dsinks", DType::F32, &lse_shape[1..2], unguarded(all)));
-        files::write_tensors(path, tensors.chain([lse]).chain(dsinks))?;
+        let dsinks = work.dsinks(&backward);
+        let dsinks = dsinks.map(|all| ("dsinks", DType::F32, &lse_shape[1..2], unguarded(all)));
+        let dbias = work.dbias(&backward);
+        let dbias = dbias.iter().map(|(dtype, shape, all)| ("dbias", *dtype, &shape[..], &all[..]));
+        files::write_tensors(path, tensors.chain([lse]).chain(dsinks).chain(dbias))?;
     }
     let all = judgements.iter().flatten().cloned().fold(Judgement::default(), Judgement::and);
     let is_judged = all.unbounded == 0 || all.failures.len() > all.unbounded;

@@ -62,6 +62,8 @@ fn gradients_of_a_file_are_those_of_the_reference() {
     let run = ["run", "--input", DEMO, "--device", "sim", "--grad"];
     check(&[&run[..], &[&grad, "--output", &grad]].concat(), 2, "is the input file");
     check(&[&run[..], &[&grad, "--max-logits"]].concat(), 2, "leave one of them out");
+    check(&[&run[..], &[&grad, "--bias-grad"]].concat(), 2, "no tensor `bias`; leave --bias-grad out");
+    check(&["run", "--input", DEMO, "--device", "sim", "--bias-grad"], 2, "--grad");
     check(&[&run[..], &[&wrong]].concat(), 2, "`do` is BF16; convert it to F16");
     let wrong = zeros(&folder, "short.safetensors", &[("do", Dtype::F16, &[1, 2, 3, 8])]);
     check(&[&run[..], &[&wrong]].concat(), 2, "it must be o's");
@@ -97,6 +99,8 @@ struct OfFile {
     /// `cu_seqlens_q` and `cu_seqlens_k`, if the tensors are varlen.
     starts: Option<[&'static [i32]; 2]>,
     has_sinks: bool,
+    /// The shape of a bias, whose gradient the options ask for.
+    bias: Option<[usize; 4]>,
     /// The kernel of the backward pass that computes dK and dV.
     kernel: &'static str,
 }
@@ -110,6 +114,7 @@ const CAUSAL: OfFile = OfFile {
     options: &["--profile", "l4", "--causal"],
     starts: None,
     has_sinks: false,
+    bias: None,
     kernel: "bwd_dkdv_f16_d64_causal_128x64",
 };
 
@@ -118,9 +123,23 @@ const HOPPER: &[&str] = &["--profile", "h200", "--causal"];
 /// One sequence has no query, and the last rows belong to no sequence.
 const STARTS: Option<[&[i32]; 2]> = Some([&[0, 33, 33, 66], &[0, 9, 20, 79]]);
 
-const OF_FILES: [OfFile; 9] = [
+const OF_FILES: [OfFile; 11] = [
     CAUSAL,
     OfFile { starts: STARTS, ..CAUSAL },
+    OfFile {
+        options: &["--profile", "l4", "--causal", "--bias-grad"],
+        bias: Some([1, 4, 70, 80]),
+        has_sinks: true,
+        kernel: "bwd_dkdv_f16_d64_causal_bias",
+        ..CAUSAL
+    },
+    OfFile {
+        options: &["--profile", "l4", "--bias-grad"],
+        bias: Some([3, 1, 33, 59]),
+        starts: STARTS,
+        kernel: "bwd_dkdv_f16_d64_full_bias",
+        ..CAUSAL
+    },
     OfFile {
         columns: [128, 128],
         options: &["--profile", "l4", "--window", "20,3"],
@@ -180,6 +199,14 @@ impl OfFile {
         let integers = integers.map(|(name, all)| {
             (name, Dtype::I32, vec![all.len()], all.iter().flat_map(|x| x.to_le_bytes()).collect())
         });
+        let bias = self.bias.map(|shape| {
+            (
+                "bias",
+                dtype,
+                shape.to_vec(),
+                halves(&Random::new(6).normals(self.dtype, shape.iter().product())),
+            )
+        });
         let sinks = self.has_sinks.then(|| ("sinks", Dtype::F32, vec![heads], sinks));
         let lse = [1, heads, problem.seqlen_q][usize::from(self.starts.is_some())..].to_vec();
         let save = |name: &str, tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)>| {
@@ -190,7 +217,7 @@ impl OfFile {
             safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
             path
         };
-        let input = save("qkv.safetensors", inputs.chain(integers).chain(sinks).collect());
+        let input = save("qkv.safetensors", inputs.chain(integers).chain(sinks).chain(bias).collect());
         let upstream = vec![("do", dtype, o, halves(&d_o)), ("dlse", Dtype::F32, lse, d_lse)];
         [input, save("do.safetensors", upstream)]
     }
@@ -221,6 +248,8 @@ impl OfFile {
             assert_eq!(file.tensor(name).expect("there").shape(), shape, "{}: {name}", self.kernel);
         }
         assert_eq!(file.tensor("dsinks").is_ok(), self.has_sinks, "{}", self.kernel);
+        let dbias = file.tensor("dbias").ok().map(|dbias| dbias.shape().to_vec());
+        assert_eq!(dbias, self.bias.map(Vec::from), "{}", self.kernel);
     }
 }
 

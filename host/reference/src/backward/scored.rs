@@ -1,5 +1,8 @@
 //! The mask and the scores of an attention, as its gradients see them.
+use super::{BIAS, TABLE};
 use crate::attention::Inputs;
+use crate::extras::BiasTensor;
+use ferroflash::DType;
 
 /// The mask and the scores of an attention.
 pub(crate) trait Scored: Sync {
@@ -13,6 +16,11 @@ pub(crate) trait Scored: Sync {
     /// Returns the number of entries of the table that the scores read, over all heads; 0 without one.
     fn entries(&self) -> usize {
         0
+    }
+
+    /// Returns the name of the gradient of the entries, and its element type.
+    fn of_entries(&self) -> (&'static str, DType) {
+        (TABLE, DType::F32)
     }
 
     /// Returns the entry that the score of a query `[batch, head, row]` and a key reads, and the derivative
@@ -45,6 +53,19 @@ impl Scored for Inputs<'_> {
 
     fn sink(&self, [_, head]: [usize; 2]) -> Option<f64> {
         self.sinks().map(|sinks| sinks[head].into())
+    }
+
+    /// The entries are the elements of the bias.
+    fn entries(&self) -> usize {
+        self.bias_tensor().map_or(0, |bias| bias.shape().iter().product())
+    }
+
+    fn of_entries(&self) -> (&'static str, DType) {
+        (BIAS, self.bias_tensor().map_or(DType::F32, BiasTensor::dtype))
+    }
+
+    fn entry(&self, at: [usize; 3], key: usize) -> Option<(usize, f64)> {
+        Some((self.bias_index(at, key)?, 1.0))
     }
 
     fn in_sequence(&self, _: usize, one: &Inputs<'_>) -> impl Scored {

@@ -1,9 +1,10 @@
 //! Backward problems on a device.
 use super::edges::has_backward;
-use super::{BackwardCase, GradientReference, NAMES, SINKS, TABLE, Upstream};
+use super::{BIAS, BackwardCase, GradientReference, NAMES, SINKS, TABLE, Upstream};
 use crate::arithmetic::decode;
 use crate::attention::exact;
 use crate::cycled;
+use crate::extras::BiasTensor;
 use crate::inputs::Random;
 use crate::memory::Memory;
 use crate::place::{Layout, Place};
@@ -13,6 +14,7 @@ use crate::tolerance::{Rule, Worst};
 use crate::work::{
     Binder, GUARD, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guards, unguarded,
 };
+use ferroflash::DType;
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Sinks, TableGradient};
 
@@ -33,6 +35,8 @@ pub struct BackwardMemory {
     pub gradients: [Place; 3],
     /// The number of entries of the table whose gradient the request wants; 0 if it wants none.
     pub table: usize,
+    /// Whether the request wants the gradient of the bias, which has the bias' rows in memory.
+    pub dbias: bool,
     /// Whether the device computes O and LSE before the backward pass. `o` and `lse` are zeros until then.
     forward_runs: bool,
 }
@@ -62,7 +66,7 @@ impl BackwardMemory {
     }
 
     /// Returns a problem of these outputs of a forward, `[O, dO]` in the forward's place of O, with gradients
-    /// in `layout`.
+    /// in `layout`, and with the gradient of a bias if the bias has a row for each query.
     pub fn of(
         forward: Memory,
         [o, d_o]: [Vec<u16>; 2],
@@ -72,7 +76,10 @@ impl BackwardMemory {
     ) -> Self {
         let [q, k, v, _] = forward.problem.shapes();
         let gradients = [q, k, v].map(|shape| Place::alone(0, layout, shape));
-        BackwardMemory { forward, o, lse, d_o, d_lse, gradients, table: 0, forward_runs: false }
+        let bias = forward.extras.bias.as_ref();
+        let dbias = bias.is_some_and(|bias| bias.shape()[2] == forward.problem.seqlen_q);
+        let (table, forward_runs) = (0, false);
+        BackwardMemory { forward, o, lse, d_o, d_lse, gradients, table, dbias, forward_runs }
     }
 
     /// Returns inputs for a measurement of the backward pass of a forward with such inputs. The device
@@ -128,13 +135,25 @@ impl BackwardMemory {
     }
 
     /// Returns the output with the gradient of sinks, which stands behind those of Q, K and V.
-    fn dsinks<'w>(&self, written: &'w Written) -> Option<&'w Vec<u8>> {
+    pub fn dsinks<'w>(&self, written: &'w Written) -> Option<&'w Vec<u8>> {
         written.outputs.get(3).filter(|_| self.sinks() > 0)
     }
 
     /// Returns the output with the gradient of a table, which is the last one.
     fn dtable<'w>(&self, written: &'w Written) -> Option<&'w Vec<u8>> {
         written.outputs.last().filter(|_| self.table > 0)
+    }
+
+    /// Returns the bias whose gradient the request wants.
+    fn trained_bias(&self) -> Option<&BiasTensor> {
+        self.forward.extras.bias.as_ref().filter(|_| self.dbias)
+    }
+
+    /// Returns the gradient of the bias, contiguous, with its type and shape. It is the last output.
+    pub fn dbias(&self, written: &Written) -> Option<(DType, [usize; 4], Vec<u8>)> {
+        let bias = self.trained_bias()?;
+        let [elements, _] = bias.of_rows(unguarded(written.outputs.last()?));
+        Some((bias.dtype(), bias.shape(), elements))
     }
 
     fn tensor<'a>(
@@ -149,7 +168,14 @@ impl BackwardMemory {
     /// Judges the gradients, and the elements around them.
     fn judge_written(&self, reference: &GradientReference, written: &Written) -> Judgement {
         let (outside, worst) = self.worst(reference, written);
-        let others = [(SINKS, self.dsinks(written)), (TABLE, self.dtable(written))];
+        let of_bias = self.trained_bias().and_then(|bias| Some((bias, written.outputs.last()?)));
+        let gaps = of_bias.iter().flat_map(|(bias, all)| {
+            let [_, gaps] = bias.of_rows(unguarded(all));
+            gaps
+        });
+        let outside = outside + gaps.filter(|byte| *byte != POISON).count();
+        let of_bias = of_bias.map(|(_, all)| all);
+        let others = [(SINKS, self.dsinks(written)), (TABLE, self.dtable(written)), (BIAS, of_bias)];
         let others = others.into_iter().filter_map(|(name, all)| Some((name, all?)));
         let outside =
             others.fold(Judgement::outside(outside), |outside, (name, all)| outside.and(guards(name, all)));
@@ -176,8 +202,9 @@ impl BackwardMemory {
         match tensors {
             [Ok(dq), Ok(dk), Ok(dv)] => {
                 let others = [self.dsinks(written), self.dtable(written)];
-                let others = others.map(|all| all.map(|all| numbers!(f32, unguarded(all))));
-                let others = others.each_ref().map(|all| all.as_deref());
+                let [dsinks, dtable] = others.map(|all| all.map(|all| numbers!(f32, unguarded(all))));
+                let dbias = self.dbias(written).map(|(dtype, _, all)| BiasTensor::numbers(dtype, &all));
+                let others = [dsinks.as_deref(), dtable.as_deref().or(dbias.as_deref())];
                 (outside, Some(reference.judge([dq.as_ref(), dk.as_ref(), dv.as_ref()], others)))
             }
             _ => (outside, None),
@@ -216,6 +243,8 @@ impl Work for BackwardMemory {
         let entries = self.table;
         backward.dtable = (entries > 0)
             .then(|| TableGradient { address: binder.guarded(TABLE, entries * 4), elements: entries as u64 });
+        let bias = self.trained_bias();
+        backward.dbias = bias.map(|bias| bias.view(binder.guarded(BIAS, bias.len())));
         AnyRequest::Backward(backward)
     }
 
