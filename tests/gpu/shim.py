@@ -149,13 +149,18 @@ def check(name, dtype, sizes, options):
 
 
 # The options that the backward pass has.
-TRAINED = {"causal", "window_size", "softmax_scale", "softcap", "alibi_slopes", "sinks"}
+TRAINED = {"causal", "window_size", "softmax_scale", "softcap", "alibi_slopes", "sinks", "bias"}
+
+
+def trains(options):
+    """Whether a case has a backward pass. A bias with one row for all queries has none."""
+    return set(options) <= TRAINED and ("bias" not in options or options["bias"].shape[2] > 1)
 
 
 def judged_gradients(name, gradients, inputs, upstream, attention):
     """The verdict on the gradients of two backward passes. `attention(inputs, dtype)` returns what `upstream` has gradients of."""
     def reference(kind):
-        # Sinks stay wider than 16 bits.
+        # Sinks and biases of f32 stay wider than 16 bits.
         at = [t.detach().to(torch.promote_types(kind, t.dtype)).requires_grad_() for t in inputs]
         outputs = attention(at, kind)[:len(upstream)]
         return torch.autograd.grad(outputs, at, [d.to(out.dtype) for d, out in zip(upstream, outputs)])
@@ -180,14 +185,14 @@ def trained(name, dtype, sizes, options):
     """The verdict on the gradients of one case."""
     inputs = [t.requires_grad_() for t in tensors(dtype, sizes)]
     options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    if "sinks" in options:
-        inputs.append(options.pop("sinks").requires_grad_())
-    sinks = lambda at: {"sinks": at[3]} if len(at) == 4 else {}
-    o, lse = training.flash_attn_func(*inputs[:3], return_lse=True, **options, **sinks(inputs))
+    own = [name for name in ("sinks", "bias") if name in options]
+    inputs += [options.pop(name).requires_grad_() for name in own]
+    others = lambda at: dict(zip(own, at[3:]))
+    o, lse = training.flash_attn_func(*inputs[:3], return_lse=True, **options, **others(inputs))
     # A row without a key has no LSE, and no gradient of one.
     upstream = [torch.randn_like(o)] + ([] if lse.isneginf().any() else [torch.randn_like(lse)])
     return judged_gradients(name, twice((o, lse), inputs, upstream), inputs, upstream,
-                            lambda at, kind: attend(*at[:3], kind, **options, **sinks(at)))
+                            lambda at, kind: attend(*at[:3], kind, **options, **others(at)))
 
 
 def trained_varlen(lengths=((70, 70), (1, 130), (200, 90)), heads=(4, 2), dim=64):
@@ -543,7 +548,7 @@ def main(out):
     torch.manual_seed(1)
     rows = [check(*case) for case in CASES] + [refused(*request) for request in REFUSED]
     rows += [without_kernel(*case) for case in WITHOUT_KERNEL]
-    rows += [trained(*case) for case in CASES if set(case[3]) <= TRAINED] + [trained_varlen()]
+    rows += [trained(*case) for case in CASES if trains(case[3])] + [trained_varlen()]
     rows += [cached(*case) for case in CACHES] + [ragged(*case) for case in RAGGED]
     rows += [integer_cached(*case) for case in INTEGERS]
     rows += [latent(*case) for case in LATENTS] + [packed(*case) for case in PACKED]
