@@ -26,13 +26,21 @@ use spec::States;
 pub struct Passes {
     before: [Option<Scheduled>; MOST - 1],
     last: Scheduled,
-    /// The number of parts of a shared prefix, if all passes before the last pass take prefixes. A kernel
-    /// takes each part as a sequence.
-    prefix_parts: Option<usize>,
+    /// Shared prefixes, if all passes before the last pass take them.
+    prefixes: Option<Prefixes>,
     /// The merge kernel that adds sinks to the output of the last pass.
     sinks: Option<Place>,
     /// Bytes of workspace that hold what one pass leaves for another.
     kept: u64,
+}
+
+/// Passes over shared prefixes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Prefixes {
+    /// The number of parts of a prefix. A kernel takes each part as a sequence.
+    parts: usize,
+    /// The problems of the passes over prefixes, and of the last pass over the rest.
+    problems: [Problem; 2],
 }
 
 /// Maximum number of passes: a mixed batch of prefixes, and the rest.
@@ -96,7 +104,7 @@ pub(crate) fn are_as_planned(
     (of_plan, planned): (&AttentionRequest<'_>, &Problem),
     s: &Passes,
 ) -> Result<(), Error> {
-    shared_prefixes::are_as_planned(r, of_plan, s.prefix_parts.is_some())?;
+    shared_prefixes::are_as_planned(r, of_plan, s.prefixes.is_some())?;
     // Decode kernels run with and without sinks.
     let has_sinks = matches!(s.last.schedule, Schedule::Decode(_)) || asked.sinks == planned.sinks;
     // Most requests state the plan's problem in the plan's words.
@@ -113,8 +121,8 @@ pub(crate) fn lower(
     s: &Passes,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
-    match (s.prefix_parts, &r.shared_prefixes, s.sinks, r.scores.sinks) {
-        (Some(parts), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, parts, launch),
+    match (&s.prefixes, &r.shared_prefixes, s.sinks, r.scores.sinks) {
+        (Some(passes), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, passes, launch),
         (.., Some(merge), Some(added)) => sinks::lower((r, p), s, merge, added, launch),
         _ => s.all().try_for_each(|pass| lower::attention((r, p), pass, States::NONE, launch)),
     }
@@ -125,7 +133,7 @@ impl Passes {
     fn one(p: &Problem, last: Scheduled) -> Self {
         let sinks = sinks::merge(p, &last);
         let kept = if sinks.is_some() { sinks::lse_bytes(p) } else { 0 };
-        Passes { before: [None; MOST - 1], last, prefix_parts: None, sinks, kept }
+        Passes { before: [None; MOST - 1], last, prefixes: None, sinks, kept }
     }
 
     /// Returns the passes after these.

@@ -3,14 +3,14 @@
 mod parts;
 mod pays;
 
-use super::{Passes, whole};
+use super::{Passes, Prefixes, whole};
 use crate::launch::Launch;
 use crate::layout::Layout;
 use crate::lower::{self, Refusal};
 use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
 use crate::schedule::Schedule;
 use crate::select::{Choice, Query};
-use crate::{Error, validate};
+use crate::{Error, Problem, validate};
 use parts::{Parts, Room};
 use pays::{NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT};
 use spec::States;
@@ -60,34 +60,37 @@ fn passes(
     prefixes: &SharedPrefixes,
     query: &Query<'_>,
 ) -> Result<Option<Choice<Passes>>, Error> {
-    let planned = |pass: &AttentionRequest<'_>, merges_states: bool| {
-        let problem = &pass.problem();
-        validate::problem(problem)?;
+    let planned = |pass: &AttentionRequest<'_>, merges_states: bool| -> Result<_, Error> {
+        let problem = pass.problem();
+        validate::problem(&problem)?;
         let scratch = Scratch::Fastest;
-        let own = Query::new(problem, Layout::of(pass), query.on, query.tuning, scratch);
-        whole(&Query { merges_states, ..own }, None)
+        let own = Query::new(&problem, Layout::of(pass), query.on, query.tuning, scratch);
+        Ok((whole(&Query { merges_states, ..own }, None)?, problem))
     };
-    let rest = planned(&parts.rest(Scratch::Fastest), true)?.kernel.last;
+    let (rest, of_rest) = planned(&parts.rest(Scratch::Fastest), true)?;
+    let rest = rest.kernel.last;
     if !matches!(rest.schedule, Schedule::Decode(_)) {
         return Ok(None);
     }
     let prefix = |count| planned(&parts.prefixes(count, &Room::default(), Scratch::Fastest), false);
-    let (mut pass, mut count) = (prefix(1)?, 1);
+    let ((mut pass, mut of_prefix), mut count) = (prefix(1)?, 1);
     // The kernel for the parts may differ from the kernel for whole prefixes. Then the second turn computes
     // the number of parts that fills the device with blocks of the new kernel.
     for _ in 0..2 {
         let wanted = pays::parts(prefixes, &pass.kernel.last, query.problem, query.on);
         let next = if wanted == count { None } else { Some(prefix(wanted)?) };
-        let is_better =
-            |next: &Choice<Passes>| count == 1 || next.kernel.last.kernel == pass.kernel.last.kernel;
+        let is_better = |(next, _): &(Choice<Passes>, Problem)| {
+            count == 1 || next.kernel.last.kernel == pass.kernel.last.kernel
+        };
         let Some(next) = next.filter(is_better) else { break };
-        (pass, count) = (next, wanted);
+        ((pass, of_prefix), count) = (next, wanted);
     }
     let kept = parts.room(count, 0).bytes(count);
     let with = |prefix: Passes| {
         let [few, _] = prefix.before;
         let before = few.map_or([Some(prefix.last), None], |few| [Some(few), Some(prefix.last)]);
-        Passes { before, last: rest, prefix_parts: Some(count), sinks: None, kept }
+        let prefixes = Prefixes { parts: count, problems: [of_prefix, of_rest] };
+        Passes { before, last: rest, prefixes: Some(prefixes), sinks: None, kept }
     };
     Ok(Some(Choice { kernel: with(pass.kernel), reason: SHARED, fallback: pass.fallback.map(with) }))
 }
@@ -101,15 +104,15 @@ pub(super) fn lower(
     r: &AttentionRequest<'_>,
     prefixes: &SharedPrefixes,
     s: &Passes,
-    count: usize,
+    &Prefixes { parts: count, problems: [ref of_prefix, ref of_rest] }: &Prefixes,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
     let parts = Parts::new(r, prefixes).map_err(Refusal::Tensors)?;
     let (room, scratch) = (parts.room(count, r.scratch.address()), s.partials(&r.scratch));
     let (prefix, rest) = (parts.prefixes(count, &room, scratch), parts.rest(scratch));
-    let prefix = (&prefix, &prefix.problem());
+    let prefix = (&prefix, of_prefix);
     s.before.iter().flatten().try_for_each(|pass| lower::attention(prefix, pass, States::NONE, launch))?;
-    lower::attention((&rest, &rest.problem()), &s.last, parts.states(count, &room), launch)
+    lower::attention((&rest, of_rest), &s.last, parts.states(count, &room), launch)
 }
 
 /// Checks that the passes of a request's plan also solve another request.
