@@ -40,6 +40,19 @@ const STEPS: usize = 6;
 /// Maximum number of tensor maps of all steps.
 const MAPS: usize = 8;
 
+/// The words of a launch that move with its request's memory, each with the index of the part of the request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sites {
+    /// Indices of words of [`Launch::params`].
+    params: [Option<(u16, u8)>; SITES],
+    maps: [u8; MAPS],
+}
+
+/// Maximum number of addresses among a launch's parameters.
+const SITES: usize = 64;
+/// Size of an address, in bytes.
+const WORD: usize = size_of::<u64>();
+
 /// Maximum number of bytes of a launch's parameters.
 const MOST: usize = {
     let masks = [size_of::<PrefixParams>(), size_of::<ChunkedParams>(), size_of::<BitsParams>()];
@@ -164,6 +177,53 @@ impl Launch {
         if let Some(step) = self.steps.iter_mut().rev().flatten().next() {
             step.params[1] = end;
         }
+    }
+
+    /// Returns the words in which `moved` differs: a launch of the same request, with each part moved by one
+    /// of `steps`. Returns `None` if the launches differ otherwise.
+    pub(crate) fn sites(&self, moved: &Launch, steps: &[u64]) -> Option<Sites> {
+        let part = |from: u64, to: u64| {
+            let step = to.wrapping_sub(from);
+            steps.iter().position(|own| *own == step).map(|part| part as u8)
+        };
+        let mut sites = Sites { params: [None; SITES], maps: [0; MAPS] };
+        let mut free = sites.params.iter_mut();
+        for at in 0..usize::from(self.end).div_ceil(WORD) {
+            let [from, to] = [self, moved].map(|launch| launch.word(at));
+            if from != to {
+                *free.next()? = Some((at as u16, part(from, to)?));
+            }
+        }
+        for ((site, from), to) in sites.maps.iter_mut().zip(&self.maps).zip(&moved.maps) {
+            match (from, to) {
+                (Some((at, from)), Some((to_at, to))) => {
+                    *site = part(from.address, to.address)?;
+                    let same = MapDescription { address: to.address, ..*from } == *to && at == to_at;
+                    same.then_some(())?;
+                }
+                (None, None) => {}
+                _ => return None,
+            }
+        }
+        let rest = |launch: &Launch| (launch.steps, launch.main, launch.end);
+        (rest(self) == rest(moved)).then_some(sites)
+    }
+
+    /// Adds to each address how far its part moves.
+    #[inline]
+    pub(crate) fn move_by(&mut self, sites: &Sites, distance: impl Fn(usize) -> u64) {
+        for &(at, part) in sites.params.iter().map_while(Option::as_ref) {
+            let word = self.word(at.into()).wrapping_add(distance(part.into()));
+            self.params.0[usize::from(at) * WORD..][..WORD].copy_from_slice(&word.to_le_bytes());
+        }
+        for ((_, map), part) in self.maps.iter_mut().flatten().zip(sites.maps) {
+            map.address = map.address.wrapping_add(distance(part.into()));
+        }
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let bytes = self.params.0[at * WORD..].first_chunk::<WORD>();
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
     /// Makes the next step the main step.

@@ -6,6 +6,7 @@
 mod any;
 mod attention;
 mod backward;
+mod moves;
 mod others;
 
 pub use crate::launch::Launch;
@@ -28,9 +29,10 @@ pub type PlanOf<R> = Plan<<R as sealed::Request>::Subject>;
 
 /// Methods of requests that only this crate calls.
 pub(crate) mod sealed {
-    use super::{Capabilities, Choice, Error, Launch, Scratch, Tuning};
+    use super::{Capabilities, Choice, Error, Launch, Scratch, ScratchBytes, Tuning};
     use crate::lower::Refusal;
     use crate::place::Place;
+    use crate::request::{PARTS, Parts, Places};
     use std::fmt::Debug;
 
     pub trait Request {
@@ -42,6 +44,12 @@ pub(crate) mod sealed {
         /// Validates the request, and returns the part on which launches depend. `planned` is the part of a
         /// valid request. This function does not check again a problem that equals `planned`'s.
         fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error>;
+
+        /// Returns the part on which launches depend, unchecked, with everything from `planned` that follows
+        /// from the rest.
+        fn unchecked(&self, _planned: &Self::Subject) -> Option<Self::Subject> {
+            None
+        }
 
         /// Returns an address in each buffer that the launch writes.
         #[cfg(feature = "cudarc")]
@@ -77,6 +85,21 @@ pub(crate) mod sealed {
         fn scratch(&self) -> Scratch {
             Scratch::None
         }
+
+        /// Returns the subject with scratch memory of this size, if the caller has yet to allocate it.
+        fn allocated(self, _: ScratchBytes) -> Self {
+            self
+        }
+
+        /// Returns the parts of a valid subject, if launches differ only in addresses if it does.
+        fn parts(&self) -> Option<Parts> {
+            None
+        }
+
+        /// Returns the addresses of the parts, in the order of [`Subject::parts`].
+        fn places(&mut self) -> Places<'_> {
+            [const { None }; PARTS]
+        }
     }
 
     /// A kernel and its companions, such as the combine kernel.
@@ -93,6 +116,7 @@ pub(crate) mod sealed {
 use crate::lower::Refusal;
 use crate::place::Place;
 pub use attention::Stated;
+use moves::Moves;
 use sealed::{Kernels, Subject};
 
 /// A plan: how a request is launched, and why. A plan serves every request of the same problem, with any
@@ -102,6 +126,7 @@ pub struct Plan<S: Subject = Stated<AttentionRequest<'static>>> {
     subject: S,
     chosen: Choice<S::Kernel>,
     launch: Launch,
+    moves: Option<Moves<S>>,
 }
 
 /// The scratch memory that a plan's launches use.
@@ -132,10 +157,11 @@ pub fn plan_with<R: Request>(request: &R, on: &Capabilities, tuning: &Tuning) ->
     let chosen = subject.select(request.config(), on, tuning)?;
     let mut launch = Launch::new(chosen.reason);
     subject.lower(&chosen.kernel, &mut launch).map_err(|refusal| refused(&chosen, refusal))?;
-    let plan = Plan { subject, chosen, launch };
+    let mut plan = Plan { subject, chosen, launch, moves: None };
     if subject.scratch() != Scratch::Fastest {
         plan.suffices(&subject)?;
     }
+    plan.moves = Moves::new(subject.allocated(plan.scratch_bytes()), &chosen);
     Ok(plan)
 }
 
@@ -229,6 +255,22 @@ impl<S: Subject> Plan<S> {
         &self,
         request: &R,
     ) -> Result<Launch, Error> {
+        if let Some(moves) = &self.moves
+            && let Some(asked) = request.unchecked(&self.subject)
+            && let Some(launch) = moves.launch(asked)
+        {
+            debug_assert_eq!(
+                self.lower_others(request).ok(),
+                Some(launch),
+                "another launch than validation's"
+            );
+            return Ok(launch);
+        }
+        self.lower_others(request)
+    }
+
+    /// Validates a request that names no other kernel, and lowers it.
+    fn lower_others<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
         let subject = request.valid(Some(&self.subject))?;
         let Choice { kernel, reason, fallback } = &self.chosen;
         subject.is_as_planned(&self.subject, kernel)?;

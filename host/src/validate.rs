@@ -27,8 +27,9 @@ pub(crate) use merge::merge;
 pub(crate) use problem::{another, problem};
 
 use crate::Error;
-use crate::request::{MAX_ROW_BYTES, TensorView, Workspace};
+use crate::request::{MAX_ROW_BYTES, PARTS, Parts, TensorView, Workspace};
 use footprint::Footprint;
+use std::ops::Range;
 
 /// A part of a request: its name, and its bytes, if any.
 pub(crate) type Part = (&'static Names, Option<Footprint>);
@@ -45,6 +46,15 @@ pub(crate) fn disjoint(all: &[Part], read: usize) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Returns the sizes of a valid request's parts.
+fn sizes(all: &[Part], written: Range<usize>) -> Parts {
+    let mut bytes = [0; PARTS];
+    for (bytes, (_, footprint)) in bytes.iter_mut().zip(all) {
+        *bytes = footprint.as_ref().and_then(Footprint::span).unwrap_or(0);
+    }
+    Parts { bytes, written: [written.start, written.end] }
 }
 
 /// Checks a workspace. Does not check whether the workspace overlaps other memory.

@@ -13,6 +13,7 @@ mod int8;
 mod launch;
 mod launches;
 mod merge;
+mod moves;
 mod on_cache;
 mod own;
 mod packed;

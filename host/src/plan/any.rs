@@ -1,9 +1,9 @@
 //! Plans requests of any kind, for code that runs all kinds alike.
 use super::sealed::{Kernels, Request, Subject};
-use super::{Plan, Stated};
+use super::{Plan, ScratchBytes, Stated};
 use crate::lower::{Merged, Refusal};
 use crate::place::Place;
-use crate::request::{Append, AttentionBackward, AttentionRequest, Merge, Scratch, State};
+use crate::request::{Append, AttentionBackward, AttentionRequest, Merge, Parts, Places, Scratch, State};
 use crate::select::Choice;
 use crate::{Capabilities, Error, Launch, Tuning};
 
@@ -63,7 +63,6 @@ macro_rules! kinds {
 
         /// The kernels of a plan of any kind.
         #[derive(Clone, Copy, Debug, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
         pub enum AnyKernels {
             $($kind(<$subject as Subject>::Kernel),)*
         }
@@ -87,6 +86,15 @@ macro_rules! kinds {
                         };
                         request.valid(planned).map(AnySubject::$kind)
                     })*
+                }
+            }
+
+            fn unchecked(&self, planned: &AnySubject) -> Option<AnySubject> {
+                match (self, planned) {
+                    $((Self::$kind(request), AnySubject::$kind(planned)) => {
+                        request.unchecked(planned).map(AnySubject::$kind)
+                    })*
+                    _ => None,
                 }
             }
 
@@ -141,6 +149,24 @@ macro_rules! kinds {
             fn scratch(&self) -> Scratch {
                 match self {
                     $(Self::$kind(subject) => subject.scratch(),)*
+                }
+            }
+
+            fn allocated(self, bytes: ScratchBytes) -> Self {
+                match self {
+                    $(Self::$kind(subject) => Self::$kind(subject.allocated(bytes)),)*
+                }
+            }
+
+            fn parts(&self) -> Option<Parts> {
+                match self {
+                    $(Self::$kind(subject) => subject.parts(),)*
+                }
+            }
+
+            fn places(&mut self) -> Places<'_> {
+                match self {
+                    $(Self::$kind(subject) => subject.places(),)*
                 }
             }
         }

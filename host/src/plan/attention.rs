@@ -1,11 +1,12 @@
 //! Planning of attention requests.
+use super::ScratchBytes;
 use super::sealed::{Kernels, Request, Subject};
 use crate::Problem;
 use crate::layout::Layout;
 use crate::lower::Refusal;
 use crate::passes::{self, Passes};
 use crate::place::Place;
-use crate::request::{AttentionRequest, Scratch};
+use crate::request::{AttentionRequest, Counters, Parts, Places, Scratch, Workspace};
 use crate::select::{Choice, Query};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
@@ -27,8 +28,12 @@ impl Request for AttentionRequest<'_> {
     }
 
     fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error> {
-        let problem = validate::attention(self, planned.map(|planned| &planned.problem))?;
+        let (problem, _) = validate::attention(self, planned.map(|planned| &planned.problem))?;
         Ok(Stated { request: self.unconfigured(), problem })
+    }
+
+    fn unchecked(&self, planned: &Self::Subject) -> Option<Self::Subject> {
+        Some(Stated { request: self.unconfigured(), problem: planned.problem })
     }
 
     #[cfg(feature = "cudarc")]
@@ -71,6 +76,25 @@ impl Subject for Stated<AttentionRequest<'static>> {
 
     fn scratch(&self) -> Scratch {
         self.request.scratch
+    }
+
+    fn allocated(mut self, bytes: ScratchBytes) -> Self {
+        let ScratchBytes { workspace, counters } = bytes;
+        if self.request.scratch == Scratch::Fastest && workspace > 0 {
+            // No memory of a request is at these addresses.
+            let workspace = Workspace { address: 1 << 62, bytes: workspace };
+            let counters = (counters > 0).then_some(Counters { address: 1 << 63, bytes: counters });
+            self.request.scratch = Scratch::Memory { workspace, counters };
+        }
+        self
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        validate::attention(&self.request, Some(&self.problem)).ok().map(|(_, parts)| parts)
+    }
+
+    fn places(&mut self) -> Places<'_> {
+        self.request.places()
     }
 }
 

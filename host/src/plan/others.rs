@@ -2,7 +2,7 @@
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Merged, Refusal};
 use crate::place::Place;
-use crate::request::{Append, Merge};
+use crate::request::{Append, Merge, Parts, Places};
 #[cfg(feature = "cudarc")]
 use crate::request::{KvPages, KvScale};
 use crate::select::{self, Choice};
@@ -22,8 +22,11 @@ impl Request for Append {
     }
 
     fn valid(&self, _: Option<&Append>) -> Result<Append, Error> {
-        validate::append(self)?;
-        Ok(*self)
+        validate::append(self).map(|_| *self)
+    }
+
+    fn unchecked(&self, _: &Append) -> Option<Append> {
+        Some(*self)
     }
 
     #[cfg(feature = "cudarc")]
@@ -63,6 +66,14 @@ impl Subject for Append {
 
     fn lower(&self, kernel: &Place, launch: &mut Launch) -> Result<(), Refusal> {
         Ok(lower::append(self, *kernel, launch)?)
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        validate::append(self).ok()
+    }
+
+    fn places(&mut self) -> Places<'_> {
+        self.places()
     }
 }
 

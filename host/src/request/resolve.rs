@@ -6,9 +6,21 @@ use super::{
     TokenScales, VarlenKeys, VarlenQueries,
 };
 
-/// Resolves views: all of their fields but `address` and `elements` stay.
+/// A view of device memory.
+pub(super) trait Placed {
+    /// Returns the address.
+    fn place(&mut self) -> &mut u64;
+}
+
+/// The addresses of views, and their resolution: all of their fields but `address` and `elements` stay.
 macro_rules! views {
     ($($view:ident { $($field:ident),* } of $bytes:expr;)*) => {$(
+        impl Placed for $view {
+            fn place(&mut self) -> &mut u64 {
+                &mut self.address
+            }
+        }
+
         impl<M> $view<M> {
             /// Returns the view of an address.
             pub(crate) fn on<T: Resolve<M>>(

@@ -1,17 +1,19 @@
 //! Checks of an append.
 use super::cache::{self, SLOTS};
-use super::{K, Part, Use, V, disjoint, input, latent, per_token, rotary};
-use crate::request::{Append, KvScale};
+use super::{K, Part, Use, V, disjoint, input, latent, per_token, rotary, sizes};
+use crate::request::{Append, KvScale, Parts};
 use crate::{DType, Error};
 use spec::{APPEND_COLUMNS, WARP_PARTS};
 
 /// Checks everything except whether one launch can take all tokens.
-pub(crate) fn append(a: &Append) -> Result<(), Error> {
+pub(crate) fn append(a: &Append) -> Result<Parts, Error> {
     let [k, v, slots, k_scale, v_scale, keys, values] = tensors(a)?;
     let rotary::Parts { read: [cos, sin, positions, q], written } = rotary::rotary(a)?;
     // The kernel writes the scales of an int8 cache.
     let read = if a.pages.keys.dtype == DType::Int8 { 7 } else { 9 };
-    disjoint(&[k, v, slots, cos, sin, positions, q, k_scale, v_scale, keys, values, written], read)
+    let all = [k, v, slots, cos, sin, positions, q, k_scale, v_scale, keys, values, written];
+    disjoint(&all, read)?;
+    Ok(sizes(&all, read..all.len()))
 }
 
 /// Checks everything except the rotation, the overlaps, and whether one launch can take all tokens. In a

@@ -6,7 +6,7 @@ use super::{
     input, lse, mask, memory, names, output, problem,
 };
 use crate::request::{
-    AttentionRequest, Index, KeysValues, KvCache, Queries, RowOutputs, Scratch, TensorView,
+    self, AttentionRequest, Index, KeysValues, KvCache, Parts, Queries, RowOutputs, Scratch, TensorView,
 };
 use crate::{DType, Error, Problem};
 
@@ -23,16 +23,20 @@ const READ: usize = KEYS + 6;
 /// The number of parts that a launch reads or writes.
 pub(super) const PARTS: usize = READ + 3 + RowOutputs::COUNT;
 
-/// Checks the problem and every tensor, and returns the problem. A problem that equals `planned`, which is
-/// valid, is not checked again.
-pub(crate) fn attention(r: &AttentionRequest<'_>, planned: Option<&Problem>) -> Result<Problem, Error> {
-    let mut all = [NONE; PARTS];
+/// Checks the problem and every tensor, and returns the problem and the parts: shared prefixes come last. A
+/// problem that equals `planned`, which is valid, is not checked again.
+pub(crate) fn attention(
+    r: &AttentionRequest<'_>,
+    planned: Option<&Problem>,
+) -> Result<(Problem, Parts), Error> {
+    let mut all = [NONE; request::PARTS];
     let p = parts(r, planned, &mut all)?;
-    disjoint(&all, READ)?;
+    disjoint(&all[..PARTS], READ)?;
     if let Some(prefixes) = &r.shared_prefixes {
-        shared_prefixes(prefixes, &r.kv, &p, &all[READ..])?;
+        let read = shared_prefixes(prefixes, &r.kv, &p, &all[READ..PARTS])?;
+        all[PARTS..].copy_from_slice(&read);
     }
-    Ok(p)
+    Ok((p, super::sizes(&all, READ..PARTS)))
 }
 
 /// Checks the problem and every tensor by itself. Returns the problem. Sets the first [`PARTS`] parts: those

@@ -11,13 +11,13 @@ names!(
 );
 
 /// Checks the prefixes of a valid problem, which must not overlap the parts of the request that the kernels
-/// write.
+/// write. Returns the prefixes' parts.
 pub(super) fn shared_prefixes(
     prefixes: &SharedPrefixes,
     kv: &KeysValues,
     p: &Problem,
     written: &[Part],
-) -> Result<(), Error> {
+) -> Result<[Part; 5], Error> {
     let (KeysValues::Cache(kv), Some(cache)) = (kv, p.cache) else { return Err(without_table()) };
     let Paged::Table { columns, .. } = kv.paged else { return Err(without_table()) };
     let count = prefixes.count();
@@ -74,7 +74,8 @@ pub(super) fn shared_prefixes(
         }
     };
     let [a, b, c, d, e] = read;
-    written.iter().try_for_each(|own| disjoint(&[a, b, c, d, e, *own], 5))
+    written.iter().try_for_each(|own| disjoint(&[a, b, c, d, e, *own], 5))?;
+    Ok(read)
 }
 
 fn without_table() -> Error {

@@ -1,0 +1,127 @@
+//! Tests that a plan bound to other memory gives the launch, or the error, that a plan of this memory gives.
+use crate::on_cache::{FAR, Shape, card, decode};
+use ferroflash::{plan::*, request::*, *};
+use std::fmt::Debug;
+
+/// A change of a request, and the beginning of its error, if the request is then invalid.
+type Case<R> = (fn(&mut R), Option<&'static str>);
+
+/// Checks a plan of a request that binds the changed request.
+fn check<R: Request + Clone + Debug>(planned: &R, cases: &[Case<R>]) {
+    let plan = |request: &R| plan(request, card("h200"));
+    let made = plan(planned).expect("valid");
+    for (change, error) in cases {
+        let mut other = planned.clone();
+        change(&mut other);
+        let bound = made.bind(&other).map_err(|error| error.to_string());
+        let own = plan(&other).and_then(|own| own.bind(&other)).map_err(|error| error.to_string());
+        assert_eq!(bound, own, "{other:?}");
+        match (bound, error) {
+            (Ok(launch), None) => assert_ne!(Ok(launch), made.bind(planned), "{other:?}"),
+            (Err(told), Some(error)) => assert!(told.starts_with(error), "{told}"),
+            (bound, _) => panic!("{error:?} expected, not {bound:?}"),
+        }
+    }
+}
+
+fn view(n: u64, shape: [usize; 4]) -> TensorView {
+    TensorView::bshd(n * FAR, shape.iter().product::<usize>() as u64, DType::F16, shape)
+}
+
+fn pages<'a>(f: &'a mut AttentionRequest<'_>) -> &'a mut KvPages {
+    match &mut f.kv {
+        KeysValues::Cache(cache) => &mut cache.pages,
+        _ => panic!("no cache"),
+    }
+}
+
+#[test]
+fn tensors() {
+    let at = |n: u64| view(n, [2, 512, 8, 64]);
+    let bias = Bias::new(6 * FAR, 1 << 18, DType::F16, [1, 1, 512, 512], [0, 0, 512, 1]);
+    let lse = LseView::contiguous(5 * FAR, 2 * 8 * 512, [2, 8, 512]);
+    let f = AttentionRequest::dense(at(1), at(2), at(3), at(4)).mask(Mask::Causal).lse(lse);
+    let cases: [Case<AttentionRequest<'_>>; 8] = [
+        (|f| f.q.address += 32, None),
+        (|f| (f.q.address, f.o.address) = (f.o.address, f.q.address), None),
+        (|f| f.q.address = f.kv.tensors().map_or(0, |[k, _]| k.address), None),
+        (|f| f.o.address += 8, Some("invalid o.address")),
+        (|f| f.q.address = 0, Some("invalid q.address")),
+        (|f| f.o.address = 4096_u64.wrapping_neg(), Some("invalid o.elements")),
+        (|f| f.o.address = f.q.address + 16, Some("invalid o.address")),
+        (|f| f.lse.as_mut().expect("an LSE").address = f.o.address + 64, Some("invalid lse.address")),
+    ];
+    check(&f, &cases);
+    check(&f.bias(bias), &cases);
+    // TMA takes a bias from multiples of 16 bytes on.
+    check(&f.bias(bias), &[(|f| f.scores.bias.as_mut().expect("a bias").address += 4, None)]);
+}
+
+#[test]
+fn caches() {
+    let shape = Shape {
+        dtype: DType::F16,
+        batch: 128,
+        queries: 1,
+        packed: false,
+        heads: [32, 8],
+        head_dim: 128,
+        page: Some(16),
+        max_k: 4096,
+    };
+    let memory = Scratch::Memory {
+        workspace: Workspace { address: 20 * FAR, bytes: 1 << 30 },
+        counters: Some(Counters { address: 21 * FAR, bytes: 1 << 20 }),
+    };
+    let cases: [Case<AttentionRequest<'_>>; 4] = [
+        (|f| f.q.address += 32, None),
+        (|f| pages(f).keys.address += 32, None),
+        (|f| pages(f).values.address = pages(f).keys.address, None),
+        (|f| f.scratch = Scratch::workspace(f.o.address, 1 << 30), Some("invalid workspace.address")),
+    ];
+    let f = decode(shape).mask(Mask::Causal).scratch(memory);
+    check(&f, &cases);
+    let shared = f.shared_prefixes(SharedPrefixes::one(128, Index::new(9 * FAR, 128)).always());
+    check(&shared, &cases);
+    check(
+        &shared,
+        &[(
+            |f| f.shared_prefixes = Some(SharedPrefixes::one(128, Index::new(f.o.address, 128)).always()),
+            Some("invalid o.address"),
+        )],
+    );
+    let rows = view(4, [1000, 64, 1, 576]);
+    let cache =
+        KvCache::paged(KvPages::latent(rows, 512), Index::new(5 * FAR, 64), 8, Index::new(6 * FAR, 8));
+    let latent = AttentionRequest::cached(view(1, [8, 1, 16, 576]), cache, view(2, [8, 1, 16, 512]));
+    let latent = latent.scale(0.1).scratch(memory);
+    let moved = |f: &mut AttentionRequest<'_>| *pages(f) = KvPages::latent(view(8, [1000, 64, 1, 576]), 512);
+    check(&latent, &[(moved, None), (|f| pages(f).values.address += 32, Some("not supported"))]);
+}
+
+#[test]
+fn appends() {
+    let pages = KvPages::new(view(3, [100, 16, 8, 128]), view(4, [100, 16, 8, 128]));
+    let append =
+        Append::new(view(1, [1, 64, 8, 128]), view(2, [1, 64, 8, 128]), pages, Slots::i64(5 * FAR, 64));
+    let cases: [Case<Append>; 4] = [
+        (|a| a.k.address += 32, None),
+        (|a| a.v.address = a.k.address, None),
+        (|a| a.slots.address += 4, Some("invalid slots.address")),
+        (|a| a.pages.keys.address = a.v.address, Some("invalid cache.keys.address")),
+    ];
+    check(&append, &cases);
+    // Queries that rotate in place leave their place.
+    let [cos, sin] = [6, 7].map(|n| TensorView::bshd(n * FAR, 1 << 20, DType::F32, [1, 4096, 1, 64]));
+    let q = view(8, [1, 64, 32, 128]);
+    let rotary = Rotary::new(cos, sin, Positions::i64(9 * FAR, 64)).queries(q, q);
+    check(&append.rotary(rotary), &cases);
+    let apart: Case<Append> = (
+        |a| {
+            let rotary = a.rotary.as_mut().and_then(|rotary| rotary.queries.as_mut());
+            rotary.expect("queries").q.address += 256;
+        },
+        Some("invalid rotary.rotated.address"),
+    );
+    check(&append.rotary(rotary), &[apart]);
+}
