@@ -3,7 +3,7 @@
 //! during a launch: blocks, and threads that share copies, read them independently. (`attention-tile` clamps
 //! the entries of block tables and the slots of a cache.)
 use cuda_std::math::opaque;
-use spec::{DecodeParams, Integers, PrefixParams, Sequences};
+use spec::{CuSeqlens, DecodeParams, Integers, PrefixParams, Sequences};
 use tile::Warp;
 use tile::global::GlobalInts;
 
@@ -83,12 +83,18 @@ pub fn start(cu_seqlens: &Integers, index: u32) -> u32 {
     GlobalInts::new(cu_seqlens).get(index) as u32
 }
 
+/// The offset of sequence `index`, clamped to the rows of the tensor.
+#[inline(always)]
+pub fn offset(cu_seqlens: &CuSeqlens, index: u32) -> u32 {
+    start(&cu_seqlens.offsets, index).min(cu_seqlens.rows)
+}
+
 /// The sequence of block `block` of `tile` rows, if the block has one. All lanes find the same sequence.
 #[inline(always)]
-pub fn sequence(of: &Sequences, cu_seqlens: &Integers, [block, tile]: [u32; 2], warp: Warp) -> Option<u32> {
+pub fn sequence(of: &Sequences, cu_seqlens: &CuSeqlens, [block, tile]: [u32; 2], warp: Warp) -> Option<u32> {
     of.find(block, |first, step| {
         let sequence = first + warp.lane() * step;
-        let begin = of.begin(sequence, start(cu_seqlens, sequence), tile);
+        let begin = of.begin(sequence, start(&cu_seqlens.offsets, sequence), tile);
         warp.count(sequence < of.count && begin <= block)
     })
 }
@@ -106,6 +112,14 @@ impl Span {
     pub fn load(cu_seqlens: &Integers, index: u32, rows: u32) -> Self {
         let starts = GlobalInts::new(cu_seqlens);
         Self::within(starts.get(index), starts.get(index + 1), rows)
+    }
+
+    /// The rows of sequence `index`, cut to the longest sequence's rows. Even a span without rows begins in
+    /// the tensor, or at its end.
+    #[inline(always)]
+    pub fn of_sequence(cu_seqlens: &CuSeqlens, index: u32) -> Self {
+        let [first, end] = [index, index + 1].map(|index| offset(cu_seqlens, index));
+        Span { first, rows: end.saturating_sub(first).min(cu_seqlens.longest) }
     }
 
     /// The first `rows` rows of a tensor that has at least `rows` rows.

@@ -9,8 +9,8 @@ use crate::tma;
 use spec::{
     BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams,
     BwdHopperParams, BwdMap, BwdParams, BwdRagged, BwdSequences, BwdSumHeadsParams, BwdTableParams, Counters,
-    FastDiv, Integers, PaddedVector, RaggedMap, Sequences, SinkParams, TensorMap, TileOrder, TilePartials,
-    TileSums,
+    CuSeqlens, FastDiv, Integers, PaddedVector, RaggedMap, Sequences, SinkParams, TensorMap, TileOrder,
+    TilePartials, TileSums,
 };
 
 /// The parts of a launch's workspace.
@@ -131,8 +131,8 @@ pub(crate) fn gradient(
             launch.main_follows();
             let grid = [order.tiles.min(order.resident), 1, 1];
             let problem = problem_of_keys(order, tiles);
-            if let Some([q_rows, k_rows]) = p.varlen.map(|rows| rows.map(|rows| rows as u32)) {
-                let of = BwdRagged { of: problem.sequences, sums: of_sums, q_rows, k_rows, reserved: 0 };
+            if p.varlen.is_some() {
+                let of = BwdRagged { of: problem.sequences, sums: of_sums, reserved: 0 };
                 let params = hopper(p, problem, sums, RaggedMap { map: TensorMap::EMPTY }, of);
                 launch.step(pass.place, grid, &params, maps);
             } else {
@@ -232,8 +232,15 @@ fn problem(
 /// Returns the sequences of varlen tensors. `padded` maps their -LSE and delta.
 fn sequences(forward: &AttentionRequest<'_>, p: &Problem, padded: Sequences) -> BwdSequences {
     let KeysValues::Varlen { keys, .. } = &forward.kv else { return BwdSequences::NONE };
-    let [cu_seqlens_k, seqused_k] = varlen_keys(keys, p.batch);
-    let cu_seqlens_q = cu_seqlens_q(&forward.queries);
+    let [of_keys, seqused_k] = varlen_keys(keys, p.batch);
+    let of_rows = |offsets, rows: usize, longest: usize| CuSeqlens {
+        offsets,
+        rows: rows as u32,
+        longest: longest as u32,
+    };
+    let [q_rows, k_rows] = p.varlen.unwrap_or_default();
+    let cu_seqlens_q = of_rows(cu_seqlens_q(&forward.queries), q_rows, p.seqlen_q);
+    let cu_seqlens_k = of_rows(of_keys, k_rows, p.seqlen_k);
     let bottom_right = (forward.alignment == Alignment::BottomRight).into();
     BwdSequences { cu_seqlens_q, cu_seqlens_k, seqused_k, padded, bottom_right, ..BwdSequences::NONE }
 }

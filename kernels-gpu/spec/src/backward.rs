@@ -89,14 +89,26 @@ pub struct BwdParams {
     pub sequences: BwdSequences,
 }
 
+/// The rows of varlen sequences in a tensor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CuSeqlens {
+    /// Offsets of the sequences, as in [`VarlenParams::cu_seqlens_q`].
+    pub offsets: Integers,
+    /// Rows of the tensor.
+    pub rows: u32,
+    /// Rows of the longest sequence. Further rows of a sequence count for nothing.
+    pub longest: u32,
+}
+
 /// The sequences of varlen tensors, whose lengths only the device knows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BwdSequences {
-    /// As in [`VarlenParams::cu_seqlens_q`]; empty if the tensors are batches of equal lengths.
-    pub cu_seqlens_q: Integers,
-    /// As in [`VarlenParams::cu_seqlens_k`].
-    pub cu_seqlens_k: Integers,
+    /// The sequences' queries; no offsets if the tensors are batches of equal lengths.
+    pub cu_seqlens_q: CuSeqlens,
+    /// The sequences' keys.
+    pub cu_seqlens_k: CuSeqlens,
     /// As in [`VarlenParams::seqused_k`].
     pub seqused_k: Integers,
     /// The mapping from blocks of [`PaddedVector::ROWS`] rows of -LSE and delta to sequences. The rows of
@@ -114,7 +126,8 @@ impl BwdSequences {
     /// No sequences: batches of equal lengths.
     pub const NONE: Self = {
         let ([padded, tiles], [bottom_right, reserved]) = ([Sequences::NONE; 2], [0; 2]);
-        let [cu_seqlens_q, cu_seqlens_k, seqused_k] = [Integers::NONE; 3];
+        let [cu_seqlens_q, cu_seqlens_k] = [CuSeqlens { offsets: Integers::NONE, rows: 0, longest: 0 }; 2];
+        let seqused_k = Integers::NONE;
         BwdSequences { cu_seqlens_q, cu_seqlens_k, seqused_k, padded, tiles, bottom_right, reserved }
     };
 }
@@ -188,6 +201,7 @@ contract::no_padding! {
     BwdDkDvParams { problem, dk, dv }
     BwdDqParams { problem, dq }
     BwdDeltaParams { o, d_o, lse, d_lse, minus_lse, delta, sequences, cleared, heads, blocks }
+    CuSeqlens { offsets, rows, longest }
     BwdSequences { cu_seqlens_q, cu_seqlens_k, seqused_k, padded, tiles, bottom_right, reserved }
     BwdDsinksParams { minus_lse, delta, sinks, dsinks }
 }

@@ -84,9 +84,9 @@ pub struct BwdHopperParams<Map: BwdMap = TensorMap> {
     pub softcap: f32,
     /// The factor of products of queries and keys.
     pub scale: f32,
-    /// Queries per head, or of the longest sequence; at least 1.
+    /// Queries per head, at least 1; unused if the tensors are varlen.
     pub q_len: u32,
-    /// Keys per head, or of the longest sequence; at least 1.
+    /// Keys per head, at least 1; unused if the tensors are varlen.
     pub k_len: u32,
     /// Query heads per key head.
     pub heads_per_kv: u32,
@@ -106,10 +106,6 @@ pub struct BwdRagged {
     pub of: BwdSequences,
     /// The mapping from tiles of sums to sequences. The queries of each sequence begin with a tile.
     pub sums: Sequences,
-    /// Queries of all sequences.
-    pub q_rows: u32,
-    /// Keys of all sequences.
-    pub k_rows: u32,
     /// Padding: 0.
     pub reserved: u32,
 }
@@ -127,7 +123,7 @@ pub struct BwdConvertDqParams {
     /// Tiles per head.
     pub tiles: FastDiv,
     /// See [`BwdSequences::cu_seqlens_q`].
-    pub cu_seqlens_q: Integers,
+    pub cu_seqlens_q: CuSeqlens,
     /// See [`BwdRagged::sums`]; unused if the tensors are not varlen.
     pub sequences: Sequences,
     /// The factor of products of queries and keys.
@@ -142,7 +138,7 @@ contract::no_padding! {
         q, d_o, k, v, dk, dv, minus_lse, delta, sums, window, scale_log2, softcap, scale, q_len, k_len,
         heads_per_kv, order, alibi, sequences
     }
-    BwdRagged { of, sums, q_rows, k_rows, reserved }
+    BwdRagged { of, sums, reserved }
     BwdConvertDqParams { sums, dq, heads, tiles, cu_seqlens_q, sequences, scale }
 }
 // The host writes six tensor maps at the beginning of the parameters.

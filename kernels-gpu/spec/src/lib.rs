@@ -61,7 +61,7 @@ pub use and::And;
 pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendInt8, AppendParams, WARP_PARTS};
 pub use backward::{
     BwdDelta, BwdDeltaParams, BwdDkDv, BwdDkDvParams, BwdDq, BwdDqParams, BwdDsinks, BwdDsinksParams,
-    BwdParams, BwdSequences, DELTA_ROWS, DSINKS_WARPS, DeltaInfo, DsinksInfo,
+    BwdParams, BwdSequences, CuSeqlens, DELTA_ROWS, DSINKS_WARPS, DeltaInfo, DsinksInfo,
 };
 pub use backward_scores::{BwdDbias, BwdDbiasParams, BwdTable, BwdTableParams, TABLE_ENTRIES};
 pub use block_mask::BlockMask;

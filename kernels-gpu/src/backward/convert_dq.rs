@@ -14,14 +14,16 @@ impl<E: Mma, const W: usize, const SHARE: usize, const D: usize> Run for BwdConv
         let (of_all, tile) = p.tiles.div_rem(block.count() - 1 - block.index());
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
         let stage = Self::INFO.stage_rows();
+        let (share, warp_of) = (warp.index() / 4, warp.index() % 4);
+        let sums = GlobalSums::<W, SHARE>::new(&p.sums).tile(of_all, tile);
+        // If offsets of varlen sequences descend, no block adds anything.
+        let is_sum = p.cu_seqlens_q.offsets.count() == 0 || sums.is_begun(stage / 64);
         let (queries, first) = of_tile(&p.sequences, &p.cu_seqlens_q, [tile * 64, stage], p.dq.rows, warp);
         let row = (tile * 64).wrapping_sub(first.wrapping_mul(stage));
-        if row >= queries.rows() {
+        if row >= queries.rows() || !is_sum {
             return;
         }
-        let (share, warp_of) = (warp.index() / 4, warp.index() % 4);
-        let sums = GlobalSums::<W, SHARE>::new(&p.sums);
-        let mut acc = sums.tile(of_all, tile).load(warp);
+        let mut acc = sums.load(warp);
         acc.map(|x| x * p.scale);
         let dq = GlobalRows::<E, D>::new(&p.dq, batch, head).part(queries.first(), queries.rows());
         dq.store_by_quads(&acc, [row + warp_of * 16, share * SHARE as u32], warp);

@@ -37,7 +37,7 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
         for share in 0..*shares {
             let (sequence, head) = shared_heads.div_rem(share);
             let (index, head) = (first_sequence + sequence, first_head + head);
-            let batch = if p.sequences.cu_seqlens_q.count() == 0 { index } else { 0 };
+            let batch = if p.sequences.cu_seqlens_q.offsets.count() == 0 { index } else { 0 };
             let (kv_head, _) = p.order.heads_per_kv.div_rem(head);
             let own = TileSequence::of(p, WorkTile { m_block, batch, head, kv_head }, index);
             if m_block * tile_m >= own.queries.rows() {

@@ -22,7 +22,7 @@ impl<E: LoadEight, const DV: usize> Run for BwdDelta<E, DV> {
         let (of_all, part) = p.blocks.div_rem(block.index());
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
         let is_first = p.cleared.count() > 0 && block.index() == 0 && warp.index() == 0;
-        let has_none = is_first && !ascend(&p.sequences, p.o.rows, warp) && thread == 0;
+        let has_none = is_first && !ascend(&p.sequences, warp) && thread == 0;
         FillInts::new(&p.cleared, &block).store(thread, if has_none { NO_TICKET } else { 0 }, true);
         let (own, first) = padded(&p.sequences, part * DELTA_ROWS, p.o.rows, warp);
         let at = part * DELTA_ROWS + warp.index() * 8 + warp.lane() / 4;

@@ -2,7 +2,7 @@
 //! because the loops need no more than the rows of a sequence.
 use crate::lengths::{self, Span};
 use cuda_std::math::opaque;
-use spec::{BwdParams, BwdSequences, Element, Integers, PaddedVector, Sequences, Tensor, Window, WorkTile};
+use spec::{BwdParams, BwdSequences, CuSeqlens, Element, PaddedVector, Sequences, Tensor, Window, WorkTile};
 use tile::Warp;
 use tile::global::GlobalRows;
 
@@ -31,7 +31,7 @@ impl TileSequence {
     #[inline(always)]
     pub fn find<const KEYS: bool>(p: &BwdParams, tile: WorkTile, rows: u32, warp: Warp) -> Option<Self> {
         let all = &p.sequences;
-        if all.cu_seqlens_q.count() == 0 {
+        if all.cu_seqlens_q.offsets.count() == 0 {
             return Some(Self::of(p, tile, tile.batch));
         }
         let starts = if KEYS { &all.cu_seqlens_k } else { &all.cu_seqlens_q };
@@ -50,12 +50,12 @@ impl TileSequence {
     #[inline(always)]
     pub fn of(p: &BwdParams, tile: WorkTile, index: u32) -> Self {
         let all = &p.sequences;
-        if all.cu_seqlens_q.count() == 0 {
+        if all.cu_seqlens_q.offsets.count() == 0 {
             let [queries, keys] = [p.q.rows, p.k.rows].map(Span::upto);
             return TileSequence { tile, index, queries, keys, all_keys: keys, window: p.window, values: 0 };
         }
-        let queries = Span::load(&all.cu_seqlens_q, index, p.q.rows);
-        let all_keys = Span::load(&all.cu_seqlens_k, index, p.k.rows);
+        let [queries, all_keys] =
+            [&all.cu_seqlens_q, &all.cu_seqlens_k].map(|rows| Span::of_sequence(rows, index));
         let keys = all_keys.used(&all.seqused_k, index);
         let shift = (keys.rows() as i32 - queries.rows() as i32) * all.bottom_right as i32;
         let (window, values) = (Window { shift, ..p.window }, first_value(all, index, queries));
@@ -103,7 +103,7 @@ pub fn first_value(all: &BwdSequences, index: u32, queries: Span) -> u32 {
 }
 
 /// The queries of the sequence that has row `row` of -LSE and delta, and the first row of the sequence there.
-/// A head has `rows` queries.
+/// A head of a batch has `rows` queries.
 #[inline(always)]
 pub fn padded(all: &BwdSequences, row: u32, rows: u32, warp: Warp) -> (Span, u32) {
     let (queries, first) = of_tile(&all.padded, &all.cu_seqlens_q, [row, PaddedVector::ROWS], rows, warp);
@@ -111,36 +111,35 @@ pub fn padded(all: &BwdSequences, row: u32, rows: u32, warp: Warp) -> (Span, u32
 }
 
 /// The queries of the sequence that has row `row` of tiles of `tile` rows, and its first tile, as `of` maps
-/// tiles to sequences. A head has `rows` queries.
+/// tiles to sequences. A head of a batch has `rows` queries.
 #[inline(always)]
 pub fn of_tile(
     of: &Sequences,
-    cu_seqlens_q: &Integers,
+    cu_seqlens_q: &CuSeqlens,
     [row, tile]: [u32; 2],
     rows: u32,
     warp: Warp,
 ) -> (Span, u32) {
-    if cu_seqlens_q.count() == 0 {
+    if cu_seqlens_q.offsets.count() == 0 {
         return (Span::upto(rows), 0);
     }
     match lengths::sequence(of, cu_seqlens_q, [row / tile, tile], warp) {
         Some(index) => {
-            let queries = Span::load(cu_seqlens_q, index, rows);
+            let queries = Span::of_sequence(cu_seqlens_q, index);
             (queries, of.begin(index, queries.first(), tile))
         }
         None => (Span::upto(0), 0),
     }
 }
 
-/// Whether the offsets of sequences ascend, and those of queries end within `rows` queries. All lanes of a
-/// warp take part.
+/// Whether the offsets of sequences ascend. All lanes of a warp take part.
 #[inline(always)]
-pub fn ascend(all: &BwdSequences, rows: u32, warp: Warp) -> bool {
+pub fn ascend(all: &BwdSequences, warp: Warp) -> bool {
     let [q, k] = [&all.cu_seqlens_q, &all.cu_seqlens_k];
     let (mut i, mut descends) = (warp.lane(), false);
-    while i + 1 < q.count() {
-        let falls = |starts| lengths::start(starts, i) > lengths::start(starts, i + 1);
-        descends |= falls(q) || falls(k) || lengths::start(q, i + 1) > rows;
+    while i + 1 < q.offsets.count() {
+        let falls = |rows| lengths::offset(rows, i) > lengths::offset(rows, i + 1);
+        descends |= falls(q) || falls(k);
         i += 32;
     }
     !warp.any(descends)

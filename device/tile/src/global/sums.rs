@@ -6,7 +6,7 @@ use crate::layout;
 use crate::mma::{Acc, Mma};
 use contract::TileSums;
 use cuda_std::atomic::red_add_v4_f32;
-use cuda_std::memory::{ld_global_v4_b32, st_global_v4_b32};
+use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_v4_b32};
 
 /// Tiles of sums. Each of `W` warpgroups has a part of a tile: an accumulator of `H` base tiles of columns. A
 /// part lies in memory as the registers of the accumulator: `[column tile][half][thread]`, four f32 each.
@@ -95,6 +95,14 @@ impl<const W: usize, const H: usize> SumTile<'_, W, H> {
     pub(crate) fn grant(self, is_first: bool) -> [u32; 2] {
         let address = self.address();
         [address as u32 | is_first as u32, (address >> 32) as u32]
+    }
+
+    /// Whether an earlier launch has added to the tile. That launch had tiles of `size` of these tiles.
+    #[inline(always)]
+    pub fn is_begun(self, size: u32) -> bool {
+        let index = self.index / size;
+        // SAFETY: each tile of the earlier launch has a counter. No thread of this launch writes it.
+        unsafe { ld_global_b32(SumTile { index, ..self }.counter()) != 0 }
     }
 
     /// The part of the warp's warpgroup in the tile, which an earlier launch has computed. The warps of a

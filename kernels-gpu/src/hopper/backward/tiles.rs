@@ -172,14 +172,14 @@ impl SequenceKeys {
     /// block exists at the current lengths.
     #[inline(always)]
     fn find(p: &BwdHopperParams<RaggedMap>, m_block: u32, tile_m: u32) -> Option<[u32; 2]> {
-        let BwdRagged { of, k_rows, .. } = &p.sequences;
+        let of = &p.sequences.of;
         let begin = |sequence, start| of.tiles.begin(sequence, start, tile_m);
         let sequence = of.tiles.find_by_halves(m_block, |sequence| {
-            begin(sequence, lengths::start(&of.cu_seqlens_k, sequence)) <= m_block
+            begin(sequence, lengths::offset(&of.cu_seqlens_k, sequence)) <= m_block
         });
-        let keys = Span::load(&of.cu_seqlens_k, sequence, *k_rows);
-        let number = m_block.wrapping_sub(begin(sequence, keys.first()));
-        (number < keys.rows().div_ceil(tile_m).max(1)).then_some([sequence, number])
+        let all_keys = Span::of_sequence(&of.cu_seqlens_k, sequence);
+        let number = m_block.wrapping_sub(begin(sequence, all_keys.first()));
+        (number < all_keys.rows().div_ceil(tile_m).max(1)).then_some([sequence, number])
     }
 
     /// The note about a block.
@@ -190,11 +190,10 @@ impl SequenceKeys {
         head: u32,
         tile_n: u32,
     ) -> [[u32; 4]; 3] {
-        let BwdRagged { of, sums, q_rows, k_rows, .. } = &p.sequences;
-        let keys = Span::load(&of.cu_seqlens_k, sequence, *k_rows);
+        let BwdRagged { of, sums, .. } = &p.sequences;
+        let keys = Span::of_sequence(&of.cu_seqlens_k, sequence);
         let used = keys.used(&of.seqused_k, sequence).rows();
-        // The sums have as many tiles as the longest sequence.
-        let queries = Span::load(&of.cu_seqlens_q, sequence, *q_rows).cut(p.q_len as i32);
+        let queries = Span::of_sequence(&of.cu_seqlens_q, sequence);
         let values = first_value(of, sequence, queries) / tile_n;
         let sums = sums.begin(sequence, queries.first(), tile_n);
         let ([q, q_len], [k, k_len]) = (queries.words(), keys.words());
