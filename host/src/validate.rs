@@ -23,7 +23,7 @@ pub(crate) use backward::backward;
 pub(crate) use backward::no_tensors;
 pub(crate) use bias::extents as bias_extents;
 pub(crate) use cache::cache;
-pub(crate) use merge::merge;
+pub(crate) use merge::{merge, merged};
 pub(crate) use problem::{another, problem};
 
 use crate::Error;

@@ -125,3 +125,21 @@ fn appends() {
     );
     check(&append.rotary(rotary), &[apart]);
 }
+
+#[test]
+fn merges() {
+    let state = |n: u64| {
+        State::new(view(n, [2, 64, 8, 64]), LseView::contiguous(n * FAR + (1 << 40), 1 << 10, [2, 8, 64]))
+    };
+    static STATES: std::sync::OnceLock<[[State; 3]; 2]> = std::sync::OnceLock::new();
+    let [states, _] = STATES.get_or_init(|| [[1, 2, 3].map(state), [11, 12, 13].map(state)]);
+    let cases: [Case<Merge<'_>>; 6] = [
+        (|m| m.o.address += 32, None),
+        (|m| m.states = &STATES.get().expect("set")[1], None),
+        (|m| m.o.address = m.states[2].o.address, None),
+        (|m| m.o.address = m.states[2].o.address + 16, Some("invalid o.address")),
+        (|m| m.o.address = m.states[1].o.address - 16, Some("invalid o.address")),
+        (|m| m.o.address = m.states[0].lse.address, Some("invalid o.address")),
+    ];
+    check(&Merge::new(states, view(9, [2, 64, 8, 64])), &cases);
+}

@@ -2,8 +2,8 @@
 use super::tensors::tensor;
 use crate::launch::Launch;
 use crate::place::Place;
-use crate::request::{LseUnit, LseView, Merge, Sinks, State, TensorView};
-use crate::{DType, Error};
+use crate::request::{LseUnit, LseView, Merge, PARTS, Parts, Places, Sinks, State, TensorView};
+use crate::{DType, Error, validate};
 use spec::{FastDiv, MERGE_COLUMNS, MergeParams, MergeState, PerHead, RowParts, RowValues, States};
 use std::f32::consts::{LN_2, LOG2_E};
 
@@ -55,6 +55,25 @@ impl Merged {
             elements = [0, 1].map(|part| elements[part].min(own[part]));
         }
         Ok(Merged { first: *first, second: *second, apart, elements, count: states.len(), o, lse, sinks })
+    }
+
+    /// Returns the parts of a valid merge, if its states follow one another.
+    pub fn parts(&self) -> Option<Parts> {
+        let Merged { first, second, apart, count, o, lse, sinks, .. } = self;
+        let [behind_o, behind_lse] = apart.map(|apart| apart.checked_mul(count.saturating_sub(2) as u64));
+        let outputs = (sinks.as_ref(), o, lse.as_ref());
+        validate::merged([first, second], [behind_o?, behind_lse?], outputs).ok()
+    }
+
+    /// Returns the addresses of the parts.
+    pub fn places(&mut self) -> Places<'_> {
+        let Merged { first, second, o, lse, sinks, .. } = self;
+        let mut all = [const { None }; PARTS];
+        (all[0], all[1]) = (Some(&mut first.o.address), Some(&mut first.lse.address));
+        (all[2], all[3]) = (Some(&mut second.o.address), Some(&mut second.lse.address));
+        (all[4], all[5]) = (sinks.as_mut().map(|sinks| &mut sinks.address), Some(&mut o.address));
+        all[6] = lse.as_mut().map(|lse| &mut lse.address);
+        all
     }
 
     /// Returns the dtypes of the states and of the output.

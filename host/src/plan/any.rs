@@ -37,6 +37,10 @@ impl Request for OwnedMerge {
         self.merge().valid(planned)
     }
 
+    fn unchecked(&self, planned: &Merged) -> Option<Merged> {
+        self.merge().unchecked(planned)
+    }
+
     #[cfg(feature = "cudarc")]
     fn written(&self) -> Vec<u64> {
         self.merge().written()

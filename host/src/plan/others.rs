@@ -89,6 +89,10 @@ impl Request for Merge<'_> {
         Merged::new(self)
     }
 
+    fn unchecked(&self, _: &Merged) -> Option<Merged> {
+        Merged::new(self).ok()
+    }
+
     #[cfg(feature = "cudarc")]
     fn written(&self) -> Vec<u64> {
         [Some(self.o.address), self.lse.map(|lse| lse.address)].into_iter().flatten().collect()
@@ -115,5 +119,13 @@ impl Subject for Merged {
 
     fn lower(&self, kernel: &Place, launch: &mut Launch) -> Result<(), Refusal> {
         Ok(lower::merge(self, *kernel, launch)?)
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        self.parts()
+    }
+
+    fn places(&mut self) -> Places<'_> {
+        self.places()
     }
 }

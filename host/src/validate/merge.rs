@@ -1,8 +1,8 @@
 //! Checks of a merge.
 use super::lse::{row_values, sinks};
-use super::{LSE, O, Part, SINKS, Use, disjoint, input, names, output};
+use super::{LSE, O, Part, SINKS, Use, disjoint, input, names, output, sizes};
 use crate::Error;
-use crate::request::{LseView, Merge, TensorView};
+use crate::request::{LseView, Merge, Parts, Sinks, State, TensorView};
 
 names!(STATE_O "states.o" STATE_LSE "states.lse");
 
@@ -51,6 +51,29 @@ pub(crate) fn merge(m: &Merge<'_>) -> Result<(), Error> {
         disjoint(&[own_lse, (&LSE, lse.filter(|_| !in_place))], 1)?;
     }
     Ok(())
+}
+
+/// Returns the sizes of a valid merge's parts: of the first two states, sinks, O and LSE. The last state lies
+/// this number of bytes `behind` the second.
+pub(crate) fn merged(
+    [first, second]: [&State; 2],
+    behind: [u64; 2],
+    (sinks_of, o, lse): (Option<&Sinks>, &TensorView, Option<&LseView>),
+) -> Result<Parts, Error> {
+    let [batch, rows, heads, _] = o.shape;
+    let part = |view| Ok::<Part, Error>((&O, Some(input(&O, view)?)));
+    let values = |view| row_values(&LSE, view, [batch, heads, rows], Use::Read);
+    let of_states = [part(&first.o)?, (&LSE, Some(values(&first.lse)?)), part(&second.o)?];
+    let sinks = sinks_of.map(|view| sinks(view, heads)).transpose()?;
+    let [a, b, c] = of_states;
+    let lse = lse.map(values).transpose()?;
+    let all = [a, b, c, (&LSE, Some(values(&second.lse)?)), (&SINKS, sinks), part(o)?, (&LSE, lse)];
+    let mut parts = sizes(&all, 5..all.len());
+    parts.bytes[2..4]
+        .iter_mut()
+        .zip(behind)
+        .for_each(|(bytes, behind)| *bytes = bytes.saturating_add(behind));
+    Ok(parts)
 }
 
 /// Returns whether both views of one shape have equal element addresses.
