@@ -166,6 +166,6 @@ impl AttnInfo {
 
     /// Whether the kernel computes neither softcap nor slopes, whatever its mask is: [`crate::Windowed`].
     pub const fn is_unmodified(&self) -> bool {
-        matches!(self.pass, Pass::Gradients) && self.head_dim > 64
+        matches!(self.pass, Pass::Gradients) && self.tile_m * self.head_dim > 128 * 64
     }
 }

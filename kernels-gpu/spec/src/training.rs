@@ -70,13 +70,14 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d128 [Full, Causal] bias_64x64: With<BwdDbias<E, Scored<Mask, Bias<E>>, 4, 1, 4, 8>>;
     d128 [Full] bias_f32_64x64: With<BwdDbias<E, Scored<Mask, Bias<F32>>, 4, 1, 4, 8>>;
     }
-    // All gradients, on Hopper. Modified scores leave no registers for stages of 128 queries, or for head dim
-    // 128.
+    // All gradients, on Hopper. Modified scores leave no registers for stages of 128 queries, and at head dim
+    // 128 for blocks of 128 keys.
     bwd_hopper {
     d64 [Full, Causal] 128x128: BwdHopper<E, Mask, 8, 2, 8, 4, 4, 2>;
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2>;
     d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
     d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
+    d128 [Local] 64x64: BwdHopper<E, Mask, 4, 2, 4, 8, 4, 2, TensorMap, 1, 4>;
     d256 [Full, Causal, Windowed] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, TensorMap, 1, 8>;
     }
     // The same, on varlen tensors. With three stages, ptxas of CUDA 12.8 crashes.
@@ -85,6 +86,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2, RaggedMap>;
     d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
     d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
+    d128 [Local] 64x64: BwdHopper<E, Mask, 4, 2, 4, 8, 4, 2, RaggedMap, 1, 4>;
     d256 [Full, Causal, Windowed] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, RaggedMap, 1, 8>;
     } }
     $crate::lines! { $emit

@@ -157,8 +157,8 @@ impl<
                 "Hopper's backward kernels take no `ScoreMod`: use `BwdDkDv` and `BwdDq`"
             );
             assert!(
-                N == 4 && D == 4 || Mask::Scores::IS_NONE,
-                "wide stages and rows have no registers for modified scores: use `Windowed`"
+                N == 4 && M * D <= 32 || Mask::Scores::IS_NONE,
+                "wide stages and large blocks have no registers for modified scores: use `Windowed`"
             );
         }
         let p = &p;
@@ -209,7 +209,7 @@ impl<
             },
             |mut group, (mut keys, (mut queries, (mut joint, (mut tickets, mut turns))))| {
                 let order = match N {
-                    4 if Mask::Scores::IS_NONE => StepOrder::Together,
+                    4 if Mask::Scores::IS_NONE || T == 1 => StepOrder::Together,
                     4 => StepOrder::Apart,
                     _ => StepOrder::Wide,
                 };
