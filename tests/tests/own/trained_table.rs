@@ -67,10 +67,10 @@ fn a_kernel_with_another_weight_than_its_functions_is_found() {
     assert!(words.contains("dtable[batch "), "{words}");
 }
 
-/// Computes all gradients with this kernel of the table, in two batches whose heads have several work tiles.
-/// Returns the kinds of the simulator's reports, if there are any.
-fn launch(kernels: [String; 3], options: Options) -> Result<Written, Vec<Kind>> {
-    let card = Attention::new(SimDriver::with_options("l4", options).expect("a card"));
+/// Computes all gradients with this kernel of the table, in two batches whose heads have several work tiles,
+/// on a card with this number of SMs. Returns the kinds of the simulator's reports, if there are any.
+fn launch(kernels: [String; 3], options: Options, sms: Option<u32>) -> Result<Written, Vec<Kind>> {
+    let card = Attention::new(SimDriver::of_multiprocessors("l4", options, sms).expect("a card"));
     let pages = Pages::Tensors(Layout::Bshd);
     let forward = Case { queries: 70, heads: [2, 1], head_dim: 64, pages, ..Case::new([50, 90]) };
     let entries = 2 * DISTANCES;
@@ -87,18 +87,53 @@ fn launch(kernels: [String; 3], options: Options) -> Result<Written, Vec<Kind>> 
     written.map_err(|_| card.driver().take_reports().iter().map(|report| report.kind).collect())
 }
 
-/// Warps run and copies land in another order, and another work tile is the last one of its head.
+/// Computes all gradients with this kernel of the table under several schedules: warps run and copies land in
+/// another order, and another work tile is the last one of its head.
+fn under_every_schedule(kernels: &[String; 3]) -> [Written; 4] {
+    let schedules = [
+        (0, Completion::Late, 58),
+        (1, Completion::Eager, 1),
+        (2, Completion::Random, 2),
+        (3, Completion::Random, 3),
+    ];
+    schedules.map(|(seed, completion, sms)| {
+        let options = Options { seed, completion, ..Options::default() };
+        launch(kernels.clone(), options, Some(sms)).expect("no report")
+    })
+}
+
 #[test]
 fn every_schedule_gives_a_table_equal_bits() {
-    let run = |seed, completion| {
-        let options = Options { seed, completion, ..Options::default() };
-        launch(with_table("learned_table"), options).expect("no report")
-    };
-    let first = run(0, Completion::Late);
+    let [first, others @ ..] = under_every_schedule(&with_table("learned_table"));
     assert_eq!(first.kernels.last(), Some(&"learned_table"));
-    for (seed, completion) in [(1, Completion::Eager), (2, Completion::Random), (3, Completion::Random)] {
-        assert!(run(seed, completion) == first, "other bits with seed {seed}, {completion:?}");
-    }
+    assert!(others.iter().all(|other| *other == first), "other bits under another schedule");
+}
+
+/// In the mutant, the work tile that ends last decides the order in which it adds the sums of all tiles.
+#[test]
+fn an_order_that_depends_on_the_schedule_is_found() {
+    let [dkdv, dq, table] = with_table("learned_table");
+    // `Warp::total` pairs lanes whose numbers differ in one bit. A rotation of lanes would keep the pairs.
+    let (before, epilogue) = table.split_once("atom.acq_rel.").expect("the kernel counts");
+    let (between, total) = epilogue.split_once("shfl.sync.bfly.b32").expect("lanes add");
+    let sum = total.split(',').nth(1).expect("an operand").trim();
+    let permute = format!(
+        "{{
+        .reg .b32 from;
+        .reg .b32 tile;
+        mov.u32 from, %laneid;
+        mov.u32 tile, %ctaid.x;
+        shr.u32 tile, tile, 1;
+        and.b32 tile, tile, 3;
+        add.u32 tile, tile, 1;
+        shr.u32 tile, from, tile;
+        xor.b32 from, from, tile;
+        shfl.sync.idx.b32 {sum}, {sum}, from, 31, -1;
+        }}"
+    );
+    let mutant = format!("{before}atom.acq_rel.{between}{permute}\nshfl.sync.bfly.b32{total}");
+    let [first, others @ ..] = under_every_schedule(&[dkdv, dq, mutant]);
+    assert!(others.iter().any(|other| *other != first), "every schedule gives equal bits");
 }
 
 /// The last work tile of a head reads the sums of the other tiles, which the counter orders before it.
@@ -109,7 +144,7 @@ fn a_counter_without_order_is_found() {
         let [dkdv, dq, table] = right.clone();
         let mutant = table.replace("atom.acq_rel.", &format!("atom.{weaker}."));
         assert!(mutant != table, "the kernel counts");
-        let kinds = launch([dkdv, dq, mutant], Options::default()).expect_err(weaker);
+        let kinds = launch([dkdv, dq, mutant], Options::default(), None).expect_err(weaker);
         assert!(kinds.contains(&Kind::GlobalRace), "{weaker}: {kinds:?}");
     }
 }
