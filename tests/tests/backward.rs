@@ -12,7 +12,7 @@ use ferroflash::spec::{AttnInfo, GRADIENTS, MaskKind, Pass};
 use ferroflash_tests::subjects::run;
 use ferroflash_tests::{on_every_core, simulator_with};
 use ptx_sim::{Completion, Options};
-use reference::{BackwardCase, Case, Layout, OnDevice, Pages, Subject, Task};
+use reference::{BackwardCase, Case, Layout, OnDevice, Pages, Subject, Task, is_modified};
 
 /// Returns whether a kernel computes dK and dV in f16, with this mask.
 fn is_f16(e: &AttnInfo, mask: MaskKind) -> bool {
@@ -46,11 +46,12 @@ fn long_windows_have_an_interior() {
         .iter()
         .filter(|e| is_f16(e, MaskKind::Local) && [64, 128].contains(&e.head_dim) && !e.is_varlen());
     let ran = kernels.map(|kernel| {
-        let forward = Case { head_dim: kernel.head_dim as usize, ..forward.clone() };
+        let softcap = is_modified(kernel).then_some(20.0);
+        let forward = Case { head_dim: kernel.head_dim as usize, softcap, ..forward.clone() };
         let task = Task::Backward(BackwardCase { forward, d_lse: true });
         run(&simulator_with(kernel, Options::default()), kernel, &task).expect("runs")
     });
-    assert_eq!(ran.count(), 4, "portable kernels, and Hopper's");
+    assert_eq!(ran.count(), 5, "portable kernels, and Hopper's");
 }
 
 /// Kernels with their own columns of values: the kernel's own columns, fewer of both, fewer of one, one
@@ -71,7 +72,8 @@ fn every_pair_of_columns() {
             let problem = Problem::new(kernel.dtype, 1, queries, 2, head_dim).head_dim_v(head_dim_v);
             let problem = problem.seqlen_k(kernel.tile_m as usize + 9).heads_k(1 + turn % 2).mask(mask);
             let layout = [Layout::Bshd, Layout::Bhsd, Layout::Packed][turn % 3];
-            let forward = Case::tensors(problem, layout, turn as u64);
+            let softcap = is_modified(kernel).then_some(20.0);
+            let forward = Case { softcap, ..Case::tensors(problem, layout, turn as u64) };
             (kernel, Task::Backward(BackwardCase { forward, d_lse: turn % 2 == 0 }))
         })
     });

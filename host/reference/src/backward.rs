@@ -14,7 +14,7 @@ mod sequences;
 mod summed;
 mod work;
 
-pub use edges::{BackwardCase, backward_corrupt, backward_edges};
+pub use edges::{BackwardCase, backward_corrupt, backward_edges, is_modified};
 pub(crate) use scored::Scored;
 pub use summed::SummedGradient;
 pub use work::BackwardMemory;

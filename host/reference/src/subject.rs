@@ -191,7 +191,8 @@ impl Subject for AttnInfo {
         (self.pass == Pass::DkDv && takes_none()).then(|| format!("Hopper's kernels run on {}", on.name))
     }
 
-    /// Problems of a portable kernel of dK and dV run Hopper's kernels where there are any.
+    /// Problems of a portable kernel of dK and dV run Hopper's kernels where there are any. Of these, plain
+    /// windows run the kernel without softcap and slopes.
     fn takes(&self, task: &Task, on: &Capabilities) -> bool {
         let Task::Backward(BackwardCase { forward, .. }) = task else { return true };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
@@ -200,8 +201,14 @@ impl Subject for AttnInfo {
                 && e.is_varlen() == forward.packed.is_some()
                 && e.takes_columns(forward.problem().columns())
         };
-        let mut faster = GRADIENTS.iter().filter(|e| solves(e) && on.runs(&e.contract).is_ok());
-        self.pass == Pass::Gradients || faster.next().is_none()
+        let is_plain = forward.softcap.is_none() && !forward.alibi;
+        let is_faster = |e: &AttnInfo| match self.pass {
+            Pass::Gradients => {
+                is_plain && e.is_unmodified() && !self.is_unmodified() && e.columns() == self.columns()
+            }
+            _ => true,
+        };
+        !GRADIENTS.iter().any(|e| solves(e) && is_faster(e) && on.runs(&e.contract).is_ok())
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {

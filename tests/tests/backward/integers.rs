@@ -6,7 +6,7 @@ use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::without_each_clamp;
 use ferroflash_tests::simulator_with;
 use ptx_sim::{Kind, Options};
-use reference::{BackwardCase, BackwardMemory, Case, Input, Layout, OnDevice, Pages, Written};
+use reference::{BackwardCase, BackwardMemory, Case, Input, Layout, OnDevice, Pages, Written, is_modified};
 use std::ops::Range;
 
 /// `cu_seqlens_q`, `cu_seqlens_k` and `seqused_k` in device memory.
@@ -45,7 +45,8 @@ fn problem(entry: &AttnInfo, lengths: Lengths) -> BackwardMemory {
         MaskKind::Causal => Mask::Causal,
         _ => Mask::Window { left: Some(20), right: Some(3) },
     };
-    let case = Case { mask, ..case.varlen(lengths).of(entry) };
+    let softcap = is_modified(entry).then_some(100.0);
+    let case = Case { mask, softcap, ..case.varlen(lengths).of(entry) };
     BackwardMemory::new(&BackwardCase { forward: case, d_lse: true })
 }
 

@@ -80,7 +80,7 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
         }
         _ => vec![
             of(0, window(0, 0)),
-            of(1, window(20, 0)),
+            Case { softcap: Some(20.0), ..of(1, window(20, 0)) },
             Case { softcap: Some(2.0), ..of(2, Mask::Causal) },
             of(3, window(5, 9)),
             Case { alibi: true, ..shape(4) },
@@ -106,16 +106,21 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     let varlen =
         if entry.class() == Class::Dense && entry.has_maps() { vec![] } else { varlen(entry, seed).into() };
     // Both have a dLSE, and the second one has sinks.
-    let alibi = entry.mask == MaskKind::Local && !entry.is_unmodified();
-    let varlen = varlen.into_iter().zip([(1, false), (3, alibi)]);
-    let varlen = varlen.map(|(case, (at, alibi))| {
-        let case = Case { mask: of_entry(entry), alibi, ..case };
+    let is_modified = is_modified(entry);
+    let varlen = varlen.into_iter().zip([1, 3]).map(|(case, at)| {
+        let (softcap, alibi) = ((is_modified && at == 1).then_some(20.0), is_modified && at == 3);
+        let case = Case { mask: of_entry(entry), softcap, alibi, ..case };
         (at, case.of(entry))
     });
     let varlen = varlen.filter(|(_, case)| case.suits(entry.mask));
     let forward = forward.into_iter().chain(low).map(|case| case.of(entry));
     let forward = forward.filter(|case| case.suits(entry.mask) && !entry.is_varlen()).enumerate();
     forward.chain(varlen).map(with_d_lse).collect()
+}
+
+/// Returns whether the kernel computes softcap and slopes. Another kernel may run plain windows.
+pub fn is_modified(entry: &AttnInfo) -> bool {
+    entry.mask == MaskKind::Local && !entry.is_unmodified()
 }
 
 /// Returns the problem with fewer columns than the kernel has, of keys and of values. Without
