@@ -131,8 +131,8 @@ def of_strides(tensor, strides):
 
 
 class Attention(torch.autograd.Function):
-    """(o, lse) of q, k, v, sinks and bias, of which the last two may be None. `run(q, k, v)` enqueues the forward and returns the launch, o and lse.
-    `order` are the dimensions of batch, row, head and column."""
+    """(o, lse) of q, k, v, sinks and bias, of which the last two may be None. `run(q, k, v)` enqueues the forward and returns the
+    launch, o and lse. `order` are the dimensions of batch, row, head and column."""
 
     @staticmethod
     def forward(ctx, q, k, v, sinks, bias, run, order):
@@ -142,21 +142,23 @@ class Attention(torch.autograd.Function):
         # The backward pass has no named kernels, and the name belongs to the launch.
         ctx.args.config = None
         # `run` owns the sinks, slopes, biases and masks whose addresses the arguments have.
-        ctx.run, ctx.sinks, ctx.bias, ctx.device = run, sinks, bias, q.device
+        ctx.run, ctx.device = run, q.device
         ctx.strides = [t.stride() for t in (q, k, v, o, lse)]
-        ctx.save_for_backward(q, k, v, o, lse)
+        # torch raises an error in `backward` if one of these has changed since.
+        ctx.save_for_backward(q, k, v, o, lse, sinks, bias)
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_o, d_lse):
-        q, k, v, o, lse = map(of_strides, ctx.saved_tensors, ctx.strides)
+        *saved, sinks, bias = ctx.saved_tensors
+        q, k, v, o, lse = map(of_strides, saved, ctx.strides)
         forward = c.Attention.from_buffer_copy(ctx.args)
         forward.q, forward.k, forward.v, forward.o, forward.lse = (t.data_ptr() for t in (q, k, v, o, lse))
         d_o = torch.zeros_like(o) if d_o is None else readable(d_o)
         d_lse = None if d_lse is None else d_lse.contiguous()
-        sinks, bias = (x if wanted else None for x, wanted in zip((ctx.sinks, ctx.bias), ctx.needs_input_grad[3:5]))
+        sinks, bias = (x if wanted else None for x, wanted in zip((sinks, bias), ctx.needs_input_grad[3:5]))
         with torch.cuda.device(ctx.device):
             return *gradients(forward, ctx.order, q, k, v, sinks, bias, d_o, d_lse), None, None
 

@@ -76,6 +76,8 @@ fn dbias(view: &Bias, r: &AttentionBackward<'_>, p: &Problem) -> Result<Footprin
         return Err(Error::invalid("dbias.dtype", view.dtype.name(), expected));
     }
     let [own, extents] = [view, bias].map(bias::extents);
+    // The shape first: a stride of 0 permits no other number of rows.
+    bias::view(&DBIAS, view, p)?;
     let footprint = bias::view(&DBIAS, &Bias { shape: own, ..*view }, p)?;
     if own != extents {
         let expected = format_args!(
