@@ -285,10 +285,9 @@ typedef struct ferroflash_backward {
     void *workspace; /* device address, a multiple of 16; plans may lack it, launches need it */
     uint64_t workspace_bytes; /* at least workspace_bytes of the plan's ferroflash_plan_info_t */
     float *dsinks; /* output, [heads_q]: the gradient of the forward's sinks; NULL: not written */
-    /* Output, in device memory, a multiple of 4: the gradient of the forward's bias, of bias_dtype. Where a
-     * stride of the bias is 0, the gradient is the sum over sequences or heads, and its stride is ignored.
-     * A row of an odd number of 16-bit elements has one more element in memory, which becomes 0. NULL: not
-     * written. */
+    /* Output, a multiple of 4: the gradient of the forward's bias, of bias_dtype. Where a stride of the
+     * bias is 0, the gradient is the sum over sequences or heads, and its stride is ignored. A row of an
+     * odd number of 16-bit elements has one more element in memory, which becomes 0. NULL: not written. */
     void *dbias;
     int64_t dbias_strides[3]; /* elements from one sequence, head and row to the next, multiples of 4 bytes */
 } ferroflash_backward_t;

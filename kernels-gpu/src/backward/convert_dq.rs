@@ -17,7 +17,7 @@ impl<E: Mma, const W: usize, const SHARE: usize, const D: usize> Run for BwdConv
         let (share, warp_of) = (warp.index() / 4, warp.index() % 4);
         let sums = GlobalSums::<W, SHARE>::new(&p.sums).tile(of_all, tile);
         // If offsets of varlen sequences descend, no block adds anything.
-        let is_sum = p.cu_seqlens_q.offsets.count() == 0 || sums.is_begun(stage / 64);
+        let is_sum = p.cu_seqlens_q.offsets.count() == 0 || sums.is_begun(stage / 64, &warp);
         let (queries, first) = of_tile(&p.sequences, &p.cu_seqlens_q, [tile * 64, stage], p.dq.rows, warp);
         let row = (tile * 64).wrapping_sub(first.wrapping_mul(stage));
         if row >= queries.rows() || !is_sum {

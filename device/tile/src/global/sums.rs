@@ -1,7 +1,7 @@
 //! Sums of f32 in global memory, to which warpgroups add fragments.
 use crate::Warp;
 use crate::global::GlobalRows;
-use crate::group::Warpgroup;
+use crate::group::{Capability, Warpgroup};
 use crate::layout;
 use crate::mma::{Acc, Mma};
 use contract::TileSums;
@@ -99,7 +99,7 @@ impl<const W: usize, const H: usize> SumTile<'_, W, H> {
 
     /// Whether an earlier launch has added to the tile. That launch had tiles of `size` of these tiles.
     #[inline(always)]
-    pub fn is_begun(self, size: u32) -> bool {
+    pub fn is_begun(self, size: u32, _: &impl Capability) -> bool {
         let index = self.index / size;
         // SAFETY: each tile of the earlier launch has a counter. No thread of this launch writes it.
         unsafe { ld_global_b32(SumTile { index, ..self }.counter()) != 0 }

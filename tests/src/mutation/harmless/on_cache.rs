@@ -27,6 +27,13 @@ fn is_paged(symbol: &str) -> bool {
 
 pub(super) const HARMLESS: &[Harmless] = &[
     Harmless {
+        operators: &[Operator::NegateBranch],
+        source: ["delta.rs", "let is_first = p.cleared.count() > 0"],
+        kernels: |symbol| symbol.starts_with("bwd_delta"),
+        reason: "The portable kernels that follow take no tickets, so there is no word to mark.",
+        ..CLASS
+    },
+    Harmless {
         operators: &[Operator::OffByOne, Operator::NeverBranch],
         source: ["append.rs", "OwnPart::new(&p.parts, block)?"],
         kernels: appends,
