@@ -302,6 +302,21 @@ mod tests {
         }
     }
 
+    /// A bias of -inf hides a key. A bias of NaN reaches the gradients of its query, as it reaches O.
+    #[test]
+    fn a_bias_of_nan_hides_no_key() {
+        let forward = Case { queries: 5, heads: [2, 1], head_dim: 8, ..Case::new([7]) };
+        let forward = Case { pages: Pages::Tensors(Layout::Bshd), bias: Some(DType::F32), ..forward };
+        let mut memory = BackwardMemory::new(&BackwardCase { forward, d_lse: false });
+        for (value, is_nan) in [(f32::NEG_INFINITY, false), (f32::NAN, true)] {
+            let bias = memory.forward.extras.bias.as_mut().expect("asked for");
+            bias.map(|i, x| if i == 0 { value } else { x });
+            let gradients = Gradients::exact(&memory.forward.inputs().expect("valid"), &memory.upstream());
+            let has_nan = gradients.values.each_ref().map(|all| all.iter().any(|x| x.is_nan()));
+            assert_eq!(has_nan, [is_nan; 3], "a bias of {value}");
+        }
+    }
+
     /// Naive gradients beyond f16 are infinite, and NaN behind another infinity: no gradient has a bound.
     #[test]
     fn gradients_beyond_their_type_are_not_judged() {

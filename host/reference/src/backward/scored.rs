@@ -38,8 +38,9 @@ impl Scored for Inputs<'_> {
     fn score(&self, at: [usize; 3], key: usize, product: impl FnOnce() -> f64) -> Option<[f64; 2]> {
         let [batch, head, row] = at;
         let (bias, slope) = (f64::from(self.bias(at, key)), f64::from(self.slope(batch, head)));
-        // A bias of -inf hides the key.
-        let sees = self.visible([batch, row]).contains(&key) && self.bit(at, key) && bias > f64::NEG_INFINITY;
+        // A bias of -inf hides the key. One of NaN does not.
+        let sees =
+            self.visible([batch, row]).contains(&key) && self.bit(at, key) && bias != f64::NEG_INFINITY;
         sees.then(|| {
             let product = product();
             let (score, derivative) = self.problem().softcap.map_or((product, 1.0), |cap| {
