@@ -1,23 +1,14 @@
 //! Tests the scales of int8 KV caches in the parameters.
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
-use crate::on_cache::{FAR, Shape, decode};
+use crate::on_cache::{FAR, MANY, Shape, decode};
 use crate::parts::cache;
 use core::mem::{offset_of, size_of};
 use ferroflash::{request::*, *};
 use spec::{AppendParams, DecodeOrder, DecodeParams, ManyParams, PagedParams, PerHead};
 
 /// 8 sequences of 1 query on at most 4096 keys, in 2048 pages of 16.
-const ONE: Shape = Shape {
-    dtype: DType::F16,
-    batch: 8,
-    queries: 1,
-    packed: false,
-    heads: [32, 8],
-    head_dim: 128,
-    page: Some(16),
-    max_k: 4096,
-};
+const ONE: Shape = Shape { batch: 8, ..MANY };
 const PROMPT: Shape = Shape { queries: 512, ..ONE };
 /// Varlen queries; with 1000 rows, a mixed batch.
 const MIXED: Shape = Shape { packed: true, ..PROMPT };

@@ -1,5 +1,5 @@
 //! Tests that a plan bound to other memory gives the launch, or the error, that a plan of this memory gives.
-use crate::on_cache::{FAR, Shape, card, decode};
+use crate::on_cache::{FAR, MANY, card, decode};
 use ferroflash::{plan::*, request::*, *};
 use std::fmt::Debug;
 
@@ -59,16 +59,6 @@ fn tensors() {
 
 #[test]
 fn caches() {
-    let shape = Shape {
-        dtype: DType::F16,
-        batch: 128,
-        queries: 1,
-        packed: false,
-        heads: [32, 8],
-        head_dim: 128,
-        page: Some(16),
-        max_k: 4096,
-    };
     let memory = Scratch::Memory {
         workspace: Workspace { address: 20 * FAR, bytes: 1 << 30 },
         counters: Some(Counters { address: 21 * FAR, bytes: 1 << 20 }),
@@ -79,7 +69,7 @@ fn caches() {
         (|f| pages(f).values.address = pages(f).keys.address, None),
         (|f| f.scratch = Scratch::workspace(f.o.address, 1 << 30), Some("invalid workspace.address")),
     ];
-    let f = decode(shape).mask(Mask::Causal).scratch(memory);
+    let f = decode(MANY).mask(Mask::Causal).scratch(memory);
     check(&f, &cases);
     let shared = f.shared_prefixes(SharedPrefixes::one(128, Index::new(9 * FAR, 128)).always());
     check(&shared, &cases);

@@ -2,21 +2,12 @@
 
 use crate::fake::FakeDriver;
 use crate::fake_ptx::with_ptx;
-use crate::on_cache::{FAR, Shape, decode};
+use crate::on_cache::{FAR, MANY, Shape, decode};
 use ferroflash::{plan::ScratchBytes, request::*, *};
 use spec::{DecodeParams, States};
 
 /// 128 sequences of one query, and room for 256 pages each.
-const BATCH: Shape = Shape {
-    dtype: DType::F16,
-    batch: 128,
-    queries: 1,
-    packed: false,
-    heads: [32, 8],
-    head_dim: 128,
-    page: Some(16),
-    max_k: 4096,
-};
+const BATCH: Shape = MANY;
 
 const REST: Index = Index::new(9 * FAR, 128);
 

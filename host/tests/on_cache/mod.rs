@@ -20,6 +20,18 @@ pub struct Shape {
     pub max_k: usize,
 }
 
+/// 128 sequences of one query on at most 4096 keys, in pages of 16.
+pub const MANY: Shape = Shape {
+    dtype: DType::F16,
+    batch: 128,
+    queries: 1,
+    packed: false,
+    heads: [32, 8],
+    head_dim: 128,
+    page: Some(16),
+    max_k: 4096,
+};
+
 /// Returns the request without a mask. Each buffer ends at its tensor's last element.
 pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     let Shape { dtype, batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
