@@ -48,6 +48,9 @@ impl<S: Subject> Moves<S> {
             *place = place.wrapping_add(steps[count]);
             count += 1;
         }
+        // A request whose planned parts overlap is moved by validation alone.
+        let addresses = parts.map(|part| part.address);
+        are_apart(&parts[..count], &addresses[..count]).then_some(())?;
         let mut launch = Launch::new(chosen.reason);
         subject.lower(&chosen.kernel, &mut launch).ok()?;
         let mut other = Launch::new(chosen.reason);

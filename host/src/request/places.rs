@@ -10,7 +10,7 @@ pub(crate) const PARTS: usize = 22;
 /// The addresses of a request's parts. A part that the request lacks has none.
 pub(crate) type Places<'a> = [Option<&'a mut u64>; PARTS];
 
-/// What validation knows of the parts of a request.
+/// The sizes of a request's parts, which validation has found, and the parts that the launch writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parts {
     /// The bytes of each part, from its address on; 0 if it may overlap the others.
