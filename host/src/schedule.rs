@@ -6,7 +6,7 @@ mod split;
 mod tiles;
 
 pub(crate) use decode::{Decode, at_once, most_seen_keys, row_blocks};
-pub(crate) use gradient::{BiasTiles, GradientPass, GradientWork, HeadShares, Padding, sequences};
+pub(crate) use gradient::{GradientPass, GradientWork, HeadShares, Padding, sequences};
 pub(crate) use split::Split;
 pub(crate) use tiles::Tiles;
 

@@ -21,7 +21,6 @@ pub(crate) use attention::attention;
 pub(crate) use backward::backward;
 #[cfg(feature = "cudarc")]
 pub(crate) use backward::no_tensors;
-pub(crate) use bias::extents as bias_extents;
 pub(crate) use cache::cache;
 pub(crate) use merge::{merge, merged};
 pub(crate) use problem::{another, problem};

@@ -41,10 +41,7 @@ impl BackwardArgs {
         request.dbias = present(self.dbias).map(|address| {
             // Validation refuses the gradient of a bias that is not there.
             let bias = forward.scores.bias.unwrap_or(Bias::new(0, 0, dtype, [1; 4], [0; 4]));
-            let mut shape = bias.shape;
-            let dims = shape.iter_mut().zip(bias.strides).filter(|(_, stride)| *stride == 0);
-            dims.for_each(|(extent, _)| *extent = 1);
-            bias_like(address, bias.dtype, shape, self.dbias_strides)
+            bias_like(address, bias.dtype, bias.extents(), self.dbias_strides)
         });
         Ok(request.scratch(workspace.unwrap_or(Scratch::Fastest)))
     }

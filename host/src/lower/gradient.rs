@@ -4,7 +4,7 @@ use super::{Refusal, variant};
 use crate::Problem;
 use crate::launch::Launch;
 use crate::request::{Alignment, AttentionBackward, AttentionRequest, KeysValues, TensorView};
-use crate::schedule::{BiasTiles, GradientPass, GradientWork};
+use crate::schedule::{GradientPass, GradientWork};
 use crate::tma;
 use spec::{
     BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams,
@@ -117,13 +117,10 @@ pub(crate) fn gradient(
         GradientWork::Dbias(order, tiles) => {
             // A plan with this pass binds only requests that have the gradient.
             let Some(dbias) = &r.dbias else { return Ok(()) };
-            let BiasTiles { n_blocks, m_blocks, heads, shared_heads, sequences, shares } = tiles;
             let problem = problem(order, Sequences::NONE);
             let dbias = variant::bias(dbias);
-            let params =
-                BwdDbiasParams { problem, dbias, n_blocks, m_blocks, heads, shared_heads, sequences, shares };
-            let blocks = n_blocks.get() * m_blocks.get() * heads.get() * sequences;
-            launch.step(pass.place, [blocks, 1, 1], &params, []);
+            let params = BwdDbiasParams { problem, dbias, tiles };
+            launch.step(pass.place, [tiles.count(), 1, 1], &params, []);
         }
         GradientWork::All(kernel, order, [tiles, of_sums]) => {
             let maps =

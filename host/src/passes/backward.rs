@@ -17,7 +17,7 @@ use crate::request::{AttentionBackward, TensorView};
 use crate::schedule::{self, GradientPass, GradientWork, HeadShares, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
-use crate::{AttnInfo, Capabilities, Error, Problem, tma, validate};
+use crate::{AttnInfo, Capabilities, Error, Problem, tma};
 use refusals::unsolved;
 use spec::{
     CONVERT_DQS, Counters, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector,
@@ -97,9 +97,7 @@ pub(crate) fn choose(
     let dsinks = dsinks.map(|e| GradientPass::dsinks(&e.contract));
     let of_scores = match (r.dtable, &r.dbias) {
         (Some(_), _) => Some(table(r, p, on)?),
-        (None, Some(dbias)) => {
-            Some(GradientPass::dbias(p, gradient(p, Pass::Dbias, on)?, validate::bias_extents(dbias))?)
-        }
+        (None, Some(dbias)) => Some(GradientPass::dbias(p, gradient(p, Pass::Dbias, on)?, dbias.extents())?),
         (None, None) => None,
     };
     // Shares and a table have one place in the workspace.

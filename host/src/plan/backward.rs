@@ -83,7 +83,7 @@ enum Output {
 fn optional_outputs(r: &AttentionBackward<'_>) -> [(&'static str, Output); 3] {
     let table = r.forward.variant.and_then(|variant| variant.table());
     let dtable = r.dtable.map(|_| table.map_or(Output::Some, |table| Output::Entries(table.count)));
-    let dbias = r.dbias.as_ref().map(|dbias| Output::Extents(validate::bias_extents(dbias)));
+    let dbias = r.dbias.as_ref().map(|dbias| Output::Extents(dbias.extents()));
     let all = [("dsinks", r.dsinks.map(|_| Output::Some)), ("dtable", dtable), ("dbias", dbias)];
     all.map(|(name, output)| (name, output.unwrap_or(Output::None)))
 }

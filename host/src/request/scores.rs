@@ -147,4 +147,10 @@ impl<M> Bias<M> {
         let head = queries.wrapping_mul(row);
         Self::new(address, elements, dtype, shape, [heads.wrapping_mul(head), head, row, 1])
     }
+
+    /// Returns the extents in memory: the shape, where a stride of 0 counts as an extent of 1. The gradient
+    /// of a bias has the bias' extents.
+    pub fn extents(&self) -> [usize; 4] {
+        std::array::from_fn(|dim| if dim < 3 && self.strides[dim] == 0 { 1 } else { self.shape[dim] })
+    }
 }

@@ -3,7 +3,7 @@ use super::tiles::resident;
 use crate::place::Place;
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{
-    AttnInfo, DELTA_ROWS, DqScratch, FastDiv, MaskKind, PaddedVector, Pass, RowParts, Sequences,
+    AttnInfo, BiasTiles, DELTA_ROWS, DqScratch, FastDiv, MaskKind, PaddedVector, Pass, RowParts, Sequences,
     TABLE_ENTRIES, TileOrder, TilePartials,
 };
 
@@ -94,7 +94,7 @@ impl GradientPass {
     /// Returns [`Error::Unsupported`] if there are too many thread blocks.
     pub fn dbias(p: &Problem, kernel: &'static AttnInfo, shape: [usize; 4]) -> Result<Self, Error> {
         let (order, _) = work_tiles(p, kernel, HeadShares::ONE)?;
-        let tiles = BiasTiles::new(p, kernel, shape).ok_or_else(|| too_many(p, order.m_blocks))?;
+        let tiles = bias_tiles(p, kernel, shape).ok_or_else(|| too_many(p, order.m_blocks))?;
         let work = GradientWork::Dbias(order, tiles);
         Ok(GradientPass { place: Place::of(&kernel.contract), kernel: Some(kernel), work })
     }
@@ -174,35 +174,25 @@ fn tiles(p: &Problem, kernel: &AttnInfo) -> Result<(u32, u32, Sequences), Error>
     Ok((1, blocks, sequences))
 }
 
-/// The tiles of a bias whose gradient a kernel computes. See [`spec::BwdDbiasParams`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BiasTiles {
-    pub n_blocks: FastDiv,
-    pub m_blocks: FastDiv,
-    pub heads: FastDiv,
-    pub shared_heads: FastDiv,
-    pub sequences: u32,
-    pub shares: u32,
-}
-
-impl BiasTiles {
-    /// Returns the tiles of a bias of this shape, or `None` if there are none, or 2^31 or more.
-    fn new(p: &Problem, kernel: &AttnInfo, [sequences, heads, rows, keys]: [usize; 4]) -> Option<Self> {
-        let div = |number: usize| FastDiv::new(u32::try_from(number).ok()?);
-        let [m_blocks, n_blocks] =
-            [rows.div_ceil(kernel.tile_m as usize), keys.div_ceil(kernel.tile_n as usize)];
-        let all = [sequences, heads, m_blocks, n_blocks].into_iter().try_fold(1, usize::checked_mul)?;
-        let shared_heads = p.heads_q / heads;
-        let shares = (p.batch / sequences).checked_mul(shared_heads)?;
-        Some(BiasTiles {
-            n_blocks: div(n_blocks)?,
-            m_blocks: div(m_blocks)?,
-            heads: div(heads)?,
-            shared_heads: div(shared_heads)?,
-            sequences: u32::try_from(sequences).ok().filter(|_| all < 1 << 31)?,
-            shares: u32::try_from(shares).ok()?,
-        })
-    }
+/// Returns the tiles of a bias of this shape, or `None` if there are none, or 2^31 or more.
+fn bias_tiles(
+    p: &Problem,
+    kernel: &AttnInfo,
+    [sequences, heads, rows, keys]: [usize; 4],
+) -> Option<BiasTiles> {
+    let div = |number: usize| FastDiv::new(u32::try_from(number).ok()?);
+    let [m_blocks, n_blocks] = [rows.div_ceil(kernel.tile_m as usize), keys.div_ceil(kernel.tile_n as usize)];
+    let all = [sequences, heads, m_blocks, n_blocks].into_iter().try_fold(1, usize::checked_mul)?;
+    let shared_heads = p.heads_q / heads;
+    let shares = (p.batch / sequences).checked_mul(shared_heads)?;
+    Some(BiasTiles {
+        n_blocks: div(n_blocks)?,
+        m_blocks: div(m_blocks)?,
+        heads: div(heads)?,
+        shared_heads: div(shared_heads)?,
+        sequences: u32::try_from(sequences).ok().filter(|_| all < 1 << 31)?,
+        shares: u32::try_from(shares).ok()?,
+    })
 }
 
 /// Number of blocks that share the query heads of a key head.

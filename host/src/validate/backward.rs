@@ -75,10 +75,7 @@ fn dbias(view: &Bias, r: &AttentionBackward<'_>, p: &Problem) -> Result<Footprin
         let expected = format_args!("it must be {}, as the bias is", bias.dtype.name());
         return Err(Error::invalid("dbias.dtype", view.dtype.name(), expected));
     }
-    let [own, extents] = [view, bias].map(bias::extents);
-    // The shape first: a stride of 0 permits no other number of rows.
-    bias::view(&DBIAS, view, p)?;
-    let footprint = bias::view(&DBIAS, &Bias { shape: own, ..*view }, p)?;
+    let [own, extents] = [view, bias].map(Bias::extents);
     if own != extents {
         let expected = format_args!(
             "they must be the bias' extents {extents:?}, in which a stride of 0 counts as an extent of 1; \
@@ -86,6 +83,9 @@ fn dbias(view: &Bias, r: &AttentionBackward<'_>, p: &Problem) -> Result<Footprin
         );
         return Err(Error::invalid("dbias.shape", format!("extents {own:?}"), expected));
     }
+    // A stride of 0 permits no other number of rows than the problem's.
+    bias::view(&DBIAS, view, p)?;
+    let footprint = bias::view(&DBIAS, &Bias { shape: own, ..*view }, p)?;
     if extents[2] != p.seqlen_q {
         let reason = "kernels add no rows of a bias: give the bias one row per query (expand it), and add \
                       the rows of its gradient";

@@ -77,12 +77,6 @@ pub(super) fn bias(bias: &Bias, p: &Problem) -> Result<Footprint, Error> {
     view(&BIAS, bias, p)
 }
 
-/// Returns the extents of a bias, where a dimension with a stride of 0 has the extent 1.
-pub(crate) fn extents(bias: &Bias) -> [usize; 4] {
-    let Bias { shape, strides, .. } = *bias;
-    std::array::from_fn(|dim| if dim < 3 && strides[dim] == 0 { 1 } else { shape[dim] })
-}
-
 /// Checks a bias of a problem, or its gradient.
 pub(super) fn view(name: &Names, bias: &Bias, p: &Problem) -> Result<Footprint, Error> {
     let Bias { address, elements, dtype, shape, strides: [batch, head, row, column] } = *bias;

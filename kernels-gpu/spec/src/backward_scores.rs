@@ -42,6 +42,14 @@ pub struct BwdDbiasParams {
     pub problem: BwdParams,
     /// The gradient of the bias, with the bias' shape. The kernel writes each word of each row.
     pub dbias: BiasParams,
+    /// The tiles.
+    pub tiles: BiasTiles,
+}
+
+/// The tiles of a bias whose gradient a [`BwdDbias`] kernel computes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BiasTiles {
     /// Tiles of a row of tiles: the bias' keys in blocks.
     pub n_blocks: FastDiv,
     /// Rows of tiles: the bias' queries in blocks.
@@ -54,6 +62,13 @@ pub struct BwdDbiasParams {
     pub sequences: u32,
     /// Sequences times query heads that share a tile.
     pub shares: u32,
+}
+
+impl BiasTiles {
+    /// The number of tiles.
+    pub fn count(&self) -> u32 {
+        self.n_blocks.get() * self.m_blocks.get() * self.heads.get() * self.sequences
+    }
 }
 
 /// Entries of a [`BwdTable`] block. Each lane has a sum of each entry, which takes 8 KB per warp.
@@ -82,7 +97,8 @@ pub struct BwdTableParams {
 }
 
 contract::no_padding! {
-    BwdDbiasParams { problem, dbias, n_blocks, m_blocks, heads, shared_heads, sequences, shares }
+    BwdDbiasParams { problem, dbias, tiles }
+    BiasTiles { n_blocks, m_blocks, heads, shared_heads, sequences, shares }
     BwdTableParams { problem, partials, dtable, counters, groups, m_blocks, batches, reserved }
 }
 
@@ -95,5 +111,5 @@ backward!(
 backward!(
     BwdDbias<M, W, N, D, DV>: BwdDbiasParams, Dbias, Sequential,
     threads M / W * 32, rows of a stage N, stages 1, smem tiles M + N, bytes 0,
-    blocks |p| p.n_blocks.get() * p.m_blocks.get() * p.heads.get() * p.sequences
+    blocks |p| p.tiles.count()
 );

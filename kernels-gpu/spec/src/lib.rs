@@ -63,7 +63,7 @@ pub use backward::{
     BwdDelta, BwdDeltaParams, BwdDkDv, BwdDkDvParams, BwdDq, BwdDqParams, BwdDsinks, BwdDsinksParams,
     BwdParams, BwdSequences, CuSeqlens, DELTA_ROWS, DSINKS_WARPS, DeltaInfo, DsinksInfo,
 };
-pub use backward_scores::{BwdDbias, BwdDbiasParams, BwdTable, BwdTableParams, TABLE_ENTRIES};
+pub use backward_scores::{BiasTiles, BwdDbias, BwdDbiasParams, BwdTable, BwdTableParams, TABLE_ENTRIES};
 pub use block_mask::BlockMask;
 pub use block_sparse::BlockSparse;
 pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};

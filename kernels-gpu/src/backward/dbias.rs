@@ -9,7 +9,7 @@ use crate::variant::blocks::BlockRange;
 use crate::variant::{MaskFn, Scores};
 use attention_tile::{head_of, store_bias};
 use cuda_std::math::{pack_bf16, pack_f16};
-use spec::{Bias, BwdDbias, BwdDbiasParams, DType, Kernel, WorkTile};
+use spec::{Bias, BiasTiles, BwdDbias, BwdDbiasParams, DType, Kernel, WorkTile};
 use tile::mma::{Acc, Mma};
 use tile::{Block, Smem};
 
@@ -23,10 +23,8 @@ impl<E: Mma, Mask: MaskFn, const M: usize, const W: usize, const N: usize, const
             assert!(Mask::SCORES.bias.is_some(), "this mask has no `Bias`");
             assert!(Mask::Scores::ADDITIVE, "a score behind the bias may change its derivative");
         }
-        let (
-            BwdDbiasParams { problem: p, dbias, n_blocks, m_blocks, heads, shared_heads, shares, .. },
-            block,
-        ) = (p, &mut block);
+        let (BwdDbiasParams { problem: p, dbias, tiles }, block) = (p, &mut block);
+        let BiasTiles { n_blocks, m_blocks, heads, shared_heads, shares, .. } = tiles;
         let (row_of_tiles, n) = n_blocks.div_rem(block.index());
         let (of_bias, m_block) = m_blocks.div_rem(row_of_tiles);
         let (first_sequence, first_head) = heads.div_rem(of_bias);
