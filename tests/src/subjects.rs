@@ -66,7 +66,9 @@ pub fn check_edges(subject: &dyn Subject, is_asked: impl Fn(u64) -> bool) {
     let attention = simulator(subject, Options::default());
     let completions = [Completion::Late, Completion::Eager, Completion::Random];
     let schedules = (0..).zip(completions.into_iter().cycle());
-    for ((seed, completion), task) in schedules.zip(subject.edges(1)).filter(|((at, _), _)| is_asked(*at)) {
+    let takes = |task: &Task| subject.takes(task, attention.capabilities());
+    let asked = schedules.zip(subject.edges(1)).filter(|((at, _), task)| is_asked(*at) && takes(task));
+    for ((seed, completion), task) in asked {
         attention.driver().set_options(Options { seed, completion, ..Options::default() });
         run(&attention, subject, &task).unwrap_or_else(|error| {
             let reports: String = attention.driver().take_reports().iter().map(ToString::to_string).collect();

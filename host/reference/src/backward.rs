@@ -65,7 +65,8 @@ impl Gradients {
 
     /// Computes the gradients like an implementation in separate 16-bit steps: S, P, O, dP, dS and the
     /// gradients of Q, K and V are tensors of the inputs' type, as in FlashAttention's own tests. The sink is
-    /// one of the columns of P and dS.
+    /// one of the columns of P and dS. Each query head has its own dK and dV, whose sums over the heads of a
+    /// key head are the gradients: so PyTorch differentiates the repeated heads of K and V.
     pub fn naive(inputs: &Inputs<'_>, upstream: &Upstream<'_>) -> Self {
         Self::naive_of(inputs, inputs, upstream)
     }

@@ -200,8 +200,8 @@ fn bias_tiles(
 pub struct HeadShares(usize);
 
 impl HeadShares {
-    /// Fewer queries are not shared. Shares are rounded to the gradients' type. Over this many queries, the
-    /// rounding errors of P and dS are at least as large.
+    /// Fewer queries are not shared, because the sum of shares is a launch of its own. Each share is rounded
+    /// to the gradients' type, as FlashAttention-2 rounds dK and dV of each query head before their sum.
     const LEAST_QUERIES: usize = 256;
 
     /// A block takes all query heads of its keys.

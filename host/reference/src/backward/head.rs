@@ -45,7 +45,8 @@ pub(super) fn of_head(
     let mut of = OfHead { dq: vec![], dk: of_keys, dv: of_values, sums: [0.0; 3], sinks: vec![], table };
     for head in kv_head * (heads / kv_heads)..(kv_head + 1) * (heads / kv_heads) {
         let (q, d_o) = (rows(inputs.q(), queries, head), rows(upstream.d_o, queries, head));
-        let mut dq = vec![0.0; queries * d];
+        let [mut dq, mut dk, mut dv_own] =
+            [queries * d, keys * d, keys * dv].map(|elements| vec![0.0; elements]);
         let (sink, mut d_sink) = (scored.sink([batch, head]), SummedGradient::default());
         for row in 0..queries {
             let (q, d_o) = (&q[row * d..][..d], &d_o[row * dv..][..dv]);
@@ -88,14 +89,18 @@ pub(super) fn of_head(
                     of_row.root += p * weight.abs() * root;
                 }
                 add(&mut dq[row * d..][..d], ds, own_k);
-                add(&mut of.dk[key * d..][..d], ds, q);
-                add(&mut of.dv[key * dv..][..dv], *p, d_o);
+                add(&mut dk[key * d..][..d], ds, q);
+                add(&mut dv_own[key * dv..][..dv], *p, d_o);
                 add_magnitudes(&mut dq_sums, most * scale, own_k);
                 add_magnitudes(&mut dk_sums[key * d..][..d], most * scale, q);
                 add_magnitudes(&mut dv_sums[key * dv..][..dv], *p, d_o);
             }
             of.sums[0] = of.sums[0].max(largest(&dq_sums));
             of_row.iter().for_each(|(entry, own)| of.table.entry(*entry).or_default().add(own));
+        }
+        // As in FlashAttention-2, a head's gradients are tensors, whose sum over heads is another one.
+        for (sum, own) in [(&mut of.dk, &dk), (&mut of.dv, &dv_own)] {
+            sum.iter_mut().zip(own).for_each(|(sum, x)| *sum += round(*x));
         }
         of.dq.push(dq);
         of.sinks.push(d_sink);

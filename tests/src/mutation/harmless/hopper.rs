@@ -72,7 +72,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::DeleteGuard, Operator::NegateGuard, Operator::Bound],
-        source: ["store_buffer.rs", "to.store_if(tile"],
+        source: ["store_buffer.rs", "to.store_if::<C>(tile"],
         kernels: is_hopper,
         reason: SENDERS,
         ..CLASS
