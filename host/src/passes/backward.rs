@@ -78,6 +78,8 @@ const WINDOWS: &str = hopper!(", with windows");
 const VARLEN: &str = hopper!(", with sequences found on the device");
 const PORTABLE: &str = "two passes, over keys and over queries, add nothing in memory: repeated launches \
                         give identical bits";
+const NOT_HOPPER: &str = "no kernel of Hopper's computes gradients of these masks, scores and head dims: two \
+                          passes, over keys and over queries, add nothing in memory";
 const SHORT: &str = "the workspace has no room for sums of dQ, which one pass over the scores needs: two \
                      passes, over keys and over queries";
 
@@ -106,7 +108,9 @@ pub(crate) fn choose(
         Ok::<_, Error>(Backward { dsinks, of_scores, ..portable })
     };
     let Ok(kernel) = gradient(p, Pass::Gradients, on) else {
-        return Ok(Choice::new(fitting(r, portable)?, PORTABLE));
+        let has_hopper = kernels(None).any(|e| e.pass == Pass::Gradients && on.runs(&e.contract).is_ok());
+        let reason = if has_hopper { NOT_HOPPER } else { PORTABLE };
+        return Ok(Choice::new(fitting(r, portable)?, reason));
     };
     let hopper = fitting(r, |shared| Ok(Backward { dsinks, ..hopper(p, kernel, shared, on)? }))?;
     let reason = match tma::gradients(r, kernel) {

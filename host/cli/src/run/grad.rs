@@ -155,7 +155,10 @@ pub(in crate::run) fn run(
     let verified = match (all.failures.into_iter().next(), is_judged) {
         (None, _) => Ok(()),
         (Some(failure), true) => Err(Error::Wrong(failure)),
-        (Some(why), false) => Err(Error::Invalid(format!("--check: {why}"))),
+        (Some(why), false) => {
+            let named = work.not_finite().map(|name| format!("; {name} has an infinity or a NaN"));
+            Err(Error::Invalid(format!("--check: {why}{}", named.unwrap_or_default())))
+        }
     };
     let check = judgements.as_ref().map(|both| Check {
         passed: verified.is_ok(),

@@ -58,6 +58,12 @@ fn gradients_of_a_file_are_those_of_the_reference() {
     check_error(&output, 2, "cannot be judged: the tolerance rule has no bound");
     assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
 
+    // A NaN has a name.
+    let large: Vec<u8> = (0..count).flat_map(|i| if i == 5 { [0, 0x7e] } else { [0; 2] }).collect();
+    let views = [("do", TensorView::new(Dtype::F16, q.clone(), &large).expect("fits"))];
+    safetensors::serialize_to_file(views, None, beyond.as_ref()).expect("written");
+    check_error(&ferroflash(&run[..]).output().expect("starts"), 2, "do has an infinity or a NaN");
+
     let wrong = zeros(&folder, "wrong.safetensors", &[("do", Dtype::BF16, &q)]);
     let run = ["run", "--input", DEMO, "--device", "sim", "--grad"];
     check(&[&run[..], &[&grad, "--output", &grad]].concat(), 2, "is the input file");

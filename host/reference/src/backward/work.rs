@@ -99,6 +99,19 @@ impl BackwardMemory {
         self.forward.request(binder, o, lse)
     }
 
+    /// Returns the name of the first tensor of the inputs with an infinity or a NaN.
+    pub fn not_finite(&self) -> Option<&'static str> {
+        let (inputs, upstream) = (self.forward.inputs().ok()?, self.upstream());
+        let tensors = [("q", inputs.q()), ("k", inputs.k()), ("v", inputs.v()), ("do", upstream.d_o)];
+        let is_finite = |tensor: HostTensor<'_>| {
+            let [batches, rows, heads, _] = tensor.shape();
+            let all = (0..batches * rows * heads).map(|i| [i / heads / rows, i / heads % rows, i % heads]);
+            all.flat_map(|[batch, row, head]| tensor.values(batch, row, head)).all(f32::is_finite)
+        };
+        let d_lse = upstream.d_lse.filter(|all| !all.iter().all(|x| x.is_finite())).map(|_| "dlse");
+        tensors.into_iter().find(|(_, tensor)| !is_finite(*tensor)).map(|(name, _)| name).or(d_lse)
+    }
+
     /// Returns the gradients of the outputs.
     ///
     /// # Panics
