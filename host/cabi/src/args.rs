@@ -1,7 +1,8 @@
 //! Reads structs from callers of any version, and converts their fields.
 use crate::call::invalid;
 use crate::layout::Field;
-use ferroflash::request::{KvScale, Splits, TensorView, TokenScales};
+use ferroflash::plan::{AnyRequest, Request};
+use ferroflash::request::{KvScale, LseView, Splits, TensorView, TokenScales};
 use ferroflash::{DType, Error};
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -22,6 +23,21 @@ pub unsafe trait Args: Copy {
     const FIELDS: &[Field];
 }
 
+/// A struct that describes a request.
+pub(crate) trait Ask: Args {
+    /// The request.
+    type Request<'a>: Request + Into<AnyRequest<'a>>;
+
+    /// Converts the struct to a request. Checks only the rules that the request's types cannot express.
+    ///
+    /// # Safety
+    /// The struct's pointers to host memory are null or valid:
+    /// - `config` is a string that lives for `'a`.
+    /// - `forward` is a struct with the number of bytes that its size field states, and with such a `config`.
+    /// - `states` points to `count` structs of `state_size` bytes.
+    unsafe fn request<'a>(&self) -> Result<Self::Request<'a>, Error>;
+}
+
 /// Copies the fields that the caller's struct has. All other fields are 0.
 ///
 /// # Safety
@@ -40,17 +56,16 @@ pub(crate) unsafe fn read<A: Args>(pointer: *const A) -> Result<A, Error> {
             format_args!("it must be sizeof(ferroflash_{name}_t), here {ours}; use FERROFLASH_{macros}_INIT");
         return Err(invalid(A::SIZE, size, expected));
     }
-    // SAFETY: the caller promises this number of bytes, and zero bytes are a valid value of every field.
-    unsafe { copy(pointer, size as usize, A::NAME) }
+    // SAFETY: the caller promises this number of bytes.
+    unsafe { copy(pointer, size as usize) }
 }
 
 /// Copies the fields that both sides know, from a struct of `size` bytes. All other fields are 0.
 ///
 /// # Safety
 /// - `pointer` points to `size` bytes.
-/// - Zero bytes are a valid value of every field of `A`.
-pub(crate) unsafe fn copy<A>(pointer: *const A, size: usize, name: &str) -> Result<A, Error> {
-    let ours = size_of::<A>();
+pub(crate) unsafe fn copy<A: Args>(pointer: *const A, size: usize) -> Result<A, Error> {
+    let (ours, name) = (size_of::<A>(), A::NAME);
     // SAFETY: the caller promises that `pointer` points to `size` bytes.
     let known = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     if known.iter().skip(ours).any(|byte| *byte != 0) {
@@ -105,31 +120,25 @@ pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)
 }
 
-/// Returns the scale of an e4m3 cache. If the pointer `scales` is not null, the scale is this device memory,
-/// otherwise `value`. A value of 0 means 1.
-pub(crate) fn scale(value: f32, scales: *const f32, strides: [i64; 2], extents: [usize; 2]) -> KvScale {
-    match (present(scales), value) {
-        (Some(address), _) => KvScale::Device { address, elements: reach(&extents, &strides), strides },
-        (None, 0.0) => KvScale::One,
-        (None, value) => KvScale::Value(value),
-    }
-}
-
-/// Returns the scales of an int8 cache of `slots` slots. If both strides are 0, the scales are contiguous.
-/// Otherwise, they are the distances from slot to slot and from head to head.
-pub(crate) fn token_scales(
-    value: f32,
-    scales: *const f32,
+/// Returns the scale of a KV cache of a dtype: device memory if the pointer `scales` is not null, otherwise
+/// `value`. A value of 0 means 1. The extents of scales in memory are `tokens` for an int8 cache, and `heads`
+/// for other caches. Scales of an int8 cache with two strides of 0 are contiguous.
+pub(crate) fn kv_scale(
+    dtype: DType,
+    (value, scales): (f32, *const f32),
     strides: [i64; 2],
-    [slots, heads]: [usize; 2],
+    [tokens, heads]: [[usize; 2]; 2],
 ) -> KvScale {
-    let strides = if strides == [0; 2] { [heads as i64, 1] } else { strides };
-    match (present(scales), value) {
-        (Some(address), 0.0) => {
-            KvScale::Tokens(TokenScales::new(address, reach(&[slots, heads], &strides), strides))
+    match (present(scales), value, dtype) {
+        (Some(address), 0.0, DType::Int8) => {
+            let strides = if strides == [0; 2] { [tokens[1] as i64, 1] } else { strides };
+            KvScale::Tokens(TokenScales::new(address, reach(&tokens, &strides), strides))
         }
-        (_, 0.0) => KvScale::One,
-        (_, value) => KvScale::Value(value),
+        (Some(address), _, other) if other != DType::Int8 => {
+            KvScale::Device { address, elements: reach(&heads, &strides), strides }
+        }
+        (_, 0.0, _) => KvScale::One,
+        (_, value, _) => KvScale::Value(value),
     }
 }
 
@@ -162,6 +171,11 @@ pub(crate) fn reach(shape: &[usize], strides: &[i64]) -> u64 {
     shape.iter().zip(strides).fold(1u64, |sum, (extent, stride)| {
         sum.saturating_add((extent.saturating_sub(1) as u64).saturating_mul(stride.unsigned_abs()))
     })
+}
+
+/// Returns one number for each row, `[batch, heads, rows]`, with the strides of a batch, a head and a row.
+pub(crate) fn rows_of(address: u64, shape: [usize; 3], [batch, head, row]: [i64; 3]) -> LseView {
+    LseView::new(address, reach(&shape, &[batch, head, row]), shape, [batch, head]).row_stride(row)
 }
 
 /// Returns a tensor that reaches as far as its strides.

@@ -26,6 +26,23 @@ impl Context {
         }
     }
 
+    /// Enqueues a plan of this context for a request.
+    ///
+    /// # Safety
+    /// - `stream` is a stream of the CUDA context, or null.
+    /// - The memory that the request names is device memory of the CUDA context until the launch has run.
+    ///   Until then, other work writes none of the inputs, and does not touch the outputs, except in the
+    ///   order of this stream.
+    pub(crate) unsafe fn launch<R: Request>(
+        &self,
+        plan: &PlanOf<R>,
+        request: &R,
+        stream: *mut c_void,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller promises valid memory and a valid stream.
+        unsafe { self.on_device()?.launch(plan, request, &RawStream::from_raw(stream)) }
+    }
+
     /// Returns the object that launches.
     pub(crate) fn on_device(&self) -> Result<&Attention<RawDriver>, Error> {
         match &self.0 {
@@ -88,23 +105,6 @@ pub unsafe extern "C" fn ferroflash_context_create_profile(
 pub unsafe extern "C" fn ferroflash_context_destroy(context: *mut Context) {
     // SAFETY: the caller makes the promises of `destroy`.
     unsafe { destroy(context) };
-}
-
-/// Plans and enqueues a request.
-///
-/// # Safety
-/// - `stream` is a stream of the CUDA context, or null.
-/// - The memory that the request names is device memory of the CUDA context until the launch has run. Until
-///   then, other work writes none of the inputs, and does not touch the outputs, except in the order of this
-///   stream.
-pub(crate) unsafe fn enqueue<R: Request>(
-    context: &Context,
-    request: &R,
-    stream: *mut c_void,
-) -> Result<(), Error> {
-    let plan = context.plan(request)?;
-    // SAFETY: the caller promises valid memory and a valid stream.
-    unsafe { context.on_device()?.launch(&plan, request, &RawStream::from_raw(stream)) }
 }
 
 /// Drops a handle.

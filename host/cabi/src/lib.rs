@@ -13,21 +13,22 @@ mod backward;
 mod call;
 mod context;
 mod entries;
+#[cfg(test)]
+mod examples;
 mod layout;
 mod merge;
 mod plan;
+mod requests;
 mod rotary;
 mod structs;
 mod version;
 
-pub use append::ferroflash_append;
 pub use args::Args;
-pub use backward::{ferroflash_backward, ferroflash_backward_launch, ferroflash_backward_plan_create};
 pub use call::{Status, ferroflash_last_error};
 pub use context::*;
 pub use entries::{ferroflash_entry_count, ferroflash_entry_name};
 pub use layout::Field;
-pub use merge::ferroflash_merge;
 pub use plan::*;
+pub use requests::*;
 pub use structs::*;
 pub use version::*;

@@ -1,43 +1,19 @@
 //! Plans behind handles: the library validates a request once and launches it many times.
-use crate::args::{Args, read};
-use crate::call::{Status, borrow, call, create, invalid, write};
-use crate::context::{Context, destroy, enqueue};
+use crate::args::{Args, Ask, read};
+use crate::call::{Status, borrow, call, invalid, write};
+use crate::context::{Context, destroy};
 use crate::entries::entry_name;
 use crate::layout::is_plain;
 use crate::structs::{AttentionArgs, PlanInfo};
 use ferroflash::Error;
-use ferroflash::driver::RawStream;
 use ferroflash::plan::{AnyPlan, AnyRequest, ScratchBytes};
 use ferroflash::request::Scratch;
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 
 /// `ferroflash_plan_t`.
 pub struct PlanHandle {
-    plan: AnyPlan,
+    pub(crate) plan: AnyPlan,
     reason: CString,
-}
-
-/// Validates a request and chooses its kernel.
-///
-/// # Safety
-/// - `context` is null or a live context.
-/// - `attention` is null or a struct with the number of bytes that its size field states; its `config` is
-///   null or a string.
-/// - `plan` may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ferroflash_plan_create(
-    context: *const Context,
-    attention: *const AttentionArgs,
-    plan: *mut *mut PlanHandle,
-) -> Status {
-    let made = || {
-        // SAFETY: the caller promises that both are null or valid.
-        let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller promises that `config` is null or a string. Only this call uses the name.
-        PlanHandle::new(context, &AnyRequest::Attention(unsafe { args.request()? }))
-    };
-    // SAFETY: the caller promises that `plan` may be written.
-    unsafe { create("plan", plan, made) }
 }
 
 /// Frees a plan. Does nothing for null.
@@ -82,20 +58,6 @@ impl PlanHandle {
         Ok(PlanHandle { plan, reason })
     }
 
-    /// Enqueues the plan for a request.
-    ///
-    /// # Safety
-    /// The requirements of [`enqueue`]. The plan was made with `context`.
-    pub(crate) unsafe fn launch(
-        &self,
-        context: &Context,
-        request: &AnyRequest<'_>,
-        stream: *mut c_void,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller promises valid memory and a valid stream.
-        unsafe { context.on_device()?.launch(&self.plan, request, &RawStream::from_raw(stream)) }
-    }
-
     fn info(&self, size: u64) -> PlanInfo {
         let contract = self.plan.contract();
         let ScratchBytes { workspace, counters } = self.plan.scratch_bytes();
@@ -115,7 +77,8 @@ impl PlanHandle {
 /// Returns the numbers of bytes of workspace and of counters that the fastest kernel for a request uses.
 ///
 /// # Safety
-/// - The caller meets the requirements of [`ferroflash_plan_create`], except for `plan`.
+/// - `context` and `attention` meet the requirements of
+///   [`ferroflash_plan_create`](crate::ferroflash_plan_create).
 /// - `workspace_bytes` and `counters_bytes` are null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroflash_scratch_size(
@@ -148,50 +111,5 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
         // SAFETY: the caller promises that both are null or live.
         let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
         context.on_device()?.load(&handle.plan)
-    })
-}
-
-/// Enqueues a plan.
-///
-/// # Safety
-/// - The caller meets the requirements of [`ferroflash_plan_create`]; `plan` is null or a live plan of this
-///   context.
-/// - `stream` is a stream of the CUDA context, or null.
-/// - Every tensor is device memory of the CUDA context, as far as its strides reach, until the launch has
-///   run. Workspace and counters have their stated sizes. Until then, other work writes none of the inputs,
-///   and does not touch the outputs, except in the order of this stream.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ferroflash_launch(
-    context: *const Context,
-    plan: *const PlanHandle,
-    attention: *const AttentionArgs,
-    stream: *mut c_void,
-) -> Status {
-    call(|| {
-        // SAFETY: the caller promises that both are null or valid.
-        let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
-        // SAFETY: the caller promises valid memory and a valid stream. Only this call uses the name.
-        unsafe {
-            let request = AnyRequest::Attention(read(attention)?.request()?);
-            handle.launch(context, &request, stream)
-        }
-    })
-}
-
-/// Plans and enqueues a request.
-///
-/// # Safety
-/// The caller meets the requirements of [`ferroflash_launch`], except for `plan`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ferroflash_attention(
-    context: *const Context,
-    attention: *const AttentionArgs,
-    stream: *mut c_void,
-) -> Status {
-    call(|| {
-        // SAFETY: the caller promises that both are null or valid.
-        let (context, args) = unsafe { (borrow("context", context)?, read(attention)?) };
-        // SAFETY: the caller promises valid memory and a valid stream. Only this call uses the name.
-        unsafe { enqueue(context, &args.request()?, stream) }
     })
 }

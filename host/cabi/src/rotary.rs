@@ -64,49 +64,19 @@ fn without_queries(rotated_q: *mut c_void, needed: &str) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-pub(crate) mod example {
-    use super::*;
-
-    /// A valid append without a rotation.
-    pub(crate) fn args() -> AppendArgs {
-        // SAFETY: zero bytes are a valid value of every field.
-        let args: AppendArgs = unsafe { std::mem::zeroed() };
-        let place = |n: usize| (n << 30) as *mut c_void;
-        AppendArgs {
-            size: size_of::<AppendArgs>() as u64,
-            k: place(1),
-            v: place(2),
-            k_cache: place(3),
-            v_cache: place(4),
-            slots: place(5),
-            tokens: 10,
-            heads: 2,
-            head_dim: 64,
-            pages: 7,
-            page: 16,
-            k_strides: [128, 64],
-            v_strides: [128, 64],
-            cache_strides: [16 * 128, 128, 64],
-            ..args
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
-    use super::example::args;
     use super::*;
-    use ferroflash::{Capabilities, DType, plan};
+    use crate::examples::{append, at, check_refusals, chosen, valid};
+    use ferroflash::DType;
 
     #[test]
     fn what_c_writes_is_what_is_asked_for() {
-        let place = |n: usize| (n << 30) as *mut c_void;
         let rotated = AppendArgs {
-            rotary_cos: place(6),
-            rotary_sin: place(7),
-            positions: place(8),
-            q: place(9),
-            rotated_q: place(10),
+            rotary_cos: at(6),
+            rotary_sin: at(7),
+            positions: at(8),
+            q: at(9),
+            rotated_q: at(10),
             rotary_rows: 500,
             rotary_dims: 32,
             rotary_stride: 16,
@@ -117,24 +87,20 @@ mod tests {
             rotary_dtype: 3,
             rotary_style: 1,
             wide_positions: 1,
-            ..args()
+            ..append()
         };
-        let append = rotated.append().expect("valid");
-        let card = Capabilities::profile("l4").expect("known");
-        assert_eq!(plan(&append, card).expect("valid").contract().symbol, "append_rotary_f16");
-        let rotary = append.rotary.expect("rotates");
+        assert_eq!(chosen(&rotated, "l4"), "append_rotary_f16");
+        let rotary = valid(&rotated).rotary.expect("rotates");
         assert_eq!((rotary.style, rotary.first_column, rotary.dims()), (RotaryStyle::Interleaved, 8, 32));
         assert_eq!((rotary.cos.shape, rotary.sin.dtype), ([1, 500, 1, 16], DType::F32));
-        assert_eq!(rotary.positions, Positions::i64(8 << 30, 10));
+        assert_eq!(rotary.positions, Positions::i64(8 << 40, 10));
         let queries = rotary.queries.expect("queries");
         assert_eq!((queries.q.shape, queries.q.elements), ([1, 10, 4, 64], 2560));
         assert_eq!(queries.rotated.strides, [0, 512, 64, 1]);
         let alone = AppendArgs { q: std::ptr::null(), rotated_q: std::ptr::null_mut(), ..rotated };
-        let alone = alone.append().expect("valid");
-        assert_eq!(alone.rotary.expect("rotates").queries, None);
-        let refused = |args: AppendArgs| args.append().expect_err("refused").to_string();
-        assert!(refused(AppendArgs { rotary_cos: std::ptr::null(), ..rotated }).contains("rotary_sin: 0x"));
-        for (args, says) in [
+        assert_eq!(valid(&alone).rotary.expect("rotates").queries, None);
+        check_refusals(&[
+            (AppendArgs { rotary_cos: std::ptr::null(), ..rotated }, "rotary_sin: 0x"),
             (AppendArgs { rotary_style: 2, ..rotated }, "rotary_style: 2"),
             (AppendArgs { rotary_dtype: 9, ..rotated }, "rotary_dtype: 9"),
             (AppendArgs { rotary_dims: 33, ..rotated }, "rotary_dims: 33"),
@@ -144,10 +110,7 @@ mod tests {
             (AppendArgs { reserved: 1, ..rotated }, "reserved: 1"),
             (AppendArgs { heads_q: -1, ..rotated }, "heads_q: -1"),
             (AppendArgs { q: std::ptr::null(), ..rotated }, "rotated_q: 0x"),
-            (AppendArgs { rotated_q: place(10), ..args() }, "rotated_q: 0x"),
-        ] {
-            let message = refused(args);
-            assert!(message.contains(says), "{message} should contain {says}");
-        }
+            (AppendArgs { rotated_q: at(10), ..append() }, "rotated_q: 0x"),
+        ]);
     }
 }

@@ -58,6 +58,12 @@ macro_rules! kinds {
             $($(#[$doc])* $kind($request),)*
         }
 
+        $(impl<'a> From<$request> for AnyRequest<'a> {
+            fn from(request: $request) -> Self {
+                Self::$kind(request)
+            }
+        })*
+
         /// The part of a request of any kind that a plan stores.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
