@@ -29,7 +29,8 @@ use products::{Products, Tally};
 /// these products must be equal in every bit.
 ///
 ///   result          allowed difference
-///   O               2 ulp of the largest element of the row
+///   O, gradients    2 ulp of the largest element of the row; also half of a gradient's tolerance,
+///                   because a row of a gradient may be a sum of large numbers that cancel
 ///   LSE             2e-6 of its value + 1e-6; in 2 % of a kernel's rows, but at least
 ///                   one row, also one rounding of a probability
 ///   merge into f32  16 ulp

@@ -116,6 +116,11 @@ impl GradientReference {
         GradientReference { exact, tolerances, sink_tolerance, table_tolerance, table }
     }
 
+    /// The tolerances of dQ, dK and dV.
+    pub(crate) fn tolerances(&self) -> [f64; 3] {
+        self.tolerances
+    }
+
     /// Returns the element of each gradient with the largest error: of Q, K and V, and of sinks and of a
     /// table or a bias, if there are any. `None` is a gradient without rows.
     pub fn judge(

@@ -142,6 +142,9 @@ pub struct Rows {
     pub o: Vec<f32>,
     /// The log-sum-exp of each row, in any order.
     pub lse: Vec<f32>,
+    /// For each row of O, its tolerance, if the row may be a sum of large numbers that cancel.
+    /// Empty if no row is such a sum.
+    pub tolerances: Vec<f64>,
 }
 
 /// An outcome compared with the exact result.

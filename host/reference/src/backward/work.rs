@@ -281,7 +281,11 @@ impl Work for BackwardMemory {
             all.chunks(place.shape[3]).flat_map(row).collect::<Vec<_>>()
         };
         let o = written.outputs.iter().zip(places).flat_map(gradient).collect();
-        Some(Rows { dtype, columns, o, lse: vec![] })
+        let reference = GradientReference::new(&self.forward.inputs().ok()?, &self.upstream());
+        let rows = places.map(|place| place.shape[..3].iter().product());
+        let tolerances = rows.into_iter().zip(reference.tolerances());
+        let tolerances = tolerances.flat_map(|(rows, of)| std::iter::repeat_n(of, rows)).collect();
+        Some(Rows { dtype, columns, o, lse: vec![], tolerances })
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {

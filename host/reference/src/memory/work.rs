@@ -158,7 +158,7 @@ impl Work for Memory {
         let outcome = Outcome::new(self, written, rows, true);
         let row = |index| &outcome.o()[place.row(index)..][..columns];
         let o = (0..batches * rows * heads).flat_map(row).map(|bits| decode(dtype, *bits)).collect();
-        Some(Rows { dtype, columns, o, lse: self.written_values(&outcome.lse()) })
+        Some(Rows { dtype, columns, o, lse: self.written_values(&outcome.lse()), tolerances: vec![] })
     }
 
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {
