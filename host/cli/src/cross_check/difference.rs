@@ -206,8 +206,11 @@ mod tests {
     #[test]
     fn gradients_that_cancel_stay_within_their_tolerance() {
         let is_full = |e: &&AttnInfo| e.pass == Pass::DkDv && e.mask == MaskKind::Full && e.head_dim == 64;
-        let carried = GRADIENTS.iter().filter(is_full).find(|e| is_carried(e.contract.symbol));
-        let entry = carried.expect("a build carries one");
+        let mut carried = GRADIENTS.iter().filter(is_full).filter(|e| is_carried(e.contract.symbol));
+        let Some(entry) = carried.next() else {
+            // The sample of the kernels has none of gradients.
+            return assert!(!reference::carries_all());
+        };
         let run = |mma, task: &Task| {
             let sim = SimDriver::with_options("a100", Options { mma, ..Options::default() });
             let (attention, work) = (Attention::new(sim.expect("a100")), task.work());
