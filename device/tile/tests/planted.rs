@@ -1,4 +1,4 @@
-//! Tests that the simulator reports bugs that types do not prevent (ARCHITECTURE.md lists them). Each kernel
+//! Tests that the simulator reports bugs that types do not prevent (docs/design/tiles.md). Each kernel
 //! here is safe code with one bug; correct kernels stand beside them. The test needs the device compiler.
 
 use std::path::Path;
