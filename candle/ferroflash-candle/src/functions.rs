@@ -1,17 +1,18 @@
 //! candle-flash-attn's functions, with their names and arguments, and functions with all options of
 //! [`Attend`].
 use crate::attend::Attend;
-#[cfg(feature = "cuda")]
-use crate::errors::invalid;
-#[cfg(feature = "cuda")]
-use crate::gpu::{
-    forward::forward,
-    paged::PagedKv,
-    ranges::{unsigned, with_ranges},
-    run::{Results, both, run},
-};
 use crate::operation::Attention;
 use crate::starts::Starts;
+#[cfg(feature = "cuda")]
+use crate::{
+    errors::invalid,
+    gpu::{
+        forward::forward,
+        paged::PagedKv,
+        ranges::{unsigned, with_ranges},
+        run::{Results, both, run},
+    },
+};
 use candle::{Result, Tensor};
 #[cfg(feature = "cuda")]
 use ferroflash::request::RowOutputs;
@@ -141,25 +142,23 @@ functions! {
         let attend = Attend::full(softmax_scale).window(window_size_left, window_size_right).softcap(softcap);
         call.with_gradient(alibi_slopes.into_iter().fold(attend, Attend::alibi_slopes))
     };
-
+}
+#[cfg(feature = "cuda")]
+functions! {
     /// Computes [`flash_attn`] with a bias that the kernel adds to the scaled scores. The bias is `(batch or
     /// 1, heads or 1, queries or 1, keys)`, f16, bf16 or f32. T5 has such a bias. This function has no
     /// gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_bias;
     /// Computes [`flash_attn_varlen`] with a bias `(sequences or 1, heads or 1, max_seqlen_q or 1,
     /// max_seqlen_k)`. Query 0 and key 0 are the first of their sequence. This function has no gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_varlen_bias(bias: &Tensor; softmax_scale: f32, causal: bool) -> Tensor = call =>
         call.without_rows(&Attend::causal_or_full(softmax_scale, causal).bias(bias));
 
     /// Computes [`flash_attn_windowed`] with attention sinks, f32 `[heads]` (gpt-oss). This function has no
     /// gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_sinks;
     /// Computes [`flash_attn_varlen_windowed`] with attention sinks, f32 `[heads]`. This function has no
     /// gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_varlen_sinks(
         sinks: &Tensor;
         softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
@@ -169,15 +168,12 @@ functions! {
     };
 
     /// Computes [`flash_attn`] with all options of [`Attend`]. This function has no gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_with;
     /// Computes [`flash_attn_varlen`] with all options of [`Attend`]. This function has no gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_varlen_with(; attend: &Attend) -> Tensor = call => call.without_rows(attend);
 
     /// Computes attention, and the natural LSE of each row, f32 `(batch, heads, sequence)`. This function has
     /// no gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_with_lse;
     /// Computes attention of varlen sequences, and the natural log-sum-exp (LSE) of each row, f32 `(heads,
     /// rows)`. The function has no gradient.
@@ -187,17 +183,14 @@ functions! {
     /// | a sequence's | its attention | its LSE |
     /// | a sequence's, without a visible key | 0 | `-inf`; with sinks, the sink |
     /// | padding, before the first sequence or after the last | 0 | `-inf`; with sinks, `-inf` or the sink |
-    #[cfg(feature = "cuda")]
     flash_attn_varlen_with_lse(; attend: &Attend) -> (Tensor, Tensor) = call =>
         both(call.with_rows(attend, RowOutputs::LSE)?);
 
     /// Computes attention, and the wanted outputs of rows, f32 `(batch, heads, sequence)` each. This function
     /// has no gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_with_rows;
     /// Computes attention of varlen sequences, and the wanted outputs of rows, f32 `(heads, rows)` each. This
     /// function has no gradient.
-    #[cfg(feature = "cuda")]
     flash_attn_varlen_with_rows(; attend: &Attend, wanted: RowOutputs<bool>)
         -> (Tensor, RowOutputs<Option<Tensor>>) = call => call.with_rows(attend, wanted);
 }

@@ -1,7 +1,7 @@
 //! Attention and its gradients on the CPU, in f32: the plain formulas, for programs and tests without a GPU.
 use crate::attend::Attend;
 use crate::errors::{invalid, unsupported};
-use crate::starts::Starts;
+use crate::starts::{Starts, shape_and_strides};
 use candle::backend::BackendStorage;
 use candle::{CpuStorage, DType, Layout, Result, Shape, Storage, Tensor};
 use ferroflash::request::Mask;
@@ -189,17 +189,7 @@ fn problem(attend: &Attend, starts: Option<&Starts>, inputs: [(&CpuStorage, &Lay
     let mut shapes = [[0; 4]; 3];
     let dtype = inputs[0].0.dtype();
     for ((shape, name), (storage, layout)) in shapes.iter_mut().zip(["q", "k", "v"]).zip(inputs) {
-        *shape = match (layout.dims(), starts.is_some()) {
-            (&[b, s, h, d], false) => [b, s, h, d],
-            (&[s, h, d], true) => [1, s, h, d],
-            (dims, packed) => {
-                let expected = match packed {
-                    false => "it must be [batch, seqlen, heads, head_dim]",
-                    true => "it must be [rows of all sequences, heads, head_dim]",
-                };
-                return Err(invalid(name, format_args!("{dims:?}"), expected));
-            }
-        };
+        *shape = shape_and_strides(name, layout, starts.is_some())?[0];
         if storage.dtype() != dtype || !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
             let value = format_args!("{:?}", storage.dtype());
             return Err(invalid(name, value, "q, k and v have one dtype: f32, f16 or bf16; convert them"));

@@ -50,8 +50,7 @@ pub fn append(
     slots: &Tensor,
     scales: Option<CacheScales>,
 ) -> Result<()> {
-    let (caches, scales) = ([k_cache, v_cache], scales.map(AppendScales::Numbers));
-    Tokens::KeysValues { new: [k, v], caches, scales }.write(slots)
+    Tokens::of([k, v], [k_cache, v_cache], scales.map(AppendScales::Numbers)).append(slots, None)
 }
 
 /// Rotates `q` and `k` and writes `k` and `v` into KV caches, like [`append`](crate::append), in one launch.
@@ -70,8 +69,8 @@ pub fn append_rotary(
     table: &RotaryTable,
     positions: &Tensor,
 ) -> Result<Tensor> {
-    let (caches, scales) = ([k_cache, v_cache], scales.map(AppendScales::Numbers));
-    Tokens::KeysValues { new: [k, v], caches, scales }.rotate(slots, &Turn { q, table, positions })
+    let tokens = Tokens::of([k, v], [k_cache, v_cache], scales.map(AppendScales::Numbers));
+    tokens.rotate(slots, &Turn { q, table, positions })
 }
 
 /// Writes `rows`, `(tokens, columns)`, into a latent cache `(pages, page, 1, columns)` by slot mapping
@@ -83,7 +82,7 @@ pub fn append_rotary(
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "concat_and_cache_mla")]
 pub fn append_latent(rows: &Tensor, cache: &Tensor, value_columns: usize, slots: &Tensor) -> Result<()> {
-    Tokens::Rows { new: &one_head(rows)?, cache, value_columns }.write(slots)
+    Tokens::of_rows(&one_head(rows)?, cache, value_columns).append(slots, None)
 }
 
 /// Rotates `q` and `rows` and writes `rows` into a latent cache, like [`append_latent`], in one launch. The
@@ -101,8 +100,7 @@ pub fn append_latent_rotary(
     table: &RotaryTable,
     positions: &Tensor,
 ) -> Result<Tensor> {
-    let rows = one_head(rows)?;
-    Tokens::Rows { new: &rows, cache, value_columns }.rotate(slots, &Turn { q, table, positions })
+    Tokens::of_rows(&one_head(rows)?, cache, value_columns).rotate(slots, &Turn { q, table, positions })
 }
 
 /// Returns rows `(tokens, columns)` as `(tokens, 1, columns)`.
@@ -111,12 +109,16 @@ fn one_head(rows: &Tensor) -> Result<Tensor> {
     rows.unsqueeze(1)
 }
 
-/// New tokens, and the cache that gets them.
-pub(crate) enum Tokens<'a> {
-    /// Keys and values.
-    KeysValues { new: [&'a Tensor; 2], caches: [&'a Tensor; 2], scales: Option<AppendScales<'a>> },
-    /// Rows of a latent cache, and the number of columns of a value.
-    Rows { new: &'a Tensor, cache: &'a Tensor, value_columns: usize },
+/// A tensor with its name.
+type Named<'a> = (&'static str, &'a Tensor);
+
+/// New tokens, and the cache that gets them: keys and values, or the rows of a latent cache.
+pub(crate) struct Tokens<'a> {
+    new: Vec<Named<'a>>,
+    caches: Vec<Named<'a>>,
+    scales: Option<AppendScales<'a>>,
+    /// The number of columns of a latent cache's values; otherwise 0.
+    value_columns: usize,
 }
 
 /// The rotation of an append: queries, angles, and the position of each token.
@@ -126,13 +128,16 @@ pub(crate) struct Turn<'a> {
     pub positions: &'a Tensor,
 }
 
-/// A tensor with its name.
-type Named<'a> = (&'static str, &'a Tensor);
+impl<'a> Tokens<'a> {
+    /// Names keys and values, and the caches that get them.
+    pub fn of([k, v]: [&'a Tensor; 2], caches: [&'a Tensor; 2], scales: Option<AppendScales<'a>>) -> Self {
+        let caches = vec![("k_cache", caches[0]), ("v_cache", caches[1])];
+        Tokens { new: vec![("k", k), ("v", v)], caches, scales, value_columns: 0 }
+    }
 
-impl Tokens<'_> {
-    /// Writes the tokens into their slots.
-    pub fn write(&self, slots: &Tensor) -> Result<()> {
-        self.append(slots, None, None)
+    /// Names rows `(tokens, 1, columns)`, and the latent cache that gets them.
+    pub fn of_rows(rows: &'a Tensor, cache: &'a Tensor, value_columns: usize) -> Self {
+        Tokens { new: vec![("rows", rows)], caches: vec![("cache", cache)], scales: None, value_columns }
     }
 
     /// Rotates the queries and the tokens' keys, writes the tokens into their slots, and returns the rotated
@@ -140,17 +145,22 @@ impl Tokens<'_> {
     pub fn rotate(&self, slots: &Tensor, turn: &Turn<'_>) -> Result<Tensor> {
         turn.table.check(turn.positions)?;
         let rotated = Tensor::zeros(turn.q.shape(), turn.q.dtype(), turn.q.device())?;
-        self.append(slots, Some(turn), Some(&rotated))?;
+        self.append(slots, Some((turn, &rotated)))?;
         Ok(rotated)
     }
 
-    fn append(&self, slots: &Tensor, turn: Option<&Turn<'_>>, rotated: Option<&Tensor>) -> Result<()> {
-        let (new, mut written) = (self.tensors(), self.written()?);
-        let turned: Vec<Named<'_>> = turn.into_iter().flat_map(Turn::tensors).collect();
-        are_apart(&written, &[&new[..], &[("slots", slots)], &turned].concat())?;
-        written.extend(rotated.map(|rotated| ("rotated", rotated)));
+    /// Writes the tokens into their slots, and rotated queries into their tensor.
+    pub fn append(&self, slots: &Tensor, turn: Option<(&Turn<'_>, &Tensor)>) -> Result<()> {
+        let mut written = self.caches.clone();
+        if let Some(AppendScales::Tokens([k, v])) = self.scales {
+            written.extend([("k_scale", k), ("v_scale", v)]);
+        }
+        let turned: Vec<Named<'_>> = turn.into_iter().flat_map(|(turn, _)| turn.tensors()).collect();
+        are_alike(&self.caches)?;
+        are_apart(&written, &[&self.new[..], &[("slots", slots)], &turned].concat())?;
+        written.extend(turn.map(|(_, rotated)| ("rotated", rotated)));
 
-        let (new, turned) = (Read::all(&new), Read::all(&turned));
+        let (new, turned) = (Read::all(&self.new), Read::all(&turned));
         let slots = Read::of("slots", slots);
         let stream = new[0].stored()?.0.device().cuda_stream();
         let here = Here::of(&stream)?;
@@ -164,9 +174,8 @@ impl Tokens<'_> {
                 Some(v) => Append::new(keys, input("v", v.stored()?, true)?, pages, slots),
                 None => Append::latent(keys, pages, slots),
             };
-            if let (Some(Turn { table, .. }), [q, angles @ .., positions]) = (turn, &turned[..]) {
-                let first = if let Tokens::Rows { value_columns, .. } = self { *value_columns } else { 0 };
-                let rotary = rotary(table, angles, positions)?.first_column(first);
+            if let (Some((Turn { table, .. }, _)), [q, angles @ .., positions]) = (turn, &turned[..]) {
+                let rotary = rotary(table, angles, positions)?.first_column(self.value_columns);
                 let q = input("q", q.stored()?, true)?;
                 let to = TensorMut::bshd(one(&mut lent)?, u64::MAX, q.dtype, q.shape);
                 append = append.rotary(rotary.queries(q, to));
@@ -177,60 +186,41 @@ impl Tokens<'_> {
         written[0].inplace_op1(&Lend { rest: &written[1..], lent: Mutex::default(), launch: &launch })
     }
 
-    /// Returns the tensors of the tokens.
-    fn tensors(&self) -> Vec<Named<'_>> {
-        match *self {
-            Tokens::KeysValues { new: [k, v], .. } => vec![("k", k), ("v", v)],
-            Tokens::Rows { new, .. } => vec![("rows", new)],
-        }
-    }
-
-    /// Returns the tensors that the append writes: caches and their scales. Refuses caches that differ in
-    /// shape.
-    fn written(&self) -> Result<Vec<Named<'_>>> {
-        let (k, v, scales) = match *self {
-            Tokens::KeysValues { caches: [k, v], scales, .. } => (k, v, scales),
-            Tokens::Rows { cache, .. } => return Ok(vec![("cache", cache)]),
-        };
-        if k.stride() != v.stride() || k.shape() != v.shape() {
-            let expected = format_args!("the keys', {:?} {:?}", k.dims(), k.stride());
-            return Err(invalid("v_cache", format_args!("{:?} {:?}", v.dims(), v.stride()), expected));
-        }
-        let mut written = vec![("k_cache", k), ("v_cache", v)];
-        if let Some(AppendScales::Tokens([k, v])) = scales {
-            written.extend([("k_scale", k), ("v_scale", v)]);
-        }
-        Ok(written)
-    }
-
     /// Returns the pages of the caches, whose memory is lent.
     fn pages<'b>(&self, lent: &mut impl Iterator<Item = SliceMut<'b>>) -> Result<PagesMut<'b>> {
-        let mut view = |cache: &Tensor, dtype| {
+        let mut view = |(_, cache): &Named<'_>| {
+            let dtype = match self.scales {
+                Some(AppendScales::Tokens(_)) => ferroflash::DType::Int8,
+                _ => number("a cache", cache.dtype())?,
+            };
             let (shape, strides) = (cache.dims4()?.into(), cache.stride().try_into().unwrap_or_default());
             Ok::<_, candle::Error>(TensorView::new(one(lent)?, u64::MAX, dtype, shape, long(strides)))
         };
-        let (k, v, scales) = match *self {
-            Tokens::KeysValues { caches: [k, v], scales, .. } => (k, v, scales),
-            Tokens::Rows { cache, value_columns, .. } => {
-                return Ok(PagesMut::of_latent(
-                    view(cache, number("a cache", cache.dtype())?)?,
-                    value_columns,
-                ));
-            }
+        let keys = view(&self.caches[0])?;
+        let heads = keys.shape[2];
+        let pages = match self.caches.get(1) {
+            Some(values) => PagesMut::new(keys, view(values)?),
+            None => PagesMut::of_latent(keys, self.value_columns),
         };
-        let dtype = match scales {
-            Some(AppendScales::Tokens(_)) => ferroflash::DType::Int8,
-            _ => number("a cache", k.dtype())?,
-        };
-        let (pages, heads) = (PagesMut::new(view(k, dtype)?, view(v, dtype)?), k.dims()[2]);
         let of_rows = |data| KvScale::Tokens(TokenScales::contiguous(data, u64::MAX, heads));
-        Ok(match scales {
+        Ok(match self.scales {
             None => pages,
             Some(AppendScales::Numbers(CacheScales { keys, values })) => {
                 pages.scales(KvScale::Value(keys), KvScale::Value(values))
             }
             Some(AppendScales::Tokens(_)) => pages.scales(of_rows(one(lent)?), of_rows(one(lent)?)),
         })
+    }
+}
+
+/// Refuses caches that differ in shape.
+fn are_alike(caches: &[Named<'_>]) -> Result<()> {
+    match *caches {
+        [(_, k), (name, v)] if k.stride() != v.stride() || k.shape() != v.shape() => {
+            let expected = format_args!("the keys', {:?} {:?}", k.dims(), k.stride());
+            Err(invalid(name, format_args!("{:?} {:?}", v.dims(), v.stride()), expected))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -91,7 +91,7 @@ impl KvCache {
     fn tokens<'a>(&'a self, k: &'a Tensor, v: &'a Tensor) -> Tokens<'a> {
         let of_rows = self.token_scales().map(AppendScales::Tokens);
         let scales = of_rows.or(self.0.scales.map(AppendScales::Numbers));
-        Tokens::KeysValues { new: [k, v], caches: self.tensors(), scales }
+        Tokens::of([k, v], self.tensors(), scales)
     }
 
     /// Returns the keys and values, `[pages, page, heads, head_dim]`.
@@ -105,7 +105,7 @@ impl KvCache {
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, step: &Step) -> Result<()> {
         self.0.are_of(step)?;
-        self.tokens(k, v).write(&step.slots()?)
+        self.tokens(k, v).append(&step.slots()?, None)
     }
 
     /// Rotates this step's queries and keys by their [positions](Step::positions), writes keys and values

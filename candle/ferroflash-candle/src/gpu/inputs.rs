@@ -1,5 +1,6 @@
 //! Converts candle's tensors to the parts of FerroFlash's requests.
 use crate::errors::{invalid, unsupported};
+use crate::starts::shape_and_strides;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaStorageSlice as Data;
 use candle::cuda_backend::cudarc::driver::CudaView;
@@ -77,18 +78,7 @@ pub(crate) fn long<const N: usize>(strides: [usize; N]) -> [i64; N] {
 /// Converts a tensor `[batch, seqlen, heads, head_dim]`. A packed tensor `[rows, heads, head_dim]` is one
 /// batch.
 pub(crate) fn input<'a>(name: &'static str, tensor: Stored<'a>, packed: bool) -> Result<Input<'a>> {
-    let layout = tensor.1;
-    let (shape, strides) = match (layout.dims(), layout.stride(), packed) {
-        (&[b, s, h, d], &[sb, ss, sh, sd], false) => ([b, s, h, d], [sb, ss, sh, sd]),
-        (&[s, h, d], &[ss, sh, sd], true) => ([1, s, h, d], [0, ss, sh, sd]),
-        (dims, ..) => {
-            let expected = match packed {
-                false => "it must be [batch, seqlen, heads, head_dim]",
-                true => "it must be [rows of all sequences, heads, head_dim]",
-            };
-            return Err(invalid(name, format_args!("{dims:?}"), expected));
-        }
-    };
+    let [shape, strides] = shape_and_strides(name, tensor.1, packed)?;
     let dtype = number(name, tensor.0.dtype())?;
     Ok(TensorView::new(slice(tensor)?, u64::MAX, dtype, shape, long(strides)))
 }

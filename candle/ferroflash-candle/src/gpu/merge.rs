@@ -8,7 +8,7 @@ use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaDType;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};
 use candle::{DType, Result, Tensor};
-use ferroflash::cudarc::{Element, FlashAttention, Number, Slice, State, Tensor as Input, TensorMut};
+use ferroflash::cudarc::{Element, FlashAttention, Slice, State, Tensor as Input, TensorMut};
 use ferroflash::request::Sinks;
 use std::sync::Arc;
 
@@ -20,12 +20,22 @@ pub(crate) fn with_sinks<T: Element>(
     sinks: Sinks<Slice<'_>>,
     shape: [usize; 4],
 ) -> Result<(CudaSlice<T>, CudaSlice<f32>)> {
-    let mut merged = zeros::<T>(stream, o.len())?;
-    let mut sums = zeros::<f32>(stream, lse.len())?;
-    let states = [State::of(Input::of(&o, shape), Slice::new(&lse))];
-    let output = TensorMut::of(&mut merged, shape);
-    attention.merge(stream, &states, Some(sinks), output, Some(&mut sums)).map_err(refused)?;
-    Ok((merged, sums))
+    merged(attention, stream, &[State::of(Input::of(&o, shape), Slice::new(&lse))], Some(sinks))
+}
+
+/// Merges states into new memory.
+fn merged<T: Element, const N: usize>(
+    attention: &FlashAttention,
+    stream: &Arc<CudaStream>,
+    states: &[State<'_>; N],
+    sinks: Option<Sinks<Slice<'_>>>,
+) -> Result<(CudaSlice<T>, CudaSlice<f32>)> {
+    let shape @ [batch, rows, heads, _] = states[0].o.shape;
+    let refused_alloc = |e| candle::Error::Cuda(Box::new(e)).bt();
+    let mut o = stream.alloc_zeros(shape.iter().product()).map_err(refused_alloc)?;
+    let mut lse = stream.alloc_zeros(batch * rows * heads).map_err(refused_alloc)?;
+    attention.merge(stream, states, sinks, TensorMut::of(&mut o, shape), Some(&mut lse)).map_err(refused)?;
+    Ok((o, lse))
 }
 
 /// Merges two partial states of the same queries and different keys. Outputs are `(batch, sequence, heads,
@@ -63,14 +73,6 @@ fn two<T: Element + CudaDType>(states: [Stored<'_>; 2], lse: [&Tensor; 2]) -> Re
         State::of(input("o", states[0], packed)?, reads[0].data(lse[0].rank(), &[DType::F32])?),
         State::of(input("o", states[1], packed)?, reads[1].data(lse[1].rank(), &[DType::F32])?),
     ];
-    let shape = state[0].o.shape;
-    let (mut o, mut sums) =
-        (zeros::<T>(&stream, shape.iter().product())?, zeros::<f32>(&stream, lse[0].elem_count())?);
-    let output = TensorMut::of(&mut o, shape);
-    Here::of(&stream)?.attention.merge(&stream, &state, None, output, Some(&mut sums)).map_err(refused)?;
+    let (o, sums) = merged::<T, 2>(&Here::of(&stream)?.attention, &stream, &state, None)?;
     Ok((tensor(stored(o, device), states[0].1.shape()), tensor(stored(sums, device), lse[0].shape())))
-}
-
-fn zeros<T: Number>(stream: &Arc<CudaStream>, elements: usize) -> Result<CudaSlice<T>> {
-    stream.alloc_zeros(elements).map_err(|e| candle::Error::Cuda(Box::new(e)).bt())
 }
