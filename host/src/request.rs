@@ -23,7 +23,7 @@ pub use backward::{AttentionBackward, TableGradient};
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use memory::Memory;
-pub(crate) use memory::Resolve;
+pub(crate) use memory::{Resolve, ResolveVariant};
 pub use merge::{Merge, State};
 pub(crate) use places::{PARTS, Parts, Places};
 pub use rotary::{Positions, Rotary, RotaryQueries, RotaryStyle};

@@ -5,9 +5,7 @@ use super::scratch::ScratchMemory;
 use super::variant::OwnVariant;
 use super::views::{Cache, Tensor, TensorMut};
 use crate::plan::ScratchBytes;
-use crate::request::{
-    AttentionRequest, LseView, Queries, Resolve, RowOutputs, Scratch, TensorView, VarlenKeys, VarlenQueries,
-};
+use crate::request::{AttentionRequest, LseView, Queries, RowOutputs, TensorView, VarlenKeys, VarlenQueries};
 use crate::{Error, Plan};
 use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
@@ -39,21 +37,6 @@ pub type WithOutputs<'a> = AttentionRequest<'a, Slice<'a>, SliceMut<'a>>;
 
 /// The outputs of rows of a launch: those that were wanted.
 pub type RowSlices = RowOutputs<Option<CudaSlice<f32>>>;
-
-impl<'a, W> AttentionRequest<'a, Slice<'a>, W> {
-    /// Returns the request of addresses. `guards` holds the request's memory for a stream.
-    fn held<'t>(self, guards: &mut StreamGuards<'t>) -> Result<AttentionRequest<'a>, Error>
-    where
-        'a: 't,
-        StreamGuards<'t>: Resolve<W, Error = Error>,
-    {
-        let variant = self.variant;
-        let mut request = self.on(guards)?;
-        request.scratch = Scratch::None;
-        request.take_variant(variant, guards)?;
-        Ok(request)
-    }
-}
 
 impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     /// See [`AttentionRequest::dense`].
@@ -144,7 +127,7 @@ impl FlashAttention {
     /// Returns the size of the scratch memory that launches of these inputs need.
     fn needed(&self, stream: &CudaStream, inputs: &Inputs<'_>) -> Result<ScratchBytes, Error> {
         let mut guards = StreamGuards::on(self, stream)?;
-        Ok(self.planned(&inputs.held(&mut guards)?)?.scratch_bytes())
+        Ok(self.planned(&inputs.on(&mut guards)?)?.scratch_bytes())
     }
 
     /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`, with the values'
@@ -209,7 +192,8 @@ impl FlashAttention {
         let allocate = |_, wanted: bool| {
             wanted.then(|| values(stream, batch * heads * seqlen, inputs.is_varlen())).transpose()
         };
-        let (mut o, mut rows) = (memory::<T>(stream, inputs)?, wanted.try_map(allocate)?);
+        let (mut o, mut rows) =
+            (new::<T>(stream, inputs.o.shape, inputs.is_varlen())?, wanted.try_map(allocate)?);
         let views = rows.as_mut().map(|_, data| Some(LseView::of(data.as_mut()?, inputs.q.shape)));
         let request = inputs.writing(TensorMut::of(&mut o, inputs.o.shape)).with_rows(views);
         self.attend_into(stream, request, scratch)?;
@@ -229,7 +213,7 @@ impl FlashAttention {
         scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
         let mut guards = StreamGuards::on(self, stream)?;
-        let mut request = request.held(&mut guards)?;
+        let mut request = request.on(&mut guards)?;
         request.scratch = scratch.on(&mut guards)?;
         let plan = self.planned(&request)?;
         // SAFETY: `guards` holds every buffer of the request for this stream; the counters are zero, because
@@ -258,12 +242,17 @@ impl FlashAttention {
     }
 }
 
-/// Allocates memory for O. Kernels do not write padding rows; this function sets them to 0.
-fn memory<T: Element>(stream: &Arc<CudaStream>, inputs: &Inputs<'_>) -> Result<CudaSlice<T>, Error> {
-    let elements = inputs.o.shape.iter().product();
-    let memory = match inputs.is_varlen() {
+/// Allocates memory for O or a gradient. Kernels do not write padding rows of varlen tensors; this function
+/// sets them to 0.
+pub(super) fn new<T: Element>(
+    stream: &Arc<CudaStream>,
+    shape: [usize; 4],
+    varlen: bool,
+) -> Result<CudaSlice<T>, Error> {
+    let elements = shape.iter().product();
+    let memory = match varlen {
         true => stream.alloc_zeros(elements),
-        // SAFETY: the kernel writes every element before any later work of the stream reads one.
+        // SAFETY: the kernels write every element before any later work of the stream reads one.
         false => unsafe { stream.alloc(elements) },
     };
     memory.map_err(refused("alloc"))

@@ -1,12 +1,12 @@
 //! The backward pass of attention on cudarc's slices.
-use super::attention::Inputs;
-use super::front::{FlashAttention, refused};
+use super::attention::{Inputs, new};
+use super::front::FlashAttention;
 use super::memory::{Element, Memory, Slice, SliceMut, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::views::{Tensor, TensorMut};
 use crate::Error;
 use crate::plan::PlanOf;
-use crate::request::{AttentionBackward, AttentionRequest, LseView, Resolve, Scratch, TensorView};
+use crate::request::{AttentionBackward, AttentionRequest, LseView, TensorView};
 use crate::validate::no_tensors;
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
@@ -55,21 +55,6 @@ impl<'a> Inputs<'a> {
     }
 }
 
-impl<'a, W> AttentionBackward<'a, Slice<'a>, W> {
-    /// Returns the request of addresses. `guards` holds its slices for a stream.
-    fn held<'t>(self, guards: &mut StreamGuards<'t>) -> Result<AttentionBackward<'a>, Error>
-    where
-        'a: 't,
-        StreamGuards<'t>: Resolve<W, Error = Error>,
-    {
-        let variant = self.forward.variant;
-        let mut request = self.on(guards)?;
-        request.forward.scratch = Scratch::None;
-        request.forward.take_variant(variant, guards)?;
-        Ok(request)
-    }
-}
-
 impl FlashAttention {
     /// Returns the gradients of Q, K and V, contiguous and of their shapes. `o` and `lse` are what
     /// [`FlashAttention::attend_with_lse`] returned for these inputs; `d_o` is the gradient of O. Kernels
@@ -91,18 +76,9 @@ impl FlashAttention {
         // The gradients get memory only after planning has accepted the request and its sizes.
         let [dq, dk, dv] = shapes.map(|shape| TensorView::bshd((), u64::MAX, T::DTYPE, shape));
         let request = AttentionBackward::new(forward(), d_o, dq, dk, dv);
-        let plan = self.attention.plan(&request.held(&mut StreamGuards::on(self, stream)?)?)?;
+        let plan = self.attention.plan(&request.on(&mut StreamGuards::on(self, stream)?)?)?;
         scratch.grow(self, stream, plan.scratch_bytes(), REMEDY)?;
-        let gradient = |shape: [usize; 4]| {
-            let elements = shape.iter().product();
-            let gradient = match inputs.is_varlen() {
-                // Some rows may belong to no sequence. No kernel writes them.
-                true => stream.alloc_zeros(elements),
-                // SAFETY: the kernels write every element before any later work of the stream reads one.
-                false => unsafe { stream.alloc(elements) },
-            };
-            gradient.map_err(refused("alloc"))
-        };
+        let gradient = |shape| new::<T>(stream, shape, inputs.is_varlen());
         let mut gradients = [gradient(shapes[0])?, gradient(shapes[1])?, gradient(shapes[2])?];
         let [dq, dk, dv] = &mut gradients;
         let (dq, dk) = (TensorMut::of(dq, shapes[0]), TensorMut::of(dk, shapes[1]));
@@ -135,7 +111,7 @@ impl FlashAttention {
         scratch: &mut ScratchMemory,
     ) -> Result<(), Error> {
         let mut guards = StreamGuards::on(self, stream)?;
-        let mut request = request.held(&mut guards)?;
+        let mut request = request.on(&mut guards)?;
         let plan = plan.map_or_else(|| self.attention.plan(&request), Ok)?;
         scratch.grow(self, stream, plan.scratch_bytes(), REMEDY)?;
         request.scratch = scratch.on(&mut guards)?;

@@ -1,7 +1,7 @@
 //! Variants with tables in cudarc's slices.
 use super::memory::{Slice, StreamGuards};
 use crate::Error;
-use crate::request::{AttentionRequest, Memory, Resolve};
+use crate::request::{AttentionRequest, Memory, Resolve, ResolveVariant};
 use crate::variant::{Variant, WithVariant};
 use spec::{Integers, MaskMarker};
 use std::fmt;
@@ -75,39 +75,26 @@ impl OwnVariant {
     {
         OwnVariant(Arc::new(move |tables, request| Ok(variant.with(params(tables, request)?))))
     }
-
-    /// The variant with its parameters, whose tables are taken for a stream.
-    fn on<'a>(
-        &self,
-        tables: &[Slice<'a>],
-        request: &AttentionRequest<'_>,
-        guards: &mut StreamGuards<'a>,
-    ) -> Result<WithVariant, Error> {
-        if tables.len() > MOST {
-            let expected = format_args!("a variant has at most {MOST} tables; join some of them");
-            return Err(Error::invalid("variant.tables", tables.len(), expected));
-        }
-        let mut words = [Integers { base: 0, count: 0, reserved: 0 }; MOST];
-        for (words, table) in words.iter_mut().zip(tables) {
-            *words = self::words(*table, guards)?;
-        }
-        (self.0)(&words[..tables.len()], request)
-    }
 }
 
 /// A variant, and its tables.
 type Own<'a> = (&'a OwnVariant, &'a [Slice<'a>]);
 
-impl AttentionRequest<'_> {
-    /// Gives the request a variant, whose tables are taken for a stream.
-    pub(super) fn take_variant<'a>(
+impl<'t, 'a: 't> ResolveVariant<Own<'a>, Error> for StreamGuards<'t> {
+    fn variant(
         &mut self,
-        variant: Option<Own<'a>>,
-        guards: &mut StreamGuards<'a>,
-    ) -> Result<(), Error> {
-        let with_tables = |(variant, tables): Own<'a>| variant.on(tables, self, guards);
-        self.variant = variant.map(with_tables).transpose()?;
-        Ok(())
+        (variant, tables): Own<'a>,
+        request: &AttentionRequest<'_>,
+    ) -> Result<WithVariant, Error> {
+        if tables.len() > MOST {
+            let expected = format_args!("a variant has at most {MOST} tables; join some of them");
+            return Err(Error::invalid("variant.tables", tables.len(), expected));
+        }
+        let mut all = [Integers { base: 0, count: 0, reserved: 0 }; MOST];
+        for (words, table) in all.iter_mut().zip(tables) {
+            *words = self::words(*table, self)?;
+        }
+        (variant.0)(&all[..tables.len()], request)
     }
 }
 

@@ -73,118 +73,95 @@ macro_rules! constructors {
 }
 constructors!(Slice of Memory, SliceMut of MemoryMut mut);
 
-impl<'a> LseView<Slice<'a>> {
+/// Returns the shape of an output of rows, for queries or an O of this shape.
+const fn rows([batch, seqlen, heads, _]: [usize; 4]) -> [usize; 3] {
+    [batch, heads, seqlen]
+}
+
+/// Declares the constructors of parts in one buffer.
+macro_rules! parts {
+    ($(
+        $(#[$doc:meta])* $part:ident<$slice:ident>::$name:ident $(<$number:ident: $bound:ident>)? (
+            $data:ident: $memory:ty $(, $argument:ident: $type:ty)*
+        ) = $of:expr;
+    )*) => {$(
+        impl<'a> $part<$slice<'a>> {
+            $(#[$doc])*
+            pub fn $name$(<$number: $bound>)?($data: $memory $(, $argument: $type)*) -> Self {
+                $of
+            }
+        }
+    )*};
+}
+parts! {
     /// Creates contiguous rows `[batch, heads, seqlen]` that a launch reads, such as the LSE of a forward or
     /// its gradient, for queries or an O of this shape, `[batch, seqlen, heads, head_dim]`.
-    pub fn read(data: &'a impl Memory<f32>, [batch, seqlen, heads, _]: [usize; 4]) -> Self {
-        LseView::contiguous(Slice::new(data), u64::MAX, [batch, heads, seqlen])
-    }
-}
+    LseView<Slice>::read(data: &'a impl Memory<f32>, shape: [usize; 4]) =
+        LseView::contiguous(Slice::new(data), u64::MAX, rows(shape));
 
-impl<'a> LseView<SliceMut<'a>> {
     /// Creates a contiguous output of rows `[batch, heads, seqlen]`, for queries or an O of this shape,
     /// `[batch, seqlen, heads, head_dim]`.
-    pub fn of(data: &'a mut dyn MemoryMut<f32>, [batch, seqlen, heads, _]: [usize; 4]) -> Self {
-        LseView::contiguous(SliceMut::of(data), u64::MAX, [batch, heads, seqlen])
-    }
-}
+    LseView<SliceMut>::of(data: &'a mut dyn MemoryMut<f32>, shape: [usize; 4]) =
+        LseView::contiguous(SliceMut::of(data), u64::MAX, rows(shape));
 
-impl<'a> Index<Slice<'a>> {
     /// Creates an index of all integers of `data`, `i32` or `u32`.
-    pub fn of<T: Integer>(data: &'a impl Memory<T>) -> Self {
-        Index::new(Slice::new(data), data.bytes() / 4)
-    }
-}
+    Index<Slice>::of<T: Integer>(data: &'a impl Memory<T>) = Index::new(Slice::new(data), data.bytes() / 4);
 
-impl<'a> VarlenQueries<Slice<'a>> {
+    /// Creates the keys of sequences whose rows are all valid.
+    VarlenKeys<Slice>::of<T: Integer>(cu_seqlens_k: &'a impl Memory<T>, max_seqlen_k: usize) =
+        VarlenKeys::new(Index::of(cu_seqlens_k), max_seqlen_k);
+
     /// Creates the queries of `n` sequences from `n + 1` offsets.
-    pub fn of<T: Integer>(cu_seqlens_q: &'a impl Memory<T>, max_seqlen_q: usize) -> Self {
+    VarlenQueries<Slice>::of<T: Integer>(cu_seqlens_q: &'a impl Memory<T>, max_seqlen_q: usize) = {
         let starts = Index::of(cu_seqlens_q);
         // An empty buffer means no sequence, which planning rejects.
         VarlenQueries::new(starts.elements.saturating_sub(1) as usize, starts, max_seqlen_q)
-    }
-}
+    };
 
-impl<'a> VarlenKeys<Slice<'a>> {
-    /// Creates the keys of sequences whose rows are all valid.
-    pub fn of<T: Integer>(cu_seqlens_k: &'a impl Memory<T>, max_seqlen_k: usize) -> Self {
-        VarlenKeys::new(Index::of(cu_seqlens_k), max_seqlen_k)
-    }
-}
-
-impl<'a> Slots<Slice<'a>> {
     /// Creates slots: one per token.
-    pub fn of<T: SlotNumber>(data: &'a impl Memory<T>) -> Self {
+    Slots<Slice>::of<T: SlotNumber>(data: &'a impl Memory<T>) = {
         let elements = data.bytes() / size_of::<T>() as u64;
         Slots { address: Slice::new(data), elements, wide: T::WIDE }
-    }
-}
+    };
 
-impl<'a> Positions<Slice<'a>> {
     /// Creates positions: one per token.
-    pub fn of<T: SlotNumber>(data: &'a impl Memory<T>) -> Self {
-        let elements = data.bytes() / size_of::<T>() as u64;
-        Positions { address: Slice::new(data), elements, wide: T::WIDE }
-    }
-}
+    Positions<Slice>::of<T: SlotNumber>(data: &'a impl Memory<T>) = {
+        let Slots { address, elements, wide } = Slots::of(data);
+        Positions { address, elements, wide }
+    };
 
-impl<'a> AlibiSlopes<Slice<'a>> {
     /// Creates slopes `[heads]`, which all sequences share.
-    pub fn of(data: &'a impl Memory<f32>) -> Self {
-        AlibiSlopes::new(Slice::new(data), u64::MAX)
-    }
-}
+    AlibiSlopes<Slice>::of(data: &'a impl Memory<f32>) = AlibiSlopes::new(Slice::new(data), u64::MAX);
 
-impl<'a> Sinks<SliceMut<'a>> {
-    /// Creates memory for the gradient of sinks: one f32 per query head.
-    pub fn gradient(data: &'a mut dyn MemoryMut<f32>) -> Self {
-        Sinks { address: SliceMut::of(data), elements: u64::MAX }
-    }
-}
-
-impl<'a> TableGradient<SliceMut<'a>> {
-    /// Creates memory for the gradient of a table: one f32 per entry.
-    pub fn of(data: &'a mut dyn MemoryMut<f32>) -> Self {
-        TableGradient { address: SliceMut::of(data), elements: u64::MAX }
-    }
-}
-
-impl<'a> Sinks<Slice<'a>> {
     /// Creates attention sinks: one logit per query head.
-    pub fn of(data: &'a impl Memory<f32>) -> Self {
-        Sinks { address: Slice::new(data), elements: u64::MAX }
-    }
-}
+    Sinks<Slice>::of(data: &'a impl Memory<f32>) = Sinks { address: Slice::new(data), elements: u64::MAX };
 
-impl<'a> Bias<Slice<'a>> {
+    /// Creates memory for the gradient of sinks: one f32 per query head.
+    Sinks<SliceMut>::gradient(data: &'a mut dyn MemoryMut<f32>) =
+        Sinks { address: SliceMut::of(data), elements: u64::MAX };
+
+    /// Creates memory for the gradient of a table: one f32 per entry.
+    TableGradient<SliceMut>::of(data: &'a mut dyn MemoryMut<f32>) =
+        TableGradient { address: SliceMut::of(data), elements: u64::MAX };
+
     /// Creates a contiguous bias `[batch or 1, heads or 1, seqlen_q or 1, seqlen_k]`.
-    pub fn of<T: Number>(data: &'a impl Memory<T>, shape: [usize; 4]) -> Self {
-        Bias::rows(Slice::new(data), u64::MAX, T::DTYPE, shape, shape[3])
-    }
-}
+    Bias<Slice>::of<T: Number>(data: &'a impl Memory<T>, shape: [usize; 4]) =
+        Bias::rows(Slice::new(data), u64::MAX, T::DTYPE, shape, shape[3]);
 
-impl<'a> Bias<SliceMut<'a>> {
     /// Creates memory for the gradient of a contiguous bias, of the bias' shape.
-    pub fn gradient<T: Number>(data: &'a mut dyn MemoryMut<T>, shape: [usize; 4]) -> Self {
-        Bias::rows(SliceMut::of(data), u64::MAX, T::DTYPE, shape, shape[3])
-    }
-}
+    Bias<SliceMut>::gradient<T: Number>(data: &'a mut dyn MemoryMut<T>, shape: [usize; 4]) =
+        Bias::rows(SliceMut::of(data), u64::MAX, T::DTYPE, shape, shape[3]);
 
-impl<'a> MaskBits<Slice<'a>> {
     /// Creates a mask of contiguous rows `[batch or 1, heads or 1, seqlen_q]` of `columns / 8` bytes, rounded
     /// up. `columns` is the last extent of `shape`. Each row has one bit for each of the sequence's last
     /// `columns` keys.
-    pub fn of(data: &'a impl Memory<u8>, shape: [usize; 4]) -> Self {
-        MaskBits::contiguous(Slice::new(data), u64::MAX, shape)
-    }
-}
+    MaskBits<Slice>::of(data: &'a impl Memory<u8>, shape: [usize; 4]) =
+        MaskBits::contiguous(Slice::new(data), u64::MAX, shape);
 
-impl<'a> KvScale<Slice<'a>> {
     /// Creates one scale per key head of an e4m3 cache, or with strides `[heads, 1]` one per sequence and key
     /// head.
-    pub fn heads(data: &'a impl Memory<f32>, strides: [i64; 2]) -> Self {
-        KvScale::Device { address: Slice::new(data), elements: u64::MAX, strides }
-    }
+    KvScale<Slice>::heads(data: &'a impl Memory<f32>, strides: [i64; 2]) =
+        KvScale::Device { address: Slice::new(data), elements: u64::MAX, strides };
 }
 
 impl<'a> KvPages<Slice<'a>> {

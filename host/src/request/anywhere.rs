@@ -1,6 +1,6 @@
 //! Requests without places of memory. Selection sees only these: no choice can depend on an address, or on
 //! the size of a buffer. A plan therefore serves every request that is equal without places.
-use super::{AttentionRequest, Counters, Mask, Resolve, Scratch, SharedPrefixes, Workspace};
+use super::{AttentionRequest, Counters, Mask, Resolve, ResolveVariant, Scratch, SharedPrefixes, Workspace};
 use crate::variant::WithVariant;
 use std::convert::Infallible;
 
@@ -32,6 +32,12 @@ impl Resolve<u64> for Anywhere {
     }
 }
 
+impl ResolveVariant<WithVariant, Infallible> for Anywhere {
+    fn variant(&mut self, variant: WithVariant, _: &AttentionRequest<'_>) -> Result<WithVariant, Infallible> {
+        Ok(variant.without_params())
+    }
+}
+
 impl Mask {
     /// Returns the mask without addresses and sizes of memory.
     pub(crate) fn anywhere(self) -> Self {
@@ -58,7 +64,6 @@ impl AttentionRequest<'_> {
             let counters = counters.map(|counters| Counters { address: 0, ..counters });
             r.scratch = Scratch::Memory { workspace: Workspace { address: 0, ..workspace }, counters };
         }
-        r.variant = self.variant.map(WithVariant::without_params);
         r
     }
 }

@@ -2,8 +2,8 @@
 use super::{
     AlibiSlopes, Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvCache,
     KvPages, KvScale, Level, LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix, Queries, Resolve,
-    Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State, TableGradient, TensorView,
-    TokenScales, VarlenKeys, VarlenQueries,
+    ResolveVariant, Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State,
+    TableGradient, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 
 /// A view of device memory.
@@ -168,10 +168,10 @@ impl<M> SharedPrefixes<M> {
 }
 
 impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
-    /// Returns the request of addresses, without the variant.
+    /// Returns the request of addresses.
     pub(crate) fn on<T, E>(mut self, memory: &mut T) -> Result<AttentionRequest<'a>, E>
     where
-        T: Resolve<R, Error = E> + Resolve<W, Error = E>,
+        T: Resolve<R, Error = E> + Resolve<W, Error = E> + ResolveVariant<R::Variant, E>,
     {
         let rows = self.take_rows();
         let q = self.q.on(memory, "q")?;
@@ -180,7 +180,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             Queries::Varlen(queries) => Queries::Varlen(queries.on(memory)?),
         };
         let (kv, o) = (self.kv.on(memory)?, self.o.on(memory, "o")?);
-        let request = AttentionRequest {
+        let mut request = AttentionRequest {
             mask: self.mask.on(memory)?,
             alignment: self.alignment,
             scores: self.scores.on(memory)?,
@@ -190,19 +190,22 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             config: self.config,
             ..AttentionRequest::new(q, queries, kv, o)
         };
-        Ok(request.with_rows(rows.try_map(|name, view| view.map(|view| view.on(memory, name)).transpose())?))
+        let view = |name, view: Option<LseView<W>>| view.map(|view| view.on(memory, name)).transpose();
+        request = request.with_rows(rows.try_map(view)?);
+        request.variant = self.variant.map(|variant| memory.variant(variant, &request)).transpose()?;
+        Ok(request)
     }
 }
 
 impl<'a, R: Memory, W> AttentionBackward<'a, R, W> {
-    /// Returns the request of addresses, without the variant and without scratch memory.
+    /// Returns the request of addresses, without scratch memory.
     #[cfg_attr(not(feature = "cudarc"), expect(dead_code, reason = "only fronts have other memory"))]
     pub(crate) fn on<T, E>(self, memory: &mut T) -> Result<AttentionBackward<'a>, E>
     where
-        T: Resolve<R, Error = E> + Resolve<W, Error = E>,
+        T: Resolve<R, Error = E> + Resolve<W, Error = E> + ResolveVariant<R::Variant, E>,
     {
         Ok(AttentionBackward {
-            forward: self.forward.on(memory)?,
+            forward: self.forward.scratch(Scratch::None).on(memory)?,
             d_o: self.d_o.on(memory, "d_o")?,
             d_lse: self.d_lse.map(|d_lse| d_lse.on(memory, "d_lse")).transpose()?,
             dq: self.dq.on(memory, "dq")?,
