@@ -21,7 +21,7 @@ fn main() -> Outcome {
     let stream = context.new_stream()?;
     let attention = FlashAttention::new(&context)?;
     one_sequence(&attention, &stream)?;
-    packed(&attention, &stream)?;
+    varlen(&attention, &stream)?;
     // A 16-bit cache stores the values. An e4m3 cache stores twice the values. Unwritten rows hold NaN.
     served(&attention, &stream, f16::NAN, None)?;
     served(&attention, &stream, 0x7f_u8, Some(0.5))
@@ -50,7 +50,7 @@ fn numbers(lengths: &[usize], columns: usize) -> Vec<f16> {
     rows.map(|number: u8| f16::from_f32(number.into())).collect()
 }
 
-fn packed(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome {
+fn varlen(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome {
     let lengths = [3, 0, 200, 64];
     let starts: Vec<u32> = (0..=4).map(|b| lengths[..b].iter().sum::<usize>() as u32).collect();
     let (starts, rows) = (stream.clone_htod(&starts)?, 267);
@@ -62,7 +62,7 @@ fn packed(attention: &FlashAttention, stream: &Arc<CudaStream>) -> Outcome {
     let [k, v] = [&k, &v].map(|data| Tensor::of(data, [1, rows, KEY_HEADS, DIM]));
     let o = attention.flash_attn_varlen::<f16>(stream, q, k, v, starts, starts, 200, 200, 0.125, true)?;
     assert!(stream.clone_dtoh(&o)? == numbers(&lengths, HEADS * DIM));
-    println!("4 packed sequences: every output is its sequence's number");
+    println!("4 varlen sequences: every output is its sequence's number");
     Ok(())
 }
 
@@ -105,9 +105,9 @@ fn served<C: Number>(
         columns,
         Integers::of(&used),
     );
-    let mut room = ScratchMemory::new();
+    let mut scratch = ScratchMemory::new();
     let wanted = numbers(&[1; 3], HEADS * DIM);
-    let o = attention.flash_attn_with_kvcache::<f16>(stream, q, cache, 0.125, true, &mut room)?;
+    let o = attention.flash_attn_with_kvcache::<f16>(stream, q, cache, 0.125, true, &mut scratch)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
 
     // Prompts: every token is a query, and sees the keys up to its own position.
@@ -118,7 +118,7 @@ fn served<C: Number>(
     let prompts = Inputs::of_cache(rows, cache)
         .queries(Queries::Varlen(VarlenQueries::of(&starts, 37)))
         .mask(Mask::Causal);
-    let o = attention.attend::<f16>(stream, &prompts, &mut room)?;
+    let o = attention.attend::<f16>(stream, &prompts, &mut scratch)?;
     assert!(stream.clone_dtoh(&o)? == numbers(&lengths, HEADS * DIM));
 
     // The third case has keys and values in one buffer.
@@ -127,13 +127,14 @@ fn served<C: Number>(
         .scales(of(scale), of(scale));
     attention.append(stream, Append::new(k, v, pages, Slots::of(&slots)))?;
     let pages = Pages::of_both(&both, shape, false).scales(of(scale), of(scale));
-    let (both, step) = (Cache::paged(pages, Integers::of(&table), columns, Integers::of(&used)), &mut room);
+    let (both, step) =
+        (Cache::paged(pages, Integers::of(&table), columns, Integers::of(&used)), &mut scratch);
     let o = attention.flash_attn_with_kvcache::<f16>(stream, q, both, 0.125, true, step)?;
     assert!(stream.clone_dtoh(&o)? == wanted);
 
     // A second copy of the keys doubles their weight, and does not change the result.
     let request = Inputs::of_cache(q, cache).mask(Mask::Causal);
-    let (o, lse) = attention.attend_with_lse::<f16>(stream, &request, &mut room)?;
+    let (o, lse) = attention.attend_with_lse::<f16>(stream, &request, &mut scratch)?;
     let state = State::of(Tensor::of(&o, [3, 1, HEADS, DIM]), Slice::new(&lse));
     let mut merged = stream.alloc_zeros::<f16>(3 * HEADS * DIM)?;
     let mut all = stream.alloc_zeros::<f32>(3 * HEADS)?;

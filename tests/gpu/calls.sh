@@ -45,7 +45,7 @@ growing | 570 | torch fa4 | growing.json: growing keys, L2 cold, f16
 growing-bf16 | 570 | torch fa4 | growing-bf16.json: growing keys, L2 cold, bf16
 sustained | 570 | torch fa4 | sustained.json: half a second back to back
 serving-decode | 570 | torch | serving-decode.json, .svg: KV caches; cuDNN and FlashAttention-2
-serving-batch | 570 | torch | serving-batch.json, .svg: ragged and varlen batches, graphs, append, merge
+serving-batch | 570 | torch | serving-batch.json, .svg: decode of unequal lengths, varlen batches, graphs, append, merge
 serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
 mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
 mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads by the portable kernel, beside its products

@@ -262,20 +262,20 @@ pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<S
 }
 
 /// Returns whether the sequences of a file are varlen.
-pub(super) fn are_packed(file: &File<'_>) -> bool {
+pub(super) fn are_varlen(file: &File<'_>) -> bool {
     file.has("cu_seqlens_q") || file.has("cu_seqlens_k")
 }
 
 /// Reads the tensors `q`, `k`, `v` of a file. Varlen tensors become one batch.
 pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
-    let is_packed = are_packed(file);
+    let is_varlen = are_varlen(file);
     let read = |name: &str| {
         let elements = file.elements(name, HALVES)?;
         let shape = match elements.shape[..] {
-            [rows, heads, head_dim] if is_packed => [1, rows, heads, head_dim],
-            [a, b, c, d] if !is_packed => [a, b, c, d],
+            [rows, heads, head_dim] if is_varlen => [1, rows, heads, head_dim],
+            [a, b, c, d] if !is_varlen => [a, b, c, d],
             ref other => {
-                let needed = if is_packed {
+                let needed = if is_varlen {
                     "with cu_seqlens_q it must be [rows, heads, head_dim]"
                 } else {
                     "it must be [batch, seqlen, heads, head_dim], or with --layout bhsd [batch, heads, \

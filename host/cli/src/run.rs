@@ -190,7 +190,7 @@ impl From<Verdict> for Check {
 
 /// The tensors of a file without a KV cache: sequences of equal lengths, or varlen sequences.
 const DENSE: [&str; 4] = ["q", "k", "v", "alibi_slopes"];
-const PACKED: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
+const VARLEN: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let layout = Layout::from(args.layout);
@@ -225,13 +225,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         return Err(Error::Invalid(format!("{what}; leave --shared-pages out")));
     }
     let [q, k, v] = files::read_qkv(&file)?;
-    let (mut problem, is_packed) = (sizes::problem(layout, [&q, &k, &v])?, files::are_packed(&file));
-    match is_packed {
-        true => file.only("varlen q, k, v", &[&PACKED[..], &extras::NAMES].concat())?,
+    let (mut problem, is_varlen) = (sizes::problem(layout, [&q, &k, &v])?, files::are_varlen(&file));
+    match is_varlen {
+        true => file.only("varlen q, k, v", &[&VARLEN[..], &extras::NAMES].concat())?,
         false => file.only("q, k, v of equal lengths", &[&DENSE[..], &extras::NAMES].concat())?,
     }
     let rows = [q.shape[1], k.shape[1]];
-    let sequences = is_packed.then(|| files::read_sequences(&file, rows)).transpose()?;
+    let sequences = is_varlen.then(|| files::read_sequences(&file, rows)).transpose()?;
     if let Some(sequences) = &sequences {
         if layout == Layout::Bhsd {
             let needed = "varlen tensors are [rows, heads, head_dim]; leave --layout out";
@@ -255,14 +255,14 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     if let Some(file) = args.grad.file() {
         let (config, output) = (args.config.as_deref(), args.output.as_deref());
-        let asked = grad::Asked { config, check: args.check, output, bias: args.grad.wants_bias() };
+        let asked = grad::GradOptions { config, check: args.check, output, bias: args.grad.wants_bias() };
         let shapes = [stored, q.shape, k.shape, v.shape];
-        return grad::run(file, memory, (shapes, is_packed), layout, &asked, &device, console);
+        return grad::run(file, memory, (shapes, is_varlen), layout, &asked, &device, console);
     }
     attention(&device, &memory, args.config.as_deref(), args.check, console, |o, rows| {
         let Some(path) = &args.output else { return Ok(None) };
         // Varlen tensors have no batch.
-        let (first, shape) = (usize::from(is_packed), memory.lse_shape());
+        let (first, shape) = (usize::from(is_varlen), memory.lse_shape());
         files::write_results(path, (problem.dtype, &stored[first..]), o, rows, &shape[first..])?;
         Ok(args.output.clone())
     })

@@ -72,8 +72,8 @@ impl CustDriver {
     }
 
     /// Wraps an object that was made in this driver's context.
-    fn keep<T>(&self, value: T) -> Kept<T> {
-        Kept { value: ManuallyDrop::new(value), context: Arc::clone(&self.own) }
+    fn keep<T>(&self, value: T) -> InContext<T> {
+        InContext { value: ManuallyDrop::new(value), context: Arc::clone(&self.own) }
     }
 
     /// Makes the kernel of a loaded module ready, in the current context.
@@ -94,12 +94,12 @@ impl CustDriver {
 /// An object of `cust` with its context. cust destroys an object in whichever context is current, so the drop
 /// enters the object's own context first.
 #[derive(Debug)]
-struct Kept<T> {
+struct InContext<T> {
     value: ManuallyDrop<T>,
     context: Arc<cuda::Context>,
 }
 
-impl<T> Deref for Kept<T> {
+impl<T> Deref for InContext<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -107,7 +107,7 @@ impl<T> Deref for Kept<T> {
     }
 }
 
-impl<T> Drop for Kept<T> {
+impl<T> Drop for InContext<T> {
     fn drop(&mut self) {
         // If `enter` fails, the context no longer works, and the object needs no release.
         let Ok(_entered) = self.context.enter() else { return };
@@ -123,20 +123,20 @@ pub struct CustKernel {
     function: Function<'static>,
     threads: u32,
     smem_bytes: u32,
-    _module: Kept<Box<Module>>,
+    _module: InContext<Box<Module>>,
 }
 
 /// Device memory of a context, freed when dropped.
 #[derive(Debug)]
-pub struct CustBuffer(Kept<DeviceBuffer<u8>>);
+pub struct CustBuffer(InContext<DeviceBuffer<u8>>);
 
 /// A stream of a context, destroyed when dropped.
 #[derive(Debug)]
-pub struct CustStream(Kept<Stream>);
+pub struct CustStream(InContext<Stream>);
 
 /// An event of a context, destroyed when dropped.
 #[derive(Debug)]
-pub struct CustEvent(Kept<Event>);
+pub struct CustEvent(InContext<Event>);
 
 /// Implements conversions between a wrapper and the `cust` type inside.
 macro_rules! is_custs {

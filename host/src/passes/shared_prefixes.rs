@@ -11,7 +11,7 @@ use crate::request::{AttentionRequest, Groups, Scratch, SharedPrefixes};
 use crate::schedule::Schedule;
 use crate::select::{Choice, Query};
 use crate::{Error, Problem, validate};
-use parts::{Parts, Room};
+use parts::{Parts, StateBuffers};
 use pays::{NO_KERNEL, NO_ROOM, SHARED, TOO_SHORT};
 use spec::States;
 
@@ -72,7 +72,7 @@ fn passes(
     if !matches!(rest.schedule, Schedule::Decode(_)) {
         return Ok(None);
     }
-    let prefix = |count| planned(&parts.prefixes(count, &Room::default(), Scratch::Fastest), false);
+    let prefix = |count| planned(&parts.prefixes(count, &StateBuffers::default(), Scratch::Fastest), false);
     let ((mut pass, mut of_prefix), mut count) = (prefix(1)?, 1);
     // The kernel for the parts may differ from the kernel for whole prefixes. Then the second turn computes
     // the number of parts that fills the device with blocks of the new kernel.
@@ -85,7 +85,7 @@ fn passes(
         let Some(next) = next.filter(is_better) else { break };
         ((pass, of_prefix), count) = (next, wanted);
     }
-    let kept = parts.room(count, 0).bytes(count);
+    let kept = parts.buffers(count, 0).bytes(count);
     let with = |prefix: Passes| {
         let [few, _] = prefix.before;
         let before = few.map_or([Some(prefix.last), None], |few| [Some(few), Some(prefix.last)]);
@@ -108,11 +108,11 @@ pub(super) fn lower(
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
     let parts = Parts::new(r, prefixes).map_err(Refusal::Tensors)?;
-    let (room, scratch) = (parts.room(count, r.scratch.address()), s.partials(&r.scratch));
-    let (prefix, rest) = (parts.prefixes(count, &room, scratch), parts.rest(scratch));
+    let (buffers, scratch) = (parts.buffers(count, r.scratch.address()), s.partials(&r.scratch));
+    let (prefix, rest) = (parts.prefixes(count, &buffers, scratch), parts.rest(scratch));
     let prefix = (&prefix, of_prefix);
     s.before.iter().flatten().try_for_each(|pass| lower::attention(prefix, pass, States::NONE, launch))?;
-    lower::attention((&rest, of_rest), &s.last, parts.states(count, &room), launch)
+    lower::attention((&rest, of_rest), &s.last, parts.states(count, &buffers), launch)
 }
 
 /// Checks that the passes of a request's plan also solve another request.

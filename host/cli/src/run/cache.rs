@@ -79,7 +79,7 @@ impl Input {
             )));
         };
         let starts = starts(file, &shape, batch, rows)?;
-        let is_packed = !starts.iter().copied().eq(even(batch, rows));
+        let is_varlen = !starts.iter().copied().eq(even(batch, rows));
         let keys = file.elements("k_cache", CACHES)?;
         let pages = pages(file, layout, &keys)?;
         let (values, value_bytes) = values(file, layout, &keys, &pages, v_width)?;
@@ -100,7 +100,7 @@ impl Input {
         let problem = Problem::new(q.dtype, batch, longest, heads_q, head_dim);
         let problem = problem.seqlen_k(capacity).heads_k(heads_k);
         let problem = problem.head_dim_v(if v_width.is_some() { head_dim } else { values.shape[3] });
-        let problem = scores.of(problem.varlen(is_packed.then_some([rows, capacity])));
+        let problem = scores.of(problem.varlen(is_varlen.then_some([rows, capacity])));
         if problem.alignment != Alignment::BottomRight {
             return Err(Error::Invalid(
                 "--top-left: on a cache, the last query has the last key's position; leave it out".into(),

@@ -82,7 +82,7 @@ impl Options {
 }
 
 /// This struct holds what the user asks for: a forward kernel, a check against the reference, a file.
-pub(in crate::run) struct Asked<'a> {
+pub(in crate::run) struct GradOptions<'a> {
     pub config: Option<&'a str>,
     pub check: bool,
     pub output: Option<&'a Path>,
@@ -95,9 +95,9 @@ pub(in crate::run) struct Asked<'a> {
 pub(in crate::run) fn run(
     grad: &Path,
     memory: Memory,
-    (shapes, is_packed): ([[usize; 4]; 4], bool),
+    (shapes, is_varlen): ([[usize; 4]; 4], bool),
     layout: Layout,
-    asked: &Asked<'_>,
+    asked: &GradOptions<'_>,
     device: &Device,
     console: &Console,
 ) -> Result<(), Error> {
@@ -106,7 +106,7 @@ pub(in crate::run) fn run(
         let what = "--bias-grad: the file has no tensor `bias`; leave --bias-grad out";
         return Err(Error::Invalid(what.into()));
     }
-    let first = usize::from(is_packed);
+    let first = usize::from(is_varlen);
     let (d_o, d_lse) = upstream(&File::read(grad)?, dtype, &shapes[0][first..], &lse_shape[first..])?;
     let Some(runner) = device.runner() else {
         let what = "--grad: --device cpu computes no gradients; use --device gpu or --device sim";

@@ -22,7 +22,7 @@ pub(super) struct Parts<'r, 'a> {
 
 /// The places of the states of the prefixes in a workspace, as addresses.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Room {
+pub(super) struct StateBuffers {
     /// O of each part of the prefixes: `[batch][seqlen_q][heads][head_dim_v]`.
     o: u64,
     /// Bytes from one part's O to the next part's O.
@@ -33,7 +33,7 @@ pub(super) struct Room {
     lse_bytes: u64,
 }
 
-impl Room {
+impl StateBuffers {
     /// Returns the bytes of the states of `parts` parts.
     pub fn bytes(&self, parts: usize) -> u64 {
         self.o_bytes.saturating_add(self.lse_bytes).saturating_mul(parts as u64)
@@ -62,28 +62,28 @@ impl<'r, 'a> Parts<'r, 'a> {
     }
 
     /// Returns the places of the states of this number of parts in a workspace at `address`.
-    pub fn room(&self, parts: usize, address: u64) -> Room {
+    pub fn buffers(&self, parts: usize, address: u64) -> StateBuffers {
         let [batch, queries, heads, columns] = self.r.o.shape;
         let rows = (batch as u64).saturating_mul(queries as u64).saturating_mul(heads as u64);
         let o_bytes = rows.saturating_mul((columns * self.r.o.dtype.bytes()) as u64);
         let lse_bytes = rows.saturating_mul(4).saturating_add(15) / 16 * 16;
         let lse = address.saturating_add(o_bytes.saturating_mul(parts as u64));
-        Room { o: address, o_bytes, lse, lse_bytes }
+        StateBuffers { o: address, o_bytes, lse, lse_bytes }
     }
 
     /// Returns the states of the parts of the prefixes.
-    pub fn states(&self, parts: usize, room: &Room) -> States {
+    pub fn states(&self, parts: usize, buffers: &StateBuffers) -> States {
         let [batch, queries, heads, _] = self.r.o.shape;
-        let o = TensorView::bshd(room.o, 0, self.r.o.dtype, self.r.o.shape);
+        let o = TensorView::bshd(buffers.o, 0, self.r.o.dtype, self.r.o.shape);
         let strides = [queries as i64, (batch * queries) as i64];
-        let lse = LseView::new(room.lse, 0, [batch, heads, queries], strides);
-        let (o_bytes, lse_bytes, count) = (room.o_bytes, room.lse_bytes, parts as u32);
+        let lse = LseView::new(buffers.lse, 0, [batch, heads, queries], strides);
+        let (o_bytes, lse_bytes, count) = (buffers.o_bytes, buffers.lse_bytes, parts as u32);
         States { first: lower::state(&State::new(o, lse)), o_bytes, lse_bytes, count, reserved: 0 }
     }
 
     /// Returns the request over prefixes. A group is a sequence with the queries of all its sequences. Each
     /// of several `parts` of a prefix is a sequence with all queries of the group.
-    pub fn prefixes(&self, parts: usize, room: &Room, scratch: Scratch) -> AttentionRequest<'a> {
+    pub fn prefixes(&self, parts: usize, buffers: &StateBuffers, scratch: Scratch) -> AttentionRequest<'a> {
         let Parts { r, kv, entries, stride, q, .. } = *self;
         let [_, rows, heads, head_dim] = q.shape;
         let [_, row, head, column] = q.strides;
@@ -94,7 +94,7 @@ impl<'r, 'a> Parts<'r, 'a> {
                 // so that any length, clamped, is a part's.
                 let table = Paged::Table { entries, columns: pages / parts, stride: pages / parts };
                 let cache = of_pages(kv, table, pages / parts, parts);
-                (Queries::Batched, cache, [parts, rows / count], [0, (room.lse_bytes / 4) as i64])
+                (Queries::Batched, cache, [parts, rows / count], [0, (buffers.lse_bytes / 4) as i64])
             }
             Groups::Equal { count, pages, .. } => {
                 let (sequences, each) = (r.q.shape[0] / count, rows / count);
@@ -113,8 +113,8 @@ impl<'r, 'a> Parts<'r, 'a> {
         scores.sinks = None;
         let shape = [batches, each, heads, head_dim];
         let q = TensorView { shape, strides: [q_batch, row, head, column], ..q };
-        let o = TensorView::bshd(room.o, 0, r.o.dtype, [batches, each, heads, r.o.shape[3]]);
-        let lse = LseView::new(room.lse, 0, [batches, heads, each], [lse_batch, rows as i64]);
+        let o = TensorView::bshd(buffers.o, 0, r.o.dtype, [batches, each, heads, r.o.shape[3]]);
+        let lse = LseView::new(buffers.lse, 0, [batches, heads, each], [lse_batch, rows as i64]);
         let request = AttentionRequest::new(q, queries, KeysValues::Cache(cache), o).lse(lse);
         request.mask(Mask::Full).scores(scores).scratch(scratch)
     }

@@ -5,7 +5,7 @@ use ferroflash::{kernels::*, plan::*, request::*, *};
 const WINDOW: Mask = Mask::Window { left: Some(1023), right: Some(0) };
 
 #[test]
-fn every_type_head_dim_and_mask_has_a_packed_kernel_on_every_card() {
+fn every_type_head_dim_and_mask_has_a_varlen_kernel_on_every_card() {
     for (_, card) in Capabilities::PROFILES {
         for dtype in [DType::F16, DType::Bf16] {
             for head_dim in (8..=MAX_HEAD_DIM).step_by(8) {

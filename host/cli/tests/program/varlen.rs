@@ -32,7 +32,7 @@ fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
 
 #[test]
 fn sequences_are_what_they_are_alone() {
-    let folder = Folder::new("packed");
+    let folder = Folder::new("varlen");
     let starts = [vec![0, 11, 11, 12, 29], vec![0, 20, 23, 23, 39]];
     let used = vec![17, 3, 0, 16];
     let arrays = [
@@ -40,7 +40,7 @@ fn sequences_are_what_they_are_alone() {
         ("cu_seqlens_k", starts[1].clone()),
         ("seqused_k", used.clone()),
     ];
-    let (input, memory) = write(&folder, "packed.safetensors", &arrays);
+    let (input, memory) = write(&folder, "varlen.safetensors", &arrays);
     for (device, options) in
         [("cpu", &["--causal"][..]), ("sim", &["--causal"]), ("sim", &["--window", "5,2"])]
     {
@@ -71,7 +71,7 @@ fn sequences_are_what_they_are_alone() {
 
 #[test]
 fn sequences_without_a_query() {
-    let folder = Folder::new("packed-empty");
+    let folder = Folder::new("varlen-empty");
     for (name, keys) in [("keys", vec![0, 20, 40]), ("nothing", vec![0, 0, 0])] {
         let arrays = [("cu_seqlens_q", vec![0, 0, 0]), ("cu_seqlens_k", keys)];
         let (input, _) = write(&folder, name, &arrays);
@@ -85,7 +85,7 @@ fn sequences_without_a_query() {
 fn slopes_of_heads_and_of_sequences() {
     let folder = Folder::new("slopes");
     let starts = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];
-    let (input, _) = write(&folder, "packed.safetensors", &starts);
+    let (input, _) = write(&folder, "varlen.safetensors", &starts);
     let file = std::fs::read(&input).expect("written");
     let file = SafeTensors::deserialize(&file).expect("safetensors");
     let with = |name: &str, shape: &[usize]| {
@@ -109,7 +109,7 @@ fn slopes_of_heads_and_of_sequences() {
 
 #[test]
 fn files_of_no_sequences() {
-    let folder = Folder::new("not-packed");
+    let folder = Folder::new("not-varlen");
     let right = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];
     let refused = |name: &str, arrays: &[(&str, Vec<i32>)], options: &[&str], message: &str| {
         let (input, _) = write(&folder, name, arrays);
