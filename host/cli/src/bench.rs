@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 
 /// Measure kernels on the GPU: times, TFLOP/s, GB/s, and the launch time of the host.
 ///
-/// Suites cover prefill and serving: decode, also of unequal lengths, paged KV caches, varlen prompts, append,
-/// merge. bench/compare.py and bench/serving.py measure the same suites beside other libraries (bench/README.md).
+/// Suites cover prefill and serving: decode, also of unequal lengths, paged KV caches, varlen prompts,
+/// append, merge. bench/compare.py and bench/serving.py measure the same suites beside other libraries
+/// (bench/README.md).
 ///
 ///   cold   before each launch the program overwrites twice the size of the L2 cache, outside
 ///          the measured time
