@@ -172,7 +172,7 @@ pub unsafe fn wait_group<const PENDING: u32, const N: usize>(d: &mut Accumulator
 }
 
 macro_rules! products {
-    ($($abt:ident $ab:ident $ab_shared:ident $element:ident $type:literal;)*) => {$(
+    ($($abt:ident $ab:ident $ab_shared:ident $at_bt:ident $element:ident $type:literal;)*) => {$(
         #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
         /// One k-step of `d = a b^T`, or of `d += a b^T` if `accumulate` is true. Descriptors select both
         /// tiles, whose rows run along k.
@@ -188,8 +188,8 @@ macro_rules! products {
             // SAFETY: the caller keeps the preconditions.
             unsafe {
                 match accumulate {
-                    false => widths!(N, |w| w::$element::set(flat(d), a.0, b.0)),
-                    true => widths!(N, |w| w::$element::add(flat(d), a.0, b.0)),
+                    false => widths!(N, |w| w::$element::set::<0, 0>(flat(d), a.0, b.0)),
+                    true => widths!(N, |w| w::$element::add::<0, 0>(flat(d), a.0, b.0)),
                 }
             }
         }
@@ -225,16 +225,39 @@ macro_rules! products {
             // SAFETY: the caller keeps the preconditions.
             unsafe {
                 match accumulate {
-                    false => widths!(N, |w| w::$element::set_columns(flat(d), a.0, b.0)),
-                    true => widths!(N, |w| w::$element::add_columns(flat(d), a.0, b.0)),
+                    false => widths!(N, |w| w::$element::set::<0, 1>(flat(d), a.0, b.0)),
+                    true => widths!(N, |w| w::$element::add::<0, 1>(flat(d), a.0, b.0)),
+                }
+            }
+        }
+
+        #[doc = concat!("`wgmma.mma_async.sync.aligned.m64nNk16.f32.", $type, ".", $type, "`:")]
+        /// One k-step of `d = a^T b^T`, or of `d += a^T b^T` if `accumulate` is true. Descriptors select `a`,
+        /// whose columns run along k, and `b`, whose rows run along k.
+        ///
+        /// # Safety
+        /// - The preconditions of the first function hold.
+        #[inline(always)]
+        #[gpu_only]
+        pub unsafe fn $at_bt<const N: usize>(
+            d: &mut Accumulator<N>,
+            a: Operand,
+            b: Operand,
+            accumulate: bool,
+        ) {
+            // SAFETY: the caller keeps the preconditions.
+            unsafe {
+                match accumulate {
+                    false => widths!(N, |w| w::$element::set::<1, 0>(flat(d), a.0, b.0)),
+                    true => widths!(N, |w| w::$element::add::<1, 0>(flat(d), a.0, b.0)),
                 }
             }
         }
     )*};
 }
 products! {
-    mma_async_abt_f16 mma_async_ab_f16 mma_async_ab_shared_f16 f16 "f16";
-    mma_async_abt_bf16 mma_async_ab_bf16 mma_async_ab_shared_bf16 bf16 "bf16";
+    mma_async_abt_f16 mma_async_ab_f16 mma_async_ab_shared_f16 mma_async_at_bt_f16 f16 "f16";
+    mma_async_abt_bf16 mma_async_ab_bf16 mma_async_ab_shared_bf16 mma_async_at_bt_bf16 bf16 "bf16";
 }
 
 /// The accumulator's registers, in order.
@@ -281,55 +304,32 @@ macro_rules! width {
     };
 }
 
+/// `A` and `B` are 1 for a tile whose columns run along k, otherwise 0.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! product {
     ($element:ident $type:literal $columns:literal $registers:literal [$first:literal $($i:literal)*]) => {
         pub mod $element {
             #[inline(always)]
-            pub unsafe fn set(d: &mut [f32; $registers], a: u64, b: u64) {
+            pub unsafe fn set<const A: u32, const B: u32>(d: &mut [f32; $registers], a: u64, b: u64) {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
-                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 0, 1, 1, 0, 0;"),
+                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 0, 1, 1, {ta}, {tb};"),
                         out(reg32) d[$first], $(out(reg32) d[$i],)*
-                        a = in(reg64) a, b = in(reg64) b, options(nostack))
+                        a = in(reg64) a, b = in(reg64) b, ta = const A, tb = const B, options(nostack))
                 }
             }
 
             #[inline(always)]
-            pub unsafe fn add(d: &mut [f32; $registers], a: u64, b: u64) {
+            pub unsafe fn add<const A: u32, const B: u32>(d: &mut [f32; $registers], a: u64, b: u64) {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe {
                     crate::convergent_asm!(
                         concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
-                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 1, 1, 1, 0, 0;"),
+                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 1, 1, 1, {ta}, {tb};"),
                         inout(reg32) d[$first], $(inout(reg32) d[$i],)*
-                        a = in(reg64) a, b = in(reg64) b, options(nostack))
-                }
-            }
-
-            #[inline(always)]
-            pub unsafe fn set_columns(d: &mut [f32; $registers], a: u64, b: u64) {
-                // SAFETY: the caller keeps the preconditions.
-                unsafe {
-                    crate::convergent_asm!(
-                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
-                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 0, 1, 1, 0, 1;"),
-                        out(reg32) d[$first], $(out(reg32) d[$i],)*
-                        a = in(reg64) a, b = in(reg64) b, options(nostack))
-                }
-            }
-
-            #[inline(always)]
-            pub unsafe fn add_columns(d: &mut [f32; $registers], a: u64, b: u64) {
-                // SAFETY: the caller keeps the preconditions.
-                unsafe {
-                    crate::convergent_asm!(
-                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $type, ".", $type,
-                            " {{{", $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 1, 1, 1, 0, 1;"),
-                        inout(reg32) d[$first], $(inout(reg32) d[$i],)*
-                        a = in(reg64) a, b = in(reg64) b, options(nostack))
+                        a = in(reg64) a, b = in(reg64) b, ta = const A, tb = const B, options(nostack))
                 }
             }
 

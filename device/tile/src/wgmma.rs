@@ -23,7 +23,7 @@ mod seesaw;
 
 pub use baton::Baton;
 use baton::{AbPassed, Turn};
-pub use five::{After, Ds, KeptRows, Late, Never, Step, StepOrder, ValuedStage};
+pub use five::{KeptRows, Never, Step, StepOrder, ValuedStage};
 pub use joint_a::JointA;
 use kept::{AbKept, AbtOfTwo};
 pub use seesaw::{Seesaw, SeesawStages, SeesawTensors};

@@ -170,8 +170,9 @@ fn hopper(
 ) -> Result<Backward, Error> {
     let shared = if may_share { shared(p, kernel, on)? } else { None };
     let shares = Shared::of(shared.as_ref());
-    let convert = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, Pass::Dq))?;
-    let (padding, per_kv) = (Padding::new(p)?, (p.heads_q / (p.heads_k * shares.get())) as u32);
+    let to_dq = CONVERT_DQS.iter().find(|e| e.rounds(kernel)).ok_or_else(|| unsolved(p, Pass::Dq))?;
+    let padding = Padding::new(p, kernel.tile_n)?;
+    let per_kv = (p.heads_q / (p.heads_k * shares.get())) as u32;
     // This refuses sizes whose sums exceed 64 bits.
     let delta = delta(p, &padding)?;
     let longest = (p.seqlen_q as u32).div_ceil(kernel.tile_n);
@@ -181,15 +182,15 @@ fn hopper(
     };
     let sums = DqScratch::new(kernel, padding.heads, [tiles, longest], per_kv);
     let all = GradientPass::all(p, kernel, (&sums, sequences), shares, on)?;
-    let convert = GradientPass::convert(p, &convert.contract, sums.tiles * (kernel.tile_n / 64), sequences)?;
+    let convert = GradientPass::convert(p, to_dq, sums.tiles, sequences)?;
     let passes = [delta, all, convert];
     Ok(Backward { passes, dsinks: None, of_scores: None, padding, sums: Some(sums), shared })
 }
 
 /// Returns the passes of portable kernels.
 fn portable(p: &Problem, may_share: bool, on: &Capabilities) -> Result<Backward, Error> {
-    let padding = Padding::new(p)?;
     let [dkdv, dq] = [gradient(p, Pass::DkDv, on)?, gradient(p, Pass::Dq, on)?];
+    let padding = Padding::new(p, dkdv.tile_n)?;
     let shared = if may_share { shared(p, dkdv, on)? } else { None };
     let [dkdv, dq] = [(dkdv, Shared::of(shared.as_ref())), (dq, HeadShares::ONE)]
         .map(|(kernel, shares)| GradientPass::new(p, kernel, shares));

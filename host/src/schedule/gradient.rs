@@ -3,8 +3,8 @@ use super::tiles::resident;
 use crate::place::Place;
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{
-    AttnInfo, BiasTiles, DELTA_ROWS, DqScratch, FastDiv, MaskKind, PaddedVector, Pass, RowParts, Sequences,
-    TABLE_ENTRIES, TileOrder, TilePartials,
+    AttnInfo, BiasTiles, ConvertDqInfo, DELTA_ROWS, DqScratch, FastDiv, MaskKind, PaddedVector, Pass,
+    RowParts, Sequences, TABLE_ENTRIES, TileOrder, TilePartials,
 };
 
 /// A kernel of a backward pass, and the distribution of its work.
@@ -136,14 +136,15 @@ impl GradientPass {
         Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
     }
 
-    /// Returns the schedule of the kernel that rounds sums of dQ, in this number of blocks per head.
+    /// Returns the schedule of the kernel that rounds `tiles` tiles of sums of dQ per head.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are no queries.
-    pub fn convert(p: &Problem, kernel: &Contract, blocks: u32, of: Sequences) -> Result<Self, Error> {
+    pub fn convert(p: &Problem, kernel: &ConvertDqInfo, tiles: u32, of: Sequences) -> Result<Self, Error> {
+        let blocks = tiles * (kernel.stage_rows / kernel.block_rows);
         // There are fewer of these blocks than of delta's.
         let work = GradientWork::Convert(FastDiv::new(blocks).ok_or_else(|| too_many(p, blocks))?, of);
-        Ok(GradientPass { place: Place::of(kernel), kernel: None, work })
+        Ok(GradientPass { place: Place::of(&kernel.contract), kernel: None, work })
     }
 }
 
@@ -237,7 +238,8 @@ impl HeadShares {
     }
 }
 
-/// The rows of -LSE and of delta: each sequence has whole blocks of [`PaddedVector::ROWS`] rows.
+/// The rows of -LSE and of delta: each sequence has whole blocks of [`PaddedVector::ROWS`] rows, and each
+/// head of a batch has room for whole stages of the kernel that reads them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Padding {
     /// Rows per head.
@@ -249,15 +251,17 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// Returns the rows of a valid problem.
+    /// Returns the rows of a valid problem, for a kernel with stages of `stage` queries.
     ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if there are too many rows.
-    pub fn new(p: &Problem) -> Result<Self, Error> {
+    pub fn new(p: &Problem, stage: u32) -> Result<Self, Error> {
         let [[batches, ..], ..] = p.shapes();
         let (sequences, blocks) = match p.varlen {
             // A length is at most 2^30.
-            None => (Sequences::NONE, (p.seqlen_q as u32).div_ceil(PaddedVector::ROWS)),
+            None => {
+                (Sequences::NONE, (p.seqlen_q as u32).next_multiple_of(stage).div_ceil(PaddedVector::ROWS))
+            }
             Some([rows, _]) => sequences(p, p.seqlen_q, rows, PaddedVector::ROWS)?,
         };
         let rows = blocks.checked_mul(PaddedVector::ROWS).filter(|rows| *rows < 1 << 31);

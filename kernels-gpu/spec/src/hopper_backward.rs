@@ -7,8 +7,13 @@ use core::marker::PhantomData;
 /// Gradients of `M` base tiles of keys and of their values, in `T` tiles of 64 rows, over stages of `N` base
 /// tiles of queries. The head dim has `D` base tiles. Each of `W` warpgroups has a tile and all of its `C`
 /// base tiles of columns, or a part of the columns of the only tile, whose scores all of them compute.
-/// Each warpgroup adds `SHARE` base tiles of columns to dQ's sums: its part of the columns of a stage of 64
-/// queries, or all columns of its part of the queries.
+/// What each warpgroup adds to dQ's sums has 64 rows and `SHARE` base tiles of columns:
+///
+/// | queries of a stage | rows | columns |
+/// |---|---|---|
+/// | 64 | all queries | the warpgroup's part of the head dim |
+/// | 64 per warpgroup | the warpgroup's part of the queries | the head dim |
+/// | others | of dQ^T: the warpgroup's part of the head dim | of dQ^T: all queries |
 ///
 /// Blocks are persistent and take work tiles from a counter. They add to a stage's sums in the order of their
 /// keys, so a repeated launch gives identical bits. `Map` is the kind of all tensor maps.
@@ -50,8 +55,9 @@ impl BwdMap for RaggedMap {
     const LAYOUTS: (Queries, Keys) = (Queries::Varlen, Keys::Varlen);
 }
 
-/// Rounds dQ's sums: 64 queries per block, of which each of `W` warpgroups has `SHARE` of `D` base tiles of
-/// columns.
+/// Rounds dQ's sums. Of 64 queries per block, each of `W` warpgroups has `SHARE` of `D` base tiles of
+/// columns. Or the sums are those of dQ^T: a block has `SHARE` base tiles of queries, and each of the
+/// warpgroups has 4 of `D` base tiles of columns.
 pub struct BwdConvertDq<E, const W: usize, const SHARE: usize, const D: usize>(PhantomData<E>);
 
 /// Parameters of a [`BwdHopper`] kernel with tensor maps of kind `Map`.
@@ -114,7 +120,7 @@ pub struct BwdRagged {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BwdConvertDqParams {
-    /// The sums, in tiles of 64 queries.
+    /// The sums, in tiles of [`ConvertDqInfo::block_rows`] queries.
     pub sums: TileSums,
     /// The gradient of the queries.
     pub dq: Tensor,
@@ -284,13 +290,20 @@ impl<E: Element, const W: usize, const SHARE: usize, const D: usize> Kernel for 
     }
 }
 
+impl<E, const W: usize, const SHARE: usize, const D: usize> BwdConvertDq<E, W, SHARE, D> {
+    /// Whether the sums are the transpose of dQ.
+    pub const IS_TRANSPOSED: bool = SHARE * W != D;
+    const BLOCK_ROWS: u32 = if Self::IS_TRANSPOSED { SHARE as u32 * 16 } else { 64 };
+}
+
 impl<E: Element, const W: usize, const SHARE: usize, const D: usize> Line for BwdConvertDq<E, W, SHARE, D> {
     type Info = ConvertDqInfo;
     const INFO: ConvertDqInfo = ConvertDqInfo {
         contract: Contract::of::<Self>(""),
         dtype: E::DTYPE,
         head_dim: D as u32 * 16,
-        shares_columns: SHARE < D,
+        stage_rows: if SHARE == D { 128 } else { Self::BLOCK_ROWS },
+        block_rows: Self::BLOCK_ROWS,
     };
 }
 
@@ -303,18 +316,15 @@ pub struct ConvertDqInfo {
     pub dtype: DType,
     /// Columns of the sums.
     pub head_dim: u32,
-    /// Whether the sums are those of stages of 64 queries, whose columns the warpgroups share.
-    pub shares_columns: bool,
+    /// Queries of a tile of sums.
+    pub stage_rows: u32,
+    /// Queries of a block: a tile's, or half of them.
+    pub block_rows: u32,
 }
 
 impl ConvertDqInfo {
-    /// Queries of a tile of sums.
-    pub const fn stage_rows(&self) -> u32 {
-        if self.shares_columns { 64 } else { 128 }
-    }
-
     /// Whether the kernel rounds the sums of kernel `of`.
     pub fn rounds(&self, of: &AttnInfo) -> bool {
-        self.dtype == of.dtype && self.head_dim == of.head_dim && self.stage_rows() == of.tile_n
+        self.dtype == of.dtype && self.head_dim == of.head_dim && self.stage_rows == of.tile_n
     }
 }

@@ -75,12 +75,12 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     bwd_hopper {
     d64 [Full, Causal] 128x128: BwdHopper<E, Mask, 8, 2, 8, 4, 4, 2>;
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2>;
-    d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
-    d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 3>;
+    d128 [Full, Causal, Windowed] 128x80: BwdHopper<E, Mask, 8, 2, 5, 8, 5, 2>;
     d128 [Local] 64x64: BwdHopper<E, Mask, 4, 2, 4, 8, 4, 2, TensorMap, 1, 4>;
     d256 [Full, Causal, Windowed] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, TensorMap, 1, 8>;
     }
-    // The same, on varlen tensors. With three stages, ptxas of CUDA 12.8 crashes.
+    // The same, on varlen tensors, whose rows of -LSE are whole stages. With three stages, ptxas of CUDA 12.8
+    // crashes.
     bwd_hopper_packed {
     d64 [Full, Causal] 128x128: BwdHopper<E, Mask, 8, 2, 8, 4, 4, 2, RaggedMap>;
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2, RaggedMap>;
@@ -95,6 +95,7 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d64: BwdConvertDq<E, 1, 4, 4>;
     d64_columns: BwdConvertDq<E, 2, 2, 4>;
     d128: BwdConvertDq<E, 2, 4, 8>;
+    d128_transposed: BwdConvertDq<E, 2, 5, 8>;
     d256: BwdConvertDq<E, 4, 4, 16>;
     } }
     $crate::lines! { $emit

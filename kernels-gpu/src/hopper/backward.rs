@@ -3,8 +3,7 @@
 //! the portable kernel ([`crate::backward`]):
 //!
 //! - dV += P^T dO and dK += dS^T Q, whose left operands are in registers;
-//! - dQ += dS K, for which the warpgroups write dS to shared memory together. dQ and dK run one step later,
-//!   before the next scores.
+//! - dQ += dS K, for which the warpgroups write dS to shared memory together.
 //!
 //! dQ's sums lie in global memory. The blocks of keys add to them in turns, in the order of keys
 //! ([`tile::turns`]), and the first block stores, so a repeated launch gives identical bits. A block waits
@@ -16,17 +15,17 @@ use crate::entries::Run;
 use crate::rows::{Rows, Sequence};
 use crate::variant::{MaskFn, Scores};
 use key_block::{KeyBlock, Visit, Visits};
-use spec::{BwdHopper, BwdHopperParams, MaskKind, NoteWords};
+use spec::{BwdHopper, BwdHopperParams, MaskKind, NoteWords, PaddedVector};
 use tile::beside::HeadValues;
 use tile::global::GlobalSums;
-use tile::group::{Capability, Warpgroup};
+use tile::group::Capability;
 use tile::mma::{AFrag, Acc, WarpgroupCore};
 use tile::pipeline::Twins;
 use tile::shared::SharedTiles;
 use tile::tickets::{TicketConsumer, Tickets};
 use tile::tma::{Tma, TmaTensor, ValuedTile};
 use tile::turns::Turns;
-use tile::wgmma::{After, JointA, Late, Never, Step, StepOrder, ValuedStage};
+use tile::wgmma::{JointA, Never, Step, StepOrder, ValuedStage};
 use tile::{Block, Smem, Warp};
 use tiles::{KeyMap, KeyTile};
 
@@ -157,6 +156,10 @@ impl<
                 "Hopper's backward kernels take no `ScoreMod`: use `BwdDkDv` and `BwdDq`"
             );
             assert!(
+                !Map::Tile::HAS_UNUSED || PaddedVector::ROWS.is_multiple_of(N as u32 * 16),
+                "the rows of sequences in -LSE and delta must be whole stages"
+            );
+            assert!(
                 N == 4 && M * D <= 32 || Mask::Scores::IS_NONE,
                 "wide stages and large blocks have no registers for modified scores: use `Windowed`"
             );
@@ -209,9 +212,10 @@ impl<
             },
             |mut group, (mut keys, (mut queries, (mut joint, (mut tickets, mut turns))))| {
                 let order = match N {
-                    4 if Mask::Scores::IS_NONE || T == 1 => StepOrder::Together,
-                    4 => StepOrder::Apart,
-                    _ => StepOrder::Wide,
+                    8 => StepOrder::Wide,
+                    _ if T == 1 => StepOrder::Columns,
+                    _ if Mask::Scores::IS_NONE => StepOrder::Together,
+                    _ => StepOrder::Apart,
                 };
                 while let Some(view) =
                     View::<Mask, Map::Tile>::of(p, [M, N], tickets.receive_with(&mut group), &tickets)
@@ -229,8 +233,6 @@ impl<
                     let rows = view.tile.existing(&view.block.rows);
                     let [v, k] = keys.take();
                     let (mut acc_dk, mut acc_dv) = (Acc::<1, C>::cleared(), Acc::<1, C>::cleared());
-                    let mut add =
-                        |acc_dq: &mut Acc<1, SHARE>, group: &mut Warpgroup<W>| turns.add(acc_dq, group);
                     let ds_of =
                         |s: &Acc<1, N>, dp: &Acc<1, N>, p: &AFrag<E, 1, N>, d_o: &ValuedStage<_, N, D>| {
                             let delta = d_o.columns(at.1);
@@ -238,28 +240,22 @@ impl<
                         };
 
                     let mut visits = view.visits(p);
-                    let visit = visits.visit;
-                    let [mut q_last, d_o] = queries.take();
-                    let mut ds = group.five_products(
-                        After::Nothing(joint),
-                        |_: &mut Acc<1, SHARE>, _| (),
-                        Step { k: &k, v: &v, q: &q_last, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
-                        |s| view.probabilities::<_, M, N, D>((p, &tickets), s, visit, &q_last, at),
-                        |s, dp, p| ds_of(s, dp, p, &d_o),
-                    );
-                    drop(d_o);
-                    while visits.advance() {
+                    loop {
                         let visit = visits.visit;
-                        let [q_now, d_o] = queries.take();
-                        ds = group.five_products(
-                            After::Step(Late { dk: &mut acc_dk, ds, q: q_last }),
-                            &mut add,
-                            Step { k: &k, v: &v, q: &q_now, d_o: &d_o, dv: &mut acc_dv, rows, order, never },
-                            |s| view.probabilities::<_, M, N, D>((p, &tickets), s, visit, &q_now, at),
+                        let [q, d_o] = queries.take();
+                        let (dk, dv) = (&mut acc_dk, &mut acc_dv);
+                        group.five_products(
+                            &mut joint,
+                            Step { k: &k, v: &v, q: &q, d_o: &d_o, dk, dv, rows, order, never },
+                            |s| view.probabilities::<_, M, N, D>((p, &tickets), s, visit, &q, at),
                             |s, dp, p| ds_of(s, dp, p, &d_o),
+                            |dq: &mut Acc<1, SHARE>, group| turns.add(dq, group),
                         );
-                        q_last = q_now;
+                        if !visits.advance() {
+                            break;
+                        }
                     }
+                    group.wait_for_all();
                     let clear_unused = |gradients: &mut Acc<1, C>| {
                         if Map::Tile::HAS_UNUSED {
                             gradients.keep_rows_before(rows as i32 - at.0 as i32, at.1);
@@ -267,10 +263,7 @@ impl<
                     };
                     let first_row = || view.tile.kept(p, &tickets, at.1).gradient(view.block.rows.first);
                     clear_unused(&mut acc_dv);
-                    joint =
-                        group.two_products(Late { dk: &mut acc_dk, ds, q: q_last }, &k, &mut add, |group| {
-                            v.store_part_through(&acc_dv, &dv, first_row(), group)
-                        });
+                    v.store_part_through(&acc_dv, &dv, first_row(), &mut group);
                     acc_dk.map(|x| x * p.scale);
                     clear_unused(&mut acc_dk);
                     k.store_part_through(&acc_dk, &dk, first_row(), &mut group);

@@ -106,7 +106,7 @@ impl At<'_> {
 
 /// The intervals of keys that a warp's rows see, relative to a block's first key.
 pub struct Seen<M, const W: usize> {
-    start: RowBounds<W>,
+    pub(crate) start: RowBounds<W>,
     end: RowBounds<W>,
     mask: M,
 }

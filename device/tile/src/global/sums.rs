@@ -6,6 +6,7 @@ use crate::layout;
 use crate::mma::{Acc, Mma};
 use contract::TileSums;
 use cuda_std::atomic::red_add_v4_f32;
+use cuda_std::ldmatrix::movmatrix_trans;
 use cuda_std::memory::{ld_global_b32, ld_global_v4_b32, st_global_v4_b32};
 
 /// Tiles of sums. Each of `W` warpgroups has a part of a tile: an accumulator of `H` base tiles of columns. A
@@ -127,7 +128,7 @@ impl<E: Mma, const C: usize> GlobalRows<E, C> {
     /// where they exist. The lanes of a quad exchange words, so that each lane stores 16 contiguous bytes.
     #[inline(always)]
     pub fn store_by_quads<const N: usize>(&self, acc: &Acc<1, N>, [row0, column0]: [u32; 2], warp: Warp) {
-        const { assert!(N.is_multiple_of(2), "a quad stores four chunks") }
+        debug_assert!(N.is_multiple_of(2), "a quad stores four chunks");
         let (row, own) = (warp.lane / 4, warp.lane % 4);
         for pair in 0..N / 2 {
             for half in 0..2 {
@@ -144,6 +145,29 @@ impl<E: Mma, const C: usize> GlobalRows<E, C> {
                     // promises.
                     unsafe { st_global_v4_b32(self.base.wrapping_add(within), words) }
                 }
+            }
+        }
+    }
+
+    /// Rounds the transpose of `acc` and stores it to the rows from `row0` on and base tile `column` of the
+    /// columns, where they exist.
+    #[inline(always)]
+    pub fn store_transposed<const N: usize>(&self, acc: &Acc<1, N>, [row0, column]: [u32; 2], warp: Warp) {
+        let (row, own) = (warp.lane / 4, warp.lane % 4);
+        for n in 0..N {
+            let mut words: [u32; 4] = core::array::from_fn(|j| {
+                let of = &acc.0[0][n][j / 2];
+                // SAFETY: `Warp` stands for 32 converged lanes.
+                unsafe { movmatrix_trans(E::pack(of[j % 2 * 2], of[j % 2 * 2 + 1])) }
+            });
+            transpose(&mut words, own, warp);
+            let row = row0 + n as u32 * 16 + own / 2 * 8 + row;
+            let chunk = column * 2 + own % 2;
+            if row < self.rows && chunk < self.chunks {
+                let within = row as u64 * self.row_bytes as u64 + (chunk * layout::CHUNK) as u64;
+                // SAFETY: row and chunk exist, and base and stride are multiples of 16, as `GlobalRows`
+                // promises.
+                unsafe { st_global_v4_b32(self.base.wrapping_add(within), words) }
             }
         }
     }

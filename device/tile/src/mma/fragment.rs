@@ -72,6 +72,15 @@ impl<E, const M: usize, const K: usize> AFrag<E, M, K> {
         AFrag { registers: [[[0; 4]; M]; K], element: PhantomData }
     }
 
+    /// The same operand in other registers.
+    #[inline(always)]
+    pub(crate) fn copied(&self) -> Self {
+        AFrag {
+            registers: self.registers.map(|step| step.map(|tile| tile.map(opaque))),
+            element: PhantomData,
+        }
+    }
+
     /// Keeps the warp's rows before row `end`. All other rows become 0, whatever they were.
     #[inline(always)]
     pub(crate) fn keep_rows_before(&mut self, end: i32, warp: Warp) {

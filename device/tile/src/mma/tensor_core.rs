@@ -72,10 +72,16 @@ pub trait WarpgroupCore: Mma + Fills<Self> {
     /// # Safety
     /// - The preconditions of the products in `cuda_std::wgmma` hold.
     unsafe fn ab_shared<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand, accumulate: bool);
+
+    /// One k-step of `d = a^T b^T`.
+    ///
+    /// # Safety
+    /// - The preconditions of the products in `cuda_std::wgmma` hold.
+    unsafe fn at_bt<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand, accumulate: bool);
 }
 
 macro_rules! warpgroup_core {
-    ($($element:ident: $abt:ident $ab:ident $ab_shared:ident;)*) => {$(
+    ($($element:ident: $abt:ident $ab:ident $ab_shared:ident $at_bt:ident;)*) => {$(
         impl WarpgroupCore for $element {
             #[inline(always)]
             unsafe fn abt<const N: usize>(d: &mut Accumulator<N>, a: Operand, b: Operand, accumulate: bool) {
@@ -97,12 +103,22 @@ macro_rules! warpgroup_core {
                 // SAFETY: the caller keeps the preconditions.
                 unsafe { wgmma::$ab_shared(d, a, b, accumulate) }
             }
+            #[inline(always)]
+            unsafe fn at_bt<const N: usize>(
+                d: &mut Accumulator<N>,
+                a: Operand,
+                b: Operand,
+                accumulate: bool,
+            ) {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe { wgmma::$at_bt(d, a, b, accumulate) }
+            }
         }
     )*};
 }
 warpgroup_core! {
-    F16: mma_async_abt_f16 mma_async_ab_f16 mma_async_ab_shared_f16;
-    Bf16: mma_async_abt_bf16 mma_async_ab_bf16 mma_async_ab_shared_bf16;
+    F16: mma_async_abt_f16 mma_async_ab_f16 mma_async_ab_shared_f16 mma_async_at_bt_f16;
+    Bf16: mma_async_abt_bf16 mma_async_ab_bf16 mma_async_ab_shared_bf16 mma_async_at_bt_bf16;
 }
 
 /// Computes `acc += a b^T`; `a` returns the registers of each k-step.

@@ -81,9 +81,35 @@ impl<E: WarpgroupCore, const R: usize, const K: usize> JointA<E, R, K> {
     }
 }
 
-/// The product `acc = a b` of the published operand and a guarded stage, whose `T` tiles of 64 rows lie one
-/// below the other. If the operand has 64 rows, each warpgroup computes `H` base tiles of the product's
-/// columns. If it has 64 rows per warpgroup, each warpgroup computes its rows.
+/// What of the product `a b` the warpgroups share. Each warpgroup computes 64 rows of it.
+#[derive(Clone, Copy)]
+enum Shared {
+    /// The columns: the operand has 64 rows.
+    Columns,
+    /// The rows: the operand has 64 rows per warpgroup.
+    Rows,
+    /// The rows of the transpose `b^T a^T`, for other operands.
+    RowsOfTranspose,
+}
+
+impl Shared {
+    /// What `w` warpgroups share of a product of `r x d` base tiles, if each computes `h` base tiles of
+    /// columns.
+    const fn of(r: usize, h: usize, d: usize, w: usize) -> Self {
+        match r {
+            4 if h * w == d => Shared::Columns,
+            _ if r == 4 * w && h == d => Shared::Rows,
+            _ => {
+                assert!(r == h && 4 * w == d, "no product has these parts");
+                Shared::RowsOfTranspose
+            }
+        }
+    }
+}
+
+/// The product `acc = a b`, or its transpose, of the published operand and a guarded stage, whose `T` tiles
+/// of 64 rows lie one below the other. Each warpgroup computes its part ([`Shared`]), `H` base tiles of
+/// columns.
 pub(super) struct JointAb<
     'p,
     E: Element,
@@ -130,23 +156,21 @@ unsafe impl<
     unsafe fn issue(&mut self, group: u32) {
         const { assert!(wgmma::has_width(H), "there is no product of this width") }
         const { assert!(K == 4 * T, "the stage has a row for each column of the operand") }
-        const {
-            assert!(
-                R == 4 && H * W == D || R == 4 * W && H == D,
-                "the warpgroups share the product's columns, or its rows"
-            )
-        }
         // A warpgroup's offset is a part of the address, so the upper halves of the descriptors are
         // constants.
         let part = |units: u64| group * (units * 16) as u32;
-        let (a, b) = match R {
-            4 => (self.a, self.b.address(0) + part(SharedTile::<E, 4, D>::along_rows(H))),
-            _ => (self.a + part(SharedTile::<E, R, K>::along_columns(4)), self.b.address(0)),
+        let shared = const { Shared::of(R, H, D, W) };
+        let (a, b) = match shared {
+            Shared::Rows => (self.a + part(SharedTile::<E, R, K>::along_columns(4)), self.b.address(0)),
+            Shared::Columns => (self.a, self.b.address(0) + part(SharedTile::<E, 4, D>::along_rows(H))),
+            Shared::RowsOfTranspose => {
+                (self.a, self.b.address(0) + part(SharedTile::<E, 4, D>::along_rows(4)))
+            }
         };
         // LLVM would compute the operands of all k-steps before the loop, and keep them in registers.
         let a = SharedTile::<E, R, K>::descriptor(a).operand().opaque();
         let b = SharedTiles::<E, 4, D, T>::descriptor(b).operand();
-        let b = if R == 4 { b.opaque() } else { b };
+        let b = if matches!(shared, Shared::Rows) { b } else { b.opaque() };
         let acc = &mut self.acc.0[0];
         // SAFETY: the caller keeps the preconditions. The operand is published, and the stage has landed.
         unsafe {
@@ -156,7 +180,11 @@ unsafe impl<
                     + (k / 4) as u64
                         * const { SharedTile::<E, 4, D>::bytes(SharedTile::<E, 4, D>::BYTES as u32) }
                     + SharedTile::<E, 4, D>::along_columns(k % 4);
-                E::ab_shared(acc, a + SharedTile::<E, R, K>::along_rows(k), b, k > 0);
+                let a = a + SharedTile::<E, R, K>::along_rows(k);
+                match shared {
+                    Shared::RowsOfTranspose => E::at_bt(acc, b, a, k > 0),
+                    _ => E::ab_shared(acc, a, b, k > 0),
+                }
             }
             wgmma::commit_group();
         }

@@ -7,7 +7,7 @@ use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
-use ferroflash::spec::Class;
+use ferroflash::spec::{Class, PaddedVector};
 
 /// A backward problem, as data. The seed of the forward draws all tensors.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,7 @@ impl std::fmt::Display for BackwardCase {
 /// | property | edges |
 /// |---|---|
 /// | lengths | one row; one row more or less than a tile or a stage; exact tiles; more queries than keys |
+/// | padding | a last stage that ends behind the last block of -LSE and delta |
 /// | masks and scores | both alignments; rows and tiles without a key; softcap; slopes; biases |
 /// | scores | so low that a row behind the last key would have an infinite probability, 2^-LSE |
 /// | sinks | with their gradient; of rows without a key |
@@ -49,6 +50,7 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
             ([1, 256, keys], [4, 1], [0, 0], Bshd),
             ([1, queries + 9, queries + 9], [1, 1], [16, 0], Packed),
             ([1, 2 * queries + 1, keys + keys / 2 + 1], [1, 1], [0, 0], Bshd),
+            ([1, PaddedVector::ROWS as usize, keys / 2 + 1], [2, 1], [0, 0], Bshd),
         ][index];
         let ([batch, seqlen_q, seqlen_k], seed) = (lengths, seed.wrapping_add(index as u64));
         let p = with_columns(entry, fewer, Problem::new(entry.dtype, batch, seqlen_q, heads[0], 1));
@@ -97,7 +99,9 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
         MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits => one(entry.mask, keys),
         _ => window(40, 20),
     };
-    let low = [6, 2].map(|index| Case { score: Some(low), ..of(index, mask) });
+    // Or the last stage ends behind the last block of -LSE and of delta.
+    let behind = (!PaddedVector::ROWS.is_multiple_of(entry.tile_n)).then_some(7);
+    let low = [6, 2].into_iter().chain(behind).map(|index| Case { score: Some(low), ..of(index, mask) });
     let with_d_lse = |(at, forward): (usize, Case)| {
         let forward = Case { sinks: at % 4 == 3, ..forward };
         BackwardCase { forward, d_lse: at % 2 == 1 }

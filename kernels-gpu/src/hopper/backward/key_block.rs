@@ -129,7 +129,12 @@ impl<M: MaskMod> KeyBlock<M> {
     #[inline(always)]
     pub fn mask<const N: usize>(&self, scores: &mut Acc<1, N>, n: u32, (first_row, warp): (u32, Warp)) {
         let at = self.at(n, first_row, warp);
-        Seen::<_, 1>::of(self.turned, at).mask(scores, at);
+        let seen = Seen::<_, 1>::of(self.turned, at);
+        match M::LEFT {
+            true => seen.mask(scores, at),
+            // All queries from the first one on see a key. Padding behind the last one has no weight.
+            false => scores.keep_from(&seen.start),
+        }
     }
 
     /// The coordinates of a warp's scores of tile `n`.

@@ -2,6 +2,7 @@
 use crate::backward::sequence::first_value;
 use crate::lengths::{self, Span};
 use crate::rows::Rows;
+use cuda_std::math::opaque;
 use spec::{BwdHopperParams, BwdMap, BwdRagged, RaggedMap, TensorMap, Window, WorkTile};
 use tile::Warp;
 use tile::tickets::{Note, TicketConsumer, TicketProducer};
@@ -109,7 +110,9 @@ impl KeyTile for WorkTile {
     }
     #[inline(always)]
     fn lens(&self, p: &BwdHopperParams) -> ([u32; 2], Window) {
-        ([p.q_len, p.k_len], p.window)
+        // LLVM would divide by the tiles' sizes before the loop over tickets, and the producer would spill
+        // the results.
+        ([opaque(p.q_len), p.k_len], p.window)
     }
     #[inline(always)]
     fn existing(&self, rows: &Rows) -> u32 {
