@@ -2,6 +2,7 @@
 """The predictions of the L4 model (l4_model.py, l4_decode.py, l4_backward.py) for the shapes that `ferroflash bench` measures. `ferroflash report`
 shows an L4's measurements beside them.
 
+    cargo xtask ptx-stats --json > target/ptx-stats.json
     python3 docs/l4_predict.py           # writes host/cli/src/report/l4.json
     python3 docs/l4_predict.py --check   # fails where that file is of other figures or shapes
 
@@ -18,7 +19,7 @@ from l4_decode import GOLDEN, TILE, fitted, megabytes, tiles
 from l4_model import L4, PAGE, WIDEST, entries
 
 ROOT = PAGE.parents[1]
-STATS = ROOT / "docs/evidence/ptx-stats.json"
+STATS = ROOT / "target/ptx-stats.json"
 SUITES = [ROOT / "host/cli/src/bench" / name for name in ("suites.json", "serving.json", "backward.json")]
 OUT = ROOT / "host/cli/src/report/l4.json"
 BLOCK = 99 << 10  # bytes of shared memory that a block of an L4 has at most

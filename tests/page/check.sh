@@ -1,6 +1,7 @@
 #!/bin/sh
-# Opens docs/evidence/index.html in headless Chromium at 1280 and 390 pixels. Only elements with their own scroll bar may be wider
-# than the page. Takes pictures of both widths, light and dark, into target/page. ci does not run this: it has no browser.
+# Opens target/evidence/index.html, which `cargo xtask evidence` makes, in headless Chromium at 1280 and 390 pixels. Only elements
+# with their own scroll bar may be wider than the page. Takes pictures of both widths, light and dark, into target/page. ci does not
+# run this: it has no browser.
 #
 #     tests/page/check.sh [chromium]
 set -eu
@@ -8,7 +9,7 @@ browser=${1:-chromium}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$root/target/page
 mkdir -p "$out"
-cp "$root/docs/evidence/index.html" "$root/tests/page/measure.html" "$out"
+cp "$root/target/evidence/index.html" "$root/tests/page/measure.html" "$out"
 python3 -m http.server 8765 --directory "$out" > "$out/server.log" 2>&1 &
 server=$!
 trap 'kill $server' EXIT

@@ -91,8 +91,9 @@ enum Task {
     },
     /// Write what today's planner and kernels do to the golden files (tests/plans.txt, refusals.txt, golden)
     Bless,
-    /// Collect docs/evidence/** into one page that needs neither GPU nor network, and write its data as JSON
-    Evidence(evidence::Evidence),
+    /// Collect docs/evidence/** and the golden figures into target/evidence: one page that needs neither GPU nor
+    /// network, and its data as JSON
+    Evidence,
     /// Check the invariants of ARCHITECTURE.md that the text shows
     Tidy,
     /// Assemble the kernels to machine code for sm_80, sm_86, sm_89, sm_90 and sm_90a
@@ -133,7 +134,7 @@ fn run(task: Task) -> Result {
         Task::GpuPack { own } => pack::run(&root, own),
         Task::Candle { task } => candle::run(&root, &task),
         Task::Bless => test::bless(&root).and_then(|()| stats::bless(&root)),
-        Task::Evidence(evidence) => evidence::run(&root, &evidence),
+        Task::Evidence => evidence::run(&root),
         Task::Tidy => tidy::run(&root),
         Task::BuildCubin { build, targets } => kernels::build_cubin(
             &root,

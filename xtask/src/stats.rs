@@ -17,7 +17,7 @@ use crate::kernels::{self, Build};
 use crate::process::Result;
 
 /// The file of golden figures, relative to the root.
-const GOLDEN: &str = "tests/golden/ptx-stats.txt";
+pub const GOLDEN: &str = "tests/golden/ptx-stats.txt";
 
 /// What to show
 #[derive(Args)]
@@ -70,19 +70,13 @@ pub fn run(root: &Path, stats: &Stats) -> Result {
     if stats.check {
         return check(root, &reports);
     }
+    let rows: Vec<_> = reports.iter().map(|(module, report)| row(module, report)).collect();
     if stats.json {
-        println!("{}", json(&reports)?);
+        println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        let rows: Vec<_> = reports.iter().map(|(module, report)| row(module, report)).collect();
         print!("{}", table(&rows));
     }
     Ok(gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?)
-}
-
-/// The resources of every entry on every target, as JSON.
-pub fn json(reports: &[(&Module, EntryReport)]) -> Result<String> {
-    let rows: Vec<_> = reports.iter().map(|(module, report)| row(module, report)).collect();
-    Ok(serde_json::to_string_pretty(&rows)?)
 }
 
 /// The second half of `cargo xtask bless`: writes today's figures to the golden file.
@@ -101,9 +95,7 @@ pub fn bless(root: &Path) -> Result {
 /// ptxas has another version, because setup installs a fixed version. The compiler may come from any
 /// toolchain that has the sources of `core`.
 pub fn check(root: &Path, reports: &[(&Module, EntryReport)]) -> Result {
-    let path = root.join(GOLDEN);
-    let old =
-        fs::read_to_string(&path).map_err(|e| format!("{GOLDEN}: {e}; `cargo xtask bless` writes it"))?;
+    let old = read_golden(root)?;
     let new = golden(root, reports)?;
     let (old_tools, old) = header(&old);
     let (new_tools, new) = header(&new);
@@ -165,6 +157,37 @@ fn golden(root: &Path, reports: &[(&Module, EntryReport)]) -> Result<String> {
         text.push('\n');
     }
     Ok(text)
+}
+
+/// The golden figures as text.
+pub fn read_golden(root: &Path) -> Result<String> {
+    let text = fs::read_to_string(root.join(GOLDEN));
+    Ok(text.map_err(|e| format!("{GOLDEN}: {e}; `cargo xtask bless` writes it"))?)
+}
+
+/// A line of the golden figures.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Figure<'a> {
+    pub entry: &'a str,
+    pub target: &'a str,
+    pub registers: &'a str,
+    pub smem_bytes: &'a str,
+    /// Bytes of spill stores and spill loads, as `0/0`.
+    pub spills: &'a str,
+    /// The number of instructions of the main loop, then the number of each opcode.
+    pub main_loop: &'a str,
+}
+
+/// The lines of the golden figures, as [`golden`] writes them.
+pub fn figures(text: &str) -> impl Iterator<Item = Figure<'_>> {
+    header(text).1.lines().filter_map(|line| {
+        let (name, rest) = line.split_once(": ")?;
+        let (entry, target) = name.split_once(' ')?;
+        let (registers, rest) = rest.split_once(" registers, ")?;
+        let (smem_bytes, rest) = rest.split_once(" bytes of shared memory, spills ")?;
+        let (spills, main_loop) = rest.split_once(", main loop ")?;
+        Some(Figure { entry, target, registers, smem_bytes, spills, main_loop })
+    })
 }
 
 /// The lines that name the tools, and all other lines.
@@ -249,6 +272,20 @@ fn table(rows: &[Row<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_golden_line_is_read_back() {
+        let text = "# rustc\nfwd sm_80: 252 registers, 28672 bytes of shared memory, spills 4/8, main loop 3: BAR 3\n";
+        let figure = Figure {
+            entry: "fwd",
+            target: "sm_80",
+            registers: "252",
+            smem_bytes: "28672",
+            spills: "4/8",
+            main_loop: "3: BAR 3",
+        };
+        assert_eq!(figures(text).collect::<Vec<_>>(), [figure]);
+    }
 
     #[test]
     fn another_compiler_is_a_note_and_another_assembler_fails_in_ci() {
