@@ -27,8 +27,8 @@ pub const PACKAGE_MB: f64 = 5.0;
 /// Size of the largest package with machine code, in MB: a registry accepts 10 MiB.
 pub const PACKAGE_WITH_CUBINS_MB: f64 = 9.0;
 
-/// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes, on the reference machine of
-/// `calibration`: 41 minutes on two cores, which ci keeps busy for 97 % of the time.
+/// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes: 41 minutes on two idle cores,
+/// which ci keeps busy for 97 % of the time.
 pub const CI_MINUTES: f64 = 80.0;
 
 /// Processor time of `cargo xtask demo` in minutes, on a machine without any tools: three minutes on two
@@ -38,8 +38,8 @@ pub const DEMO_MINUTES: f64 = 6.0;
 /// Processor time of `cargo xtask test` alone, in minutes: six minutes on two cores.
 pub const TEST_MINUTES: f64 = 12.0;
 
-/// Prints the processor time of a task, if the system reports the time. A user's machine may be slow, so the
-/// text holds no budget against it.
+/// Prints the processor time of a task, if the system reports the time. A machine may be slow or busy, so the
+/// text holds no budget against it. The golden figures show kernels that became slower.
 pub fn show(what: &str, usual: f64) {
     if let Some(used) = processor_time() {
         println!("{}", spent(what, used, usual));
@@ -67,12 +67,6 @@ pub fn hold(what: &str, used: f64, most: f64, unit: &str) -> Result {
 /// time.
 pub fn processor_time() -> Option<Duration> {
     of_stat(&fs::read_to_string("/proc/self/stat").ok()?)
-}
-
-/// The processor time of the process `id`, which may have ended if no one has waited for it; `None` if the
-/// system does not report the time.
-pub fn processor_time_of(id: u32) -> Option<Duration> {
-    of_stat(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 
 /// The sum of the four times in `stat` of proc(5). Its second field, in parentheses, may contain any text.

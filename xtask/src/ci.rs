@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use cuda_builder::{Arch, gate};
 
-use crate::calibration::Calibration;
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
 use crate::test::{self, FEATURES};
@@ -87,12 +86,11 @@ pub fn ci(root: &Path, only: &[String]) -> Result {
         return Err(format!("ci has no step {other}; its steps are {names}").into());
     }
     let (mut failed, mut costs) = (Vec::new(), Vec::new());
-    let mut pace = Calibration::default();
     let is_asked = |name: &str| only.is_empty() || only.iter().any(|step| step == name);
     for (name, step) in steps.into_iter().filter(|(name, _)| is_asked(name)) {
-        let (start, before) = (Instant::now(), pace.time_of_tasks().unwrap_or_default());
-        let outcome = pace.during(step);
-        let after = pace.time_of_tasks().unwrap_or_default();
+        let (start, before) = (Instant::now(), budgets::processor_time().unwrap_or_default());
+        let outcome = step();
+        let after = budgets::processor_time().unwrap_or_default();
         let processor = after.saturating_sub(before).as_secs_f64();
         let cost = format!("{:.0} s, {processor:.0} s of processors", start.elapsed().as_secs_f64());
         match outcome {
@@ -105,18 +103,7 @@ pub fn ci(root: &Path, only: &[String]) -> Result {
         costs.push(format!("ci: {name:8} {cost}"));
     }
     println!("{}\nci: all      {:.0} s", costs.join("\n"), begun.elapsed().as_secs_f64());
-    if let Some(used) = pace.time_of_tasks() {
-        let (minutes, factor) = (used.as_secs_f64() / 60.0, pace.factor());
-        println!(
-            "ci: {minutes:.0} minutes of processor time, at {factor:.2} times the reference machine's cost"
-        );
-        let held =
-            budgets::hold("ci", minutes / factor, budgets::CI_MINUTES, "minutes of processor time there");
-        if let Err(error) = held {
-            println!("{error}");
-            failed.push("budget");
-        }
-    }
+    budgets::show("ci", budgets::CI_MINUTES);
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 

@@ -1,7 +1,6 @@
 //! FerroFlash's development tasks. `cargo xtask --help` lists them.
 
 mod budgets;
-mod calibration;
 mod candle;
 mod ci;
 mod compare;

@@ -4,7 +4,7 @@
 mod binaries;
 mod queue;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Instant, UNIX_EPOCH};
 
@@ -178,7 +178,7 @@ pub fn all(root: &Path, all: bool) -> Result {
         Job { name: "documentation".to_owned(), kind: Kind::Documentation, command }
     };
     let jobs = binaries.into_iter().chain([documentation()]).collect();
-    queue::run(jobs, &times(root))
+    queue::run(jobs)
 }
 
 /// Runs the tests of [`LAUNCHING`] on the sample, without the programs of [`LEFT_OUT`]. `ci` calls this
@@ -196,7 +196,7 @@ pub fn on_sample(root: &Path) -> Result {
     for job in &mut jobs {
         job.command.args(LATER.iter().flat_map(|test| ["--skip", test])).env(TEST_KERNELS, &sample);
     }
-    queue::run(jobs, &times(root))
+    queue::run(jobs)
 }
 
 /// Returns an error if no test of `jobs` has a name that contains one of `names`.
@@ -209,9 +209,4 @@ fn are_there(jobs: &[Job], names: &[&str]) -> Result {
         }
         None => Ok(()),
     }
-}
-
-/// The file that stores the run time of each test program. The programs with the longest times start first.
-fn times(root: &Path) -> PathBuf {
-    root.join("target/test-times.json")
 }

@@ -1,11 +1,9 @@
 //! Runs test programs at the same time, and shows the progress.
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Instant;
-use std::{fs, thread};
 
 use crate::process::{Result, bar};
 
@@ -42,55 +40,45 @@ struct End {
     failure: Option<String>,
 }
 
-/// The times of some test programs in seconds. The queue uses these times for programs that no earlier run
-/// has measured. Programs that are not in this list take less time.
-const LONG: [(&str, f64); 11] = [
-    ("tests/tests/mutation", 90.0),
-    ("tests/tests/simulated", 80.0),
-    ("tests/tests/decode", 50.0),
-    ("tests/tests/fuzz", 40.0),
-    ("device/cuda_builder/tests/readme", 40.0),
-    ("tests/misuse/tests/compile_fail", 30.0),
-    ("device/cuda_builder/tests/device", 30.0),
-    ("documentation", 30.0),
-    ("tests/tests/template", 30.0),
-    ("tests/tests/block_masks", 30.0),
-    ("tests/tests/own", 20.0),
+/// The test programs that take 20 to 90 seconds, the longest first. They start in this order, before all others,
+/// so that no core waits for one of them at the end.
+const LONG: [&str; 11] = [
+    "tests/tests/mutation",
+    "tests/tests/simulated",
+    "tests/tests/decode",
+    "tests/tests/fuzz",
+    "device/cuda_builder/tests/readme",
+    "tests/misuse/tests/compile_fail",
+    "device/cuda_builder/tests/device",
+    "documentation",
+    "tests/tests/template",
+    "tests/tests/block_masks",
+    "tests/tests/own",
 ];
 
-/// Runs all programs, one per core at a time. Programs that took longest in the last run (`times`) start
-/// first. Writes the new times to the file.
+/// Runs all programs, one per core at a time, those of [`LONG`] first.
 ///
 /// # Errors
 /// Returns the names of the failed programs, after printing their output.
-pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
-    let mut known: BTreeMap<String, f64> =
-        LONG.iter().map(|(name, seconds)| ((*name).to_owned(), *seconds)).collect();
-    let kept = fs::read_to_string(times).ok();
-    known
-        .extend(kept.and_then(|text| serde_json::from_str::<BTreeMap<_, _>>(&text).ok()).unwrap_or_default());
-    let seconds = |job: &Job| known.get(&job.name).copied().unwrap_or_default();
-    jobs.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)));
+pub fn run(mut jobs: Vec<Job>) -> Result {
+    jobs.sort_by_key(|job| LONG.iter().position(|name| *name == job.name).unwrap_or(LONG.len()));
 
     let progress = bar("testing", jobs.len());
     let cores = thread::available_parallelism().map_or(1, |n| n.get());
     let queue = Mutex::new(jobs.into_iter());
-    let done = Mutex::new((Vec::new(), known));
+    let done = Mutex::new(Vec::new());
     let work = || {
         loop {
             // This call is not in the condition of a `while let`, because the lock would then be held during
             // the loop's body.
             let Some(job) = lock(&queue).next() else { return };
-            let (name, start) = (job.name.clone(), Instant::now());
+            let start = Instant::now();
             let end = end(job);
-            let seconds = start.elapsed().as_secs_f64();
-            if let Some(line) = line(&end, seconds) {
+            if let Some(line) = line(&end, start.elapsed().as_secs_f64()) {
                 progress.suspend(|| println!("{line}"));
             }
             progress.inc(1);
-            let mut done = lock(&done);
-            done.1.insert(name, seconds);
-            done.0.push(end);
+            lock(&done).push(end);
         }
     };
     thread::scope(|scope| {
@@ -99,8 +87,7 @@ pub fn run(mut jobs: Vec<Job>, times: &Path) -> Result {
         }
     });
     progress.finish_and_clear();
-    let (ends, known) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    fs::write(times, serde_json::to_string_pretty(&known)?)?;
+    let ends = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     for test in ends.iter().flat_map(|end| &end.said.ignored) {
         println!("ignored: {test}");
     }
@@ -191,16 +178,14 @@ mod tests {
 
     #[test]
     fn programs_run_and_failures_are_named() {
-        let times = std::env::temp_dir().join(format!("xtask-times-{}.json", std::process::id()));
         let job = |name: &str, script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
             Job { name: name.to_owned(), kind: Kind::Program, command }
         };
-        assert!(run(vec![job("fine", "exit 0")], &times).is_ok());
-        let failed = run(vec![job("bad", "exit 1"), job("fine", "exit 0"), job("worse", "exit 2")], &times);
+        assert!(run(vec![job("fine", "exit 0")]).is_ok());
+        let failed = run(vec![job("bad", "exit 1"), job("fine", "exit 0"), job("worse", "exit 2")]);
         let failed = failed.expect_err("two fail").to_string();
         assert!(failed.contains("bad") && failed.contains("worse") && !failed.contains("fine"), "{failed}");
-        fs::remove_file(times).expect("it was kept");
     }
 }
