@@ -11,7 +11,7 @@ use cuda_builder::report::{EntryReport, Reporter};
 use cuda_builder::toolchain::DeviceCompiler;
 use cuda_builder::{Arch, Module, gate};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use serde_json::{Value, json};
 
 use crate::kernels::{self, Build};
 use crate::process::Result;
@@ -30,37 +30,6 @@ pub struct Stats {
     /// Compare with the golden figures, and fail if any differs
     #[arg(long)]
     check: bool,
-}
-
-/// The figures of one entry on one target. Without a launch contract, the number of threads, the dynamic
-/// shared memory and thus the occupancy are unknown.
-#[derive(Serialize)]
-struct Row<'a> {
-    entry: &'a str,
-    target: &'a str,
-    threads: Option<u32>,
-    registers: u32,
-    stack_bytes: u32,
-    spill_store_bytes: u32,
-    spill_load_bytes: u32,
-    spill_allowance: Option<&'a str>,
-    local_depot: bool,
-    static_smem_bytes: u32,
-    dynamic_smem_bytes: Option<u32>,
-    /// The occupancy is computed for this GPU.
-    device: &'static str,
-    blocks_per_sm: Option<u32>,
-    warps_per_sm: Option<u32>,
-    limited_by: Option<&'static str>,
-    hmma: u32,
-    ldsm: u32,
-    ldgsts: u32,
-    bar: u32,
-    local_loads_in_loops: u32,
-    local_stores_in_loops: u32,
-    kernel_instructions: u32,
-    main_loop_instructions: u32,
-    main_loop: &'a BTreeMap<String, u32>,
 }
 
 /// Prints the report. Then returns an error if a kernel breaks a rule.
@@ -196,7 +165,9 @@ fn header(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-fn row<'a>(module: &'a Module, report: &'a EntryReport) -> Row<'a> {
+/// The figures of one entry on one target. Without a launch contract, the number of threads, the dynamic shared
+/// memory and thus the occupancy are null.
+fn row(module: &Module, report: &EntryReport) -> Value {
     let contract = &module.contract;
     let device = match report.target.parse() {
         Ok(Arch::Sm80) => Multiprocessor::A100,
@@ -207,64 +178,71 @@ fn row<'a>(module: &'a Module, report: &'a EntryReport) -> Row<'a> {
     let has_contract = contract.threads > 0;
     let smem = report.static_smem + contract.smem_bytes;
     let occupancy = has_contract.then(|| Occupancy::new(&device, contract.threads, report.registers, smem));
-    Row {
-        entry: &report.entry,
-        target: &report.target,
-        threads: has_contract.then_some(contract.threads),
-        registers: report.registers,
-        stack_bytes: report.stack,
-        spill_store_bytes: report.spill_stores,
-        spill_load_bytes: report.spill_loads,
-        spill_allowance: contract.spills.map(|allowance| allowance.reason),
-        local_depot: report.local_depot,
-        static_smem_bytes: report.static_smem,
-        dynamic_smem_bytes: has_contract.then_some(contract.smem_bytes),
-        device: device.name,
-        blocks_per_sm: occupancy.map(|o| o.blocks),
-        warps_per_sm: occupancy.map(|o| o.warps),
-        limited_by: occupancy.map(|o| o.limited_by),
-        hmma: report.sass.kernel_count("HMMA"),
-        ldsm: report.sass.kernel_count("LDSM"),
-        ldgsts: report.sass.kernel_count("LDGSTS"),
-        bar: report.sass.kernel_count("BAR"),
-        local_loads_in_loops: report.sass.local_loads_in_loops,
-        local_stores_in_loops: report.sass.local_stores_in_loops,
-        kernel_instructions: report.sass.kernel_length(),
-        main_loop_instructions: report.sass.loop_length(),
-        main_loop: &report.sass.main_loop,
-    }
+    json!({
+        "entry": report.entry,
+        "target": report.target,
+        "threads": has_contract.then_some(contract.threads),
+        "registers": report.registers,
+        "stack_bytes": report.stack,
+        "spill_store_bytes": report.spill_stores,
+        "spill_load_bytes": report.spill_loads,
+        "spill_allowance": contract.spills.map(|allowance| allowance.reason),
+        "local_depot": report.local_depot,
+        "static_smem_bytes": report.static_smem,
+        "dynamic_smem_bytes": has_contract.then_some(contract.smem_bytes),
+        // The occupancy is computed for this GPU.
+        "device": device.name,
+        "blocks_per_sm": occupancy.map(|o| o.blocks),
+        "warps_per_sm": occupancy.map(|o| o.warps),
+        "limited_by": occupancy.map(|o| o.limited_by),
+        "hmma": report.sass.kernel_count("HMMA"),
+        "ldsm": report.sass.kernel_count("LDSM"),
+        "ldgsts": report.sass.kernel_count("LDGSTS"),
+        "bar": report.sass.kernel_count("BAR"),
+        "local_loads_in_loops": report.sass.local_loads_in_loops,
+        "local_stores_in_loops": report.sass.local_stores_in_loops,
+        "kernel_instructions": report.sass.kernel_length(),
+        "main_loop_instructions": report.sass.loop_length(),
+        "main_loop": report.sass.main_loop,
+    })
 }
 
-fn table(rows: &[Row<'_>]) -> String {
-    let wide = rows.iter().map(|r| r.entry.len()).max().unwrap_or(0);
+fn table(rows: &[Value]) -> String {
+    let wide = rows.iter().filter_map(|row| row["entry"].as_str()).map(str::len).max().unwrap_or(0);
     let mut text = format!(
         "{:wide$}  target  regs  spill st/ld  smem KiB  blocks/SM on           HMMA  LDSM  LDGSTS  main \
          loop: all  HMMA  LDSM  MUFU\n",
         "entry"
     );
-    for r in rows {
-        let in_loop = |opcode: &str| r.main_loop.get(opcode).copied().unwrap_or(0);
-        let spills = format!("{}/{}", r.spill_store_bytes, r.spill_load_bytes);
-        let unknown = || "-".to_owned();
-        let blocks = r.blocks_per_sm.zip(r.limited_by);
-        let blocks = blocks.map_or_else(unknown, |(count, by)| format!("{count} {} ({by})", r.device));
-        let smem = r.dynamic_smem_bytes.map(|bytes| f64::from(r.static_smem_bytes + bytes) / 1024.0);
-        let smem = smem.map_or_else(unknown, |smem| format!("{smem:.1}"));
-        let line = format!(
-            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:>8}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  \
-             {:4}  {:4}\n",
-            r.entry,
-            r.target,
-            r.registers,
-            r.hmma,
-            r.ldsm,
-            r.ldgsts,
-            r.main_loop_instructions,
+    for row in rows {
+        let name = |key: &str| row[key].as_str().unwrap_or_default();
+        let number = |key: &str| row[key].as_u64();
+        let count = |key: &str| number(key).unwrap_or(0);
+        let in_loop = |opcode: &str| row["main_loop"][opcode].as_u64().unwrap_or(0);
+        let spills = format!("{}/{}", count("spill_store_bytes"), count("spill_load_bytes"));
+        let blocks = number("blocks_per_sm").map_or_else(
+            || "-".to_owned(),
+            |blocks| format!("{blocks} {} ({})", name("device"), name("limited_by")),
+        );
+        let smem = number("dynamic_smem_bytes").map_or_else(
+            || "-".to_owned(),
+            |bytes| format!("{:.1}", (count("static_smem_bytes") + bytes) as f64 / 1024.0),
+        );
+        let _ = writeln!(
+            text,
+            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:>8}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  {:4}  \
+             {:4}",
+            name("entry"),
+            name("target"),
+            count("registers"),
+            count("hmma"),
+            count("ldsm"),
+            count("ldgsts"),
+            count("main_loop_instructions"),
             in_loop("HMMA"),
             in_loop("LDSM"),
             in_loop("MUFU"),
         );
-        text.push_str(&line);
     }
     text
 }

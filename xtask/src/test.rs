@@ -15,7 +15,7 @@ use crate::process::{Result, cargo, loud, stdout};
 use crate::{budgets, setup};
 pub use binaries::FEATURES;
 use binaries::{Environment, SELECTED};
-use queue::{Job, Kind};
+use queue::{DOCUMENTATION, Job};
 
 /// The folder of the sample's modules, from which the library is built.
 const SAMPLE: &str = "target/sample-ptx";
@@ -175,7 +175,7 @@ pub fn all(root: &Path, all: bool) -> Result {
         let mut command = cargo();
         command.args(["test", "--quiet", "--workspace", "--doc"]).args(SELECTED).current_dir(root);
         command.envs(environment.clone());
-        Job { name: "documentation".to_owned(), kind: Kind::Documentation, command }
+        Job { name: DOCUMENTATION.to_owned(), command }
     };
     let jobs = binaries.into_iter().chain([documentation()]).collect();
     queue::run(jobs)

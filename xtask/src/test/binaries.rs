@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use super::queue::{Job, Kind};
+use super::queue::Job;
 use crate::process::{Result, cargo, stdout};
 
 /// The optional features of the library that tests and lints need. All tasks use the same features, so that
@@ -75,7 +75,7 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
         let place = if is_integration { target.src_path.with_extension("") } else { folder(&manifest_path) };
         let name = place.strip_prefix(root).unwrap_or(&place).display().to_string();
         let command = program(&executable, &manifest_path, &libraries)?;
-        jobs.push(Job { name, kind: Kind::Program, command });
+        jobs.push(Job { name, command });
     }
     Ok(jobs)
 }

@@ -11,18 +11,11 @@ use crate::process::{Result, bar};
 pub struct Job {
     /// The folder of the program, and its file below `tests`.
     pub name: String,
-    pub kind: Kind,
     pub command: Command,
 }
 
-/// The kind of a test program.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A test binary.
-    Program,
-    /// The documentation's examples, which rustdoc tests.
-    Documentation,
-}
+/// The name of the job with the documentation's examples, which rustdoc tests.
+pub const DOCUMENTATION: &str = "documentation";
 
 /// The results in a program's output.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -50,7 +43,7 @@ const LONG: [&str; 11] = [
     "device/cuda_builder/tests/readme",
     "tests/misuse/tests/compile_fail",
     "device/cuda_builder/tests/device",
-    "documentation",
+    DOCUMENTATION,
     "tests/tests/template",
     "tests/tests/block_masks",
     "tests/tests/own",
@@ -120,7 +113,7 @@ fn end(mut job: Job) -> End {
             let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
             let failed = !output.status.success();
             let mut said = said(&text);
-            if job.kind == Kind::Documentation {
+            if job.name == DOCUMENTATION {
                 // The source marks examples that rustdoc does not run, so they are not listed.
                 said.ignored.clear();
             }
@@ -181,7 +174,7 @@ mod tests {
         let job = |name: &str, script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            Job { name: name.to_owned(), kind: Kind::Program, command }
+            Job { name: name.to_owned(), command }
         };
         assert!(run(vec![job("fine", "exit 0")]).is_ok());
         let failed = run(vec![job("bad", "exit 1"), job("fine", "exit 0"), job("worse", "exit 2")]);
