@@ -58,7 +58,7 @@ pub fn run(root: &Path) -> Result {
     Ok(())
 }
 
-/// Returns an error if the golden figures do not belong to the kernels in the table, or a raw file is damaged.
+/// Returns an error if the golden figures do not belong to the table's kernels, or a raw file is damaged.
 pub fn check(root: &Path) -> Result {
     gather(String::new(), &root.join(FOLDER))?;
     let text = stats::read_golden(root)?;
@@ -79,7 +79,8 @@ fn same_kernels(shown: &BTreeSet<&str>, table: &BTreeSet<&str>) -> Result {
     }
 }
 
-/// The page: style, data and scripts in one file. Browsers end a script at the first `</`, so the data has none.
+/// The page: style, data and scripts in one file. A script ends at the first `</script`, so the data has no
+/// `</`.
 fn html(pack: &Pack) -> Result<String> {
     let data = serde_json::to_string(pack)?.replace("</", "<\\/");
     let scripts = SCRIPTS.map(|script| format!("<script>{script}</script>\n")).concat();

@@ -90,8 +90,8 @@ enum Task {
     },
     /// Write what today's planner and kernels do to the golden files (tests/plans.txt, refusals.txt, golden)
     Bless,
-    /// Collect docs/evidence/** and the golden figures into target/evidence: one page that needs neither GPU nor
-    /// network, and its data as JSON
+    /// Collect docs/evidence/** and the golden figures into target/evidence: one page that needs neither GPU
+    /// nor network, and its data as JSON
     Evidence,
     /// Check the invariants of ARCHITECTURE.md that the text shows
     Tidy,

@@ -165,8 +165,8 @@ fn header(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// The figures of one entry on one target. Without a launch contract, the number of threads, the dynamic shared
-/// memory and thus the occupancy are null.
+/// The figures of one entry on one target. Without a launch contract, the number of threads, the dynamic
+/// shared memory and thus the occupancy are null.
 fn row(module: &Module, report: &EntryReport) -> Value {
     let contract = &module.contract;
     let device = match report.target.parse() {
@@ -230,8 +230,8 @@ fn table(rows: &[Value]) -> String {
         );
         let _ = writeln!(
             text,
-            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:>8}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  {:4}  \
-             {:4}",
+            "{:wide$}  {:6}  {:4}  {spills:>11}  {smem:>8}  {blocks:22}  {:4}  {:4}  {:6}  {:14}  {:4}  \
+             {:4}  {:4}",
             name("entry"),
             name("target"),
             count("registers"),
@@ -253,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_golden_line_is_read_back() {
-        let text = "# rustc\nfwd sm_80: 252 registers, 28672 bytes of shared memory, spills 4/8, main loop 3: BAR 3\n";
+        let text = "# rustc\nfwd sm_80: 252 registers, 28672 bytes of shared memory, spills 4/8, main loop \
+                    3: BAR 3\n";
         let figure = Figure {
             entry: "fwd",
             target: "sm_80",

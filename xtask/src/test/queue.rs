@@ -33,8 +33,8 @@ struct End {
     failure: Option<String>,
 }
 
-/// The test programs that take 20 to 90 seconds, the longest first. They start in this order, before all others,
-/// so that no core waits for one of them at the end.
+/// The test programs that take 20 to 90 seconds, the longest first. They start in this order, before all
+/// others, so that no core waits for one of them at the end.
 const LONG: [&str; 11] = [
     "tests/tests/mutation",
     "tests/tests/simulated",
