@@ -54,6 +54,13 @@ Start here:
   ferroflash info                 show the GPU, the driver, and the kernels that would run
   ferroflash run --help           compute attention on a safetensors file
 
+More commands:
+  sweep        time every kernel that solves a shape, and keep the fastest for the planner
+  cross-check  compare the results of every kernel on the GPU and in the simulator
+  soak         launch every kernel thousands of times
+  fuzz         compare random problems with the reference
+  man          print a manual page
+
 Exit codes:
   0  success
   1  a result is wrong: it is outside the tolerance, it differs between two runs, it is slower than
@@ -67,21 +74,29 @@ Exit codes:
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Demo(demo::Args),
+    Info(info::Args),
+    Kernels(kernels::Args),
+    Bench(bench::Args),
     Verify(verify::Args),
     Sanitize(sanitize::Args),
-    #[command(name = "cross-check", alias = "agree")]
-    CrossCheck(cross_check::Args),
-    Soak(soak::Args),
-    Fuzz(fuzz::Args),
-    Kernels(kernels::Args),
-    Info(info::Args),
-    Bench(bench::Args),
-    Sweep(sweep::Args),
     Report(report::Args),
-    Demo(demo::Args),
     Completions(completions::Args),
-    #[command(name = "man")]
+    #[command(hide = true)]
+    Sweep(sweep::Args),
+    #[command(hide = true, name = "cross-check", alias = "agree")]
+    CrossCheck(cross_check::Args),
+    #[command(hide = true)]
+    Soak(soak::Args),
+    #[command(hide = true)]
+    Fuzz(fuzz::Args),
+    #[command(hide = true, name = "man")]
     Manual(manual::Args),
+}
+
+/// Returns the command line with all commands, also those that `--help` lists under "More commands".
+fn program() -> clap::Command {
+    Cli::command().mut_subcommands(|command| command.hide(false))
 }
 
 fn main() -> ExitCode {
@@ -120,8 +135,8 @@ fn execute(command: Command, console: &Console) -> Result<(), Error> {
         Command::Bench(args) => bench::run(args, console),
         Command::Report(args) => report::run(args, console),
         Command::Demo(args) => demo::run(args, console),
-        Command::Completions(args) => completions::run(args, Cli::command(), console),
-        Command::Manual(args) => manual::run(args, Cli::command(), console),
+        Command::Completions(args) => completions::run(args, program(), console),
+        Command::Manual(args) => manual::run(args, program(), console),
     }
 }
 
