@@ -3,7 +3,7 @@ use ferroflash::Error;
 use std::fmt::Display;
 
 /// Converts an error to candle's error type. `downcast_ref` finds the original error.
-pub(crate) fn refused(error: Error) -> candle::Error {
+pub(crate) fn refused(error: impl std::error::Error + Send + Sync + 'static) -> candle::Error {
     candle::Error::Cuda(Box::new(error)).bt()
 }
 

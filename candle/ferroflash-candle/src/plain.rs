@@ -202,11 +202,8 @@ fn problem(attend: &Attend, starts: Option<&Starts>, inputs: [(&CpuStorage, &Lay
         return Err(invalid("k", format_args!("{k:?}"), expected));
     }
     if v[..3] != k[..3] {
-        return Err(invalid(
-            "v",
-            format_args!("{v:?}"),
-            format_args!("the shape of k but for head_dim, {k:?}"),
-        ));
+        let expected = format_args!("the shape of k but for head_dim, {k:?}");
+        return Err(invalid("v", format_args!("{v:?}"), expected));
     }
     if let Some(name) = attend.counts().or(attend.extras.sinks.as_ref().map(|_| "sinks")) {
         let reason = "the CPU computes full and causal masks and windows, softcap and ALiBi; use a GPU";
@@ -214,11 +211,8 @@ fn problem(attend: &Attend, starts: Option<&Starts>, inputs: [(&CpuStorage, &Lay
     }
     let alibi = attend.extras.alibi_slopes.as_ref().map(numbers).transpose()?.unwrap_or_default();
     if attend.extras.alibi_slopes.is_some() && alibi.len() != heads {
-        return Err(invalid(
-            "alibi_slopes",
-            alibi.len(),
-            format_args!("one for each of {heads} query heads"),
-        ));
+        let expected = format_args!("one for each of {heads} query heads");
+        return Err(invalid("alibi_slopes", alibi.len(), expected));
     }
     if !(attend.softmax_scale > 0.0 && attend.softmax_scale.is_finite()) {
         return Err(invalid("softmax_scale", attend.softmax_scale, "a finite number above 0"));
@@ -228,11 +222,8 @@ fn problem(attend: &Attend, starts: Option<&Starts>, inputs: [(&CpuStorage, &Lay
         Some(Starts { q, k, max_q, max_k }) => {
             let (q, k) = (ranges("seqlens_q", q, *max_q, rows)?, ranges("seqlens_k", k, *max_k, keys)?);
             if q.len() != k.len() {
-                return Err(invalid(
-                    "seqlens_k",
-                    k.len(),
-                    format_args!("{} sequences, as seqlens_q", q.len()),
-                ));
+                let expected = format_args!("{} sequences, as seqlens_q", q.len());
+                return Err(invalid("seqlens_k", k.len(), expected));
             }
             (q.into_iter().zip(k).map(|(q, k)| [q, k]).collect(), *max_k)
         }

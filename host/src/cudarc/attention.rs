@@ -4,9 +4,9 @@ use super::memory::{Element, Slice, SliceMut, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::variant::OwnVariant;
 use super::views::{Cache, Tensor, TensorMut};
+use crate::Error;
 use crate::plan::ScratchBytes;
 use crate::request::{AttentionRequest, LseView, Queries, RowOutputs, TensorView, VarlenKeys, VarlenQueries};
-use crate::{Error, Plan};
 use ::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ impl FlashAttention {
     /// Returns the size of the scratch memory that launches of these inputs need.
     fn needed(&self, stream: &CudaStream, inputs: &Inputs<'_>) -> Result<ScratchBytes, Error> {
         let mut guards = StreamGuards::on(self, stream)?;
-        Ok(self.planned(&inputs.on(&mut guards)?)?.scratch_bytes())
+        Ok(self.plans.of(&self.attention, &inputs.on(&mut guards)?)?.scratch_bytes())
     }
 
     /// Computes attention on `stream` and returns O, contiguous and of the shape of `q`, with the values'
@@ -215,7 +215,7 @@ impl FlashAttention {
         let mut guards = StreamGuards::on(self, stream)?;
         let mut request = request.on(&mut guards)?;
         request.scratch = scratch.on(&mut guards)?;
-        let plan = self.planned(&request)?;
+        let plan = self.plans.of(&self.attention, &request)?;
         // SAFETY: `guards` holds every buffer of the request for this stream; the counters are zero, because
         // each launch leaves zeros.
         unsafe { guards.launch(&plan, &request) }
@@ -233,12 +233,6 @@ impl FlashAttention {
         // A graph that captures the launch also captures the workspace's allocation and its end.
         scratch.captured = false;
         Ok(results?.0)
-    }
-
-    /// Returns the plan of a request that may use all the scratch memory that it needs. Takes the plan from
-    /// the cache, or makes it.
-    fn planned(&self, request: &AttentionRequest<'_>) -> Result<Plan, Error> {
-        self.plans.of(&self.attention, request)
     }
 }
 

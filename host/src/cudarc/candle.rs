@@ -63,9 +63,7 @@ macro_rules! functions {
                 max_seqlen_k: usize,
                 $($argument: $type),*
             ) -> Result<CudaSlice<T>, Error> {
-                // An empty buffer means no sequence, which planning rejects.
-                let batch = seqlens_q.elements.saturating_sub(1) as usize;
-                let queries = VarlenQueries::new(batch, seqlens_q, max_seqlen_q);
+                let queries = VarlenQueries::of_all(seqlens_q, max_seqlen_q);
                 let keys = VarlenKeys::new(seqlens_k, max_seqlen_k);
                 let $inputs = Inputs::of_varlen(q, k, v, queries, keys);
                 self.attend_alone(stream, &$set)

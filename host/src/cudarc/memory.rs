@@ -53,15 +53,17 @@ pub trait Number: DeviceRepr + ValidAsZeroBits + Copy + Sealed {
 /// A type of queries and outputs: `half::f16` or `half::bf16`.
 pub trait Element: Number {}
 
-macro_rules! numbers {
-    ($($type:ty: $dtype:ident),*) => {
+/// Implements a sealed trait, which is one constant for each type.
+macro_rules! types {
+    ($trait:ident::$constant:ident: $of:ty; $($type:ty: $value:expr),*) => {
         $(impl Sealed for $type {}
-        impl Number for $type {
-            const DTYPE: DType = DType::$dtype;
+        impl $trait for $type {
+            const $constant: $of = $value;
         })*
     };
 }
-numbers!(half::f16: F16, half::bf16: Bf16, f32: F32, u8: E4m3, i8: Int8);
+types!(Number::DTYPE: DType; half::f16: DType::F16, half::bf16: DType::Bf16);
+types!(Number::DTYPE: DType; f32: DType::F32, u8: DType::E4m3, i8: DType::Int8);
 impl Element for half::f16 {}
 impl Element for half::bf16 {}
 
@@ -74,15 +76,7 @@ pub trait SlotNumber: DeviceRepr + Sealed {
 /// A type of lengths, page indices and offsets: `i32` or `u32`.
 pub trait Integer: SlotNumber {}
 
-macro_rules! integers {
-    ($($type:ty: $wide:literal),*) => {
-        $(impl Sealed for $type {}
-        impl SlotNumber for $type {
-            const WIDE: bool = $wide;
-        })*
-    };
-}
-integers!(i32: false, u32: false, i64: true);
+types!(SlotNumber::WIDE: bool; i32: false, u32: false, i64: true);
 impl Integer for i32 {}
 impl Integer for u32 {}
 

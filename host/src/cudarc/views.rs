@@ -112,11 +112,8 @@ parts! {
         VarlenKeys::new(Index::of(cu_seqlens_k), max_seqlen_k);
 
     /// Creates the queries of `n` sequences from `n + 1` offsets.
-    VarlenQueries<Slice>::of<T: Integer>(cu_seqlens_q: &'a impl Memory<T>, max_seqlen_q: usize) = {
-        let starts = Index::of(cu_seqlens_q);
-        // An empty buffer means no sequence, which planning rejects.
-        VarlenQueries::new(starts.elements.saturating_sub(1) as usize, starts, max_seqlen_q)
-    };
+    VarlenQueries<Slice>::of<T: Integer>(cu_seqlens_q: &'a impl Memory<T>, max_seqlen_q: usize) =
+        VarlenQueries::of_all(Index::of(cu_seqlens_q), max_seqlen_q);
 
     /// Creates slots: one per token.
     Slots<Slice>::of<T: SlotNumber>(data: &'a impl Memory<T>) = {

@@ -44,6 +44,12 @@ impl<M> VarlenQueries<M> {
     pub const fn new(batch: usize, cu_seqlens_q: Index<M>, max_seqlen_q: usize) -> Self {
         VarlenQueries { batch, cu_seqlens_q, max_seqlen_q }
     }
+
+    /// Creates the queries of as many sequences as the offsets have. No offset means no sequence, which
+    /// planning rejects.
+    pub const fn of_all(cu_seqlens_q: Index<M>, max_seqlen_q: usize) -> Self {
+        Self::new(cu_seqlens_q.elements.saturating_sub(1) as usize, cu_seqlens_q, max_seqlen_q)
+    }
 }
 
 /// Keys and values of varlen sequences. The device reads their offsets like the offsets of [`VarlenQueries`].

@@ -167,7 +167,7 @@ impl<'a> Tokens<'a> {
         let launch = |lent: Vec<SliceMut<'_>>| {
             let mut lent = lent.into_iter().map(SliceMut::shorter);
             let pages = self.pages(&mut lent)?;
-            let keys = input(new[0].name(), new[0].stored()?, true)?;
+            let keys = input(new[0].name, new[0].stored()?, true)?;
             let address = slots.data(1, &[DType::I64, DType::I32])?;
             let slots = Slots { address, elements: u64::MAX, wide: slots.dtype() == DType::I64 };
             let mut append = match new.get(1) {

@@ -31,7 +31,7 @@ impl<'a> Reads<'a> {
                 DType::F32 | DType::U32 | DType::I32 => table.contiguous(),
                 other => {
                     let expected = "its dtype must be f32, u32 or i32";
-                    Err(invalid(table.name(), format_args!("{other:?}"), expected))
+                    Err(invalid(table.name, format_args!("{other:?}"), expected))
                 }
             })
             .collect()
@@ -89,12 +89,12 @@ impl<'a> Reads<'a> {
 /// Returns the shape and the strides of a tensor of four dimensions. A tensor of three dimensions is one
 /// batch.
 fn four(read: &Read<'_>) -> Result<[[usize; 4]; 2]> {
-    match (read.shape().dims(), read.strides()) {
+    match (read.layout.dims(), read.layout.stride()) {
         (&[a, b, c, d], &[e, f, g, h]) => Ok([[a, b, c, d], [e, f, g, h]]),
         (&[b, c, d], &[f, g, h]) => Ok([[1, b, c, d], [0, f, g, h]]),
         (dims, _) => {
             let expected = "it must have 3 or 4 dimensions: [batch or 1, heads or 1, queries, keys]";
-            Err(invalid(read.name(), format_args!("{dims:?}"), expected))
+            Err(invalid(read.name, format_args!("{dims:?}"), expected))
         }
     }
 }

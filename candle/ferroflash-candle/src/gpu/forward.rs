@@ -42,8 +42,7 @@ pub(crate) fn with_inputs<T>(
         return Err(invalid("seqlens_k", format_args!("{:?}", of_k.shape()), expected));
     }
     let (of_q, of_k) = (Read::of("seqlens_q", of_q), Read::of("seqlens_k", of_k));
-    let sequences = of_q.shape().elem_count().saturating_sub(1);
-    let queries = VarlenQueries::new(sequences, of_q.numbers(1)?, *max_q);
+    let queries = VarlenQueries::of_all(of_q.numbers(1)?, *max_q);
     run(Inputs::of_varlen(q, k, v, queries, VarlenKeys::new(of_k.numbers(1)?, *max_k)), *max_k)
 }
 

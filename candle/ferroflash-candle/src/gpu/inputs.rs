@@ -4,7 +4,7 @@ use crate::starts::shape_and_strides;
 use candle::backend::BackendStorage;
 use candle::cuda_backend::CudaStorageSlice as Data;
 use candle::cuda_backend::cudarc::driver::CudaView;
-use candle::{CudaStorage, DType, Layout, Result, Shape, Storage, StorageRef, Tensor};
+use candle::{CudaStorage, DType, Layout, Result, Storage, StorageRef, Tensor};
 use ferroflash::cudarc::{Integers, Slice, SliceMut, Tensor as Input};
 use ferroflash::request::{Index, Memory, TensorView};
 
@@ -86,8 +86,8 @@ pub(crate) fn input<'a>(name: &'static str, tensor: Stored<'a>, packed: bool) ->
 /// A further tensor of an operation, locked against writes.
 pub(crate) struct Read<'a> {
     storage: StorageRef<'a>,
-    layout: &'a Layout,
-    name: &'static str,
+    pub layout: &'a Layout,
+    pub name: &'static str,
 }
 
 impl<'a> Read<'a> {
@@ -98,18 +98,6 @@ impl<'a> Read<'a> {
 
     pub fn all(tensors: &[(&'static str, &'a Tensor)]) -> Vec<Self> {
         tensors.iter().map(|(name, tensor)| Read::of(name, tensor)).collect()
-    }
-
-    pub fn shape(&self) -> &'a Shape {
-        self.layout.shape()
-    }
-
-    pub fn strides(&self) -> &'a [usize] {
-        self.layout.stride()
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.name
     }
 
     pub fn dtype(&self) -> DType {
@@ -179,11 +167,6 @@ impl<'a> Read<'a> {
             return Err(invalid(self.name, format_args!("{:?}", self.layout.dims()), expected));
         }
         self.data(1, &[DType::F32])
-    }
-
-    /// Returns the number of elements from one row to the next, for two dimensions.
-    pub fn row_stride(&self) -> usize {
-        self.layout.stride()[0]
     }
 }
 

@@ -31,9 +31,8 @@ fn merged<T: Element, const N: usize>(
     sinks: Option<Sinks<Slice<'_>>>,
 ) -> Result<(CudaSlice<T>, CudaSlice<f32>)> {
     let shape @ [batch, rows, heads, _] = states[0].o.shape;
-    let refused_alloc = |e| candle::Error::Cuda(Box::new(e)).bt();
-    let mut o = stream.alloc_zeros(shape.iter().product()).map_err(refused_alloc)?;
-    let mut lse = stream.alloc_zeros(batch * rows * heads).map_err(refused_alloc)?;
+    let mut o = stream.alloc_zeros(shape.iter().product()).map_err(refused)?;
+    let mut lse = stream.alloc_zeros(batch * rows * heads).map_err(refused)?;
     attention.merge(stream, states, sinks, TensorMut::of(&mut o, shape), Some(&mut lse)).map_err(refused)?;
     Ok((o, lse))
 }

@@ -155,17 +155,15 @@ impl<'a> PagedKv<'a> {
             pages = pages.scales(of(k.contiguous()?), of(v.contiguous()?));
         }
         let (table, lengths) = (Read::of("block_table", self.block_table), Read::of("lengths", self.lengths));
-        let columns = table.shape().dims2()?.1;
+        let columns = table.layout.shape().dims2()?.1;
         let max_k = self.max_seqlen_k.unwrap_or(usize::MAX).min(columns * page);
         let cache = Cache::paged(pages, table.numbers(2)?, columns, lengths.numbers(1)?);
-        let cache = cache.table_stride(table.row_stride()).max_k(max_k);
+        let cache = cache.table_stride(table.layout.stride()[0]).max_k(max_k);
         let mut inputs = Inputs::of_cache(q, cache);
 
         let varlen = varlen.map(|(starts, max)| (Read::of("seqlens_q", starts), max));
         if let Some((starts, max)) = &varlen {
-            let sequences = starts.shape().elem_count().saturating_sub(1);
-            let queries = VarlenQueries::new(sequences, starts.numbers(1)?, *max);
-            inputs = inputs.queries(Queries::Varlen(queries));
+            inputs = inputs.queries(Queries::Varlen(VarlenQueries::of_all(starts.numbers(1)?, *max)));
         }
         let rest = self.shared_prefixes.map(|shared| (shared, Read::of("shared_prefixes.rest", shared.rest)));
         if let Some((SharedPages { groups, pages, .. }, rest)) = &rest {

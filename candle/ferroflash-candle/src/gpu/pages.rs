@@ -56,11 +56,8 @@ impl PagePool {
     pub fn grow(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<()> {
         if !self.has(sequence) {
             let expected = "it must be new, or have pages of this pool: grow it with its own pool";
-            return Err(invalid(
-                "sequence",
-                format_args!("{} pages of another pool", sequence.pages.len()),
-                expected,
-            ));
+            let value = format_args!("{} pages of another pool", sequence.pages.len());
+            return Err(invalid("sequence", value, expected));
         }
         let keys = sequence.with(tokens)?;
         let pages = keys.div_ceil(self.page).saturating_sub(sequence.pages.len());

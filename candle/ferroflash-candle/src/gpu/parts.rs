@@ -49,11 +49,9 @@ impl LayerPages {
             return Err(invalid("q", rows, format_args!("a row for each of the step's {}", step.tokens())));
         }
         if attend.variant.is_some() && step.parts().len() > 1 {
-            return Err(invalid(
-                "attend.variant",
-                "a variant with single queries and prompts in one step",
-                "a step of single queries or of prompts alone: its tables belong to one launch",
-            ));
+            let value = "a variant with single queries and prompts in one step";
+            let expected = "a step of single queries or of prompts alone: its tables belong to one launch";
+            return Err(invalid("attend.variant", value, expected));
         }
         let columns = self.values.dims()[3];
         let (mut outputs, mut values) = (Vec::new(), RowOutputs::<Vec<Tensor>>::default());

@@ -1,7 +1,7 @@
 //! Ranges of keys that see each other regardless of the mask, for example the images of a prompt
 //! (`mm_prefix_ranges`).
 use crate::attend::Attend;
-use crate::errors::{invalid, unsupported};
+use crate::errors::{invalid, refused, unsupported};
 use crate::gpu::inputs::Read;
 use crate::gpu::merge::merge;
 use crate::gpu::paged::PagedKv;
@@ -97,6 +97,5 @@ pub(crate) fn unsigned(integers: &Tensor) -> Result<Tensor> {
     let (all, first) = (storage.as_cuda_slice::<i32>()?, layout.start_offset());
     let some = all.slice(first..first + layout.shape().elem_count());
     let copy = storage.device.cuda_stream().clone_dtod(&ferroflash::cudarc::unsigned(&some));
-    let copy = copy.map_err(|e| candle::Error::Cuda(Box::new(e)).bt())?;
-    Ok(tensor(stored(copy, &storage.device), layout.shape()))
+    Ok(tensor(stored(copy.map_err(refused)?, &storage.device), layout.shape()))
 }
