@@ -1,13 +1,18 @@
-//! `mma.sync` on 16-bit floats: converts fragments to matrices, and multiplies in three precisions.
+//! `mma.sync`: converts fragments to matrices, and multiplies in three precisions. Here are 16-bit floats.
+
+mod bytes;
+mod sums;
 
 use std::array::from_fn;
 
 use crate::{
     MmaArch, MmaMode,
     decode::float::{from_bf16, from_f16, halves, pack, to_f16},
-    op::{Element, Mma},
+    op::{Element, Mma, MmaKind},
     regs::{FULL, Regs, Row32},
 };
+use sums::dot_add;
+pub(crate) use sums::{dot_add_hopper, dot_add_hopper_e4m3};
 
 /// Eight rows of eight numbers, which one register of each lane holds in 16-bit elements.
 type Block = [[f32; 8]; 8];
@@ -37,35 +42,44 @@ fn execute_wide(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
 
 #[inline(always)]
 fn execute_any(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
+    match mma.kind {
+        MmaKind::Half { element, k, half } => execute_half(mma, (element, k, half), regs, mode),
+        MmaKind::E4m3 => bytes::execute_e4m3(mma, regs, mode),
+        MmaKind::S8 => bytes::execute_s8(mma, regs),
+    }
+}
+
+#[inline(always)]
+fn execute_half(mma: &Mma, (element, k, half): (Element, usize, bool), regs: &mut Regs, mode: MmaMode) {
     let (mut a, mut b, mut c) = (A::default(), B::default(), C::default());
     for (r, &reg) in mma.a.iter().enumerate() {
         // From one register of a fragment to the next, the place in the matrix goes down by 8 rows first, and
         // then right by 8 columns.
-        a[r / 2 % 2][r % 2 * 8..][..8].copy_from_slice(&numbers(regs.row32(reg, FULL), mma.element));
+        a[r / 2 % 2][r % 2 * 8..][..8].copy_from_slice(&numbers(regs.row32(reg, FULL), element));
     }
     for (b, &reg) in b.iter_mut().zip(&mma.b) {
-        let columns = numbers(regs.row32(reg, FULL), mma.element);
+        let columns = numbers(regs.row32(reg, FULL), element);
         *b = from_fn(|k| from_fn(|n| columns[n][k]));
     }
-    if mma.half {
+    if half {
         for (r, &reg) in mma.c.iter().enumerate() {
             c[r % 2 * 8..][..8].copy_from_slice(&numbers(regs.row32(reg, FULL), Element::F16));
         }
     } else {
         // Of two registers, the first one holds the even columns of 8 rows.
-        for (half, pair) in mma.c.as_chunks::<2>().0.iter().enumerate() {
+        for (at, pair) in mma.c.as_chunks::<2>().0.iter().enumerate() {
             let rows = pair.map(|reg| regs.row32(reg, FULL));
             let block: Block = from_fn(|row| from_fn(|n| f32::from_bits(rows[n % 2][4 * row + n / 2])));
-            c[half % 2 * 8..][..8].copy_from_slice(&block);
+            c[at % 2 * 8..][..8].copy_from_slice(&block);
         }
     }
     match mode {
-        MmaMode::Fast => fast(&a, &b, &mut c, mma.k),
-        MmaMode::F64 => wide(&a, &b, &mut c, mma.k),
-        MmaMode::Exact(arch) => exact(&a, &b, &mut c, mma.k, arch),
+        MmaMode::Fast => fast(&a, &b, &mut c, k),
+        MmaMode::F64 => wide(&a, &b, &mut c, k),
+        MmaMode::Exact(arch) => exact(&a, &b, &mut c, k, arch),
     }
     for (r, &reg) in mma.d.iter().enumerate() {
-        let row: Row32 = if mma.half {
+        let row: Row32 = if half {
             let c = &c[r % 2 * 8..];
             from_fn(|lane| pack([0, 1].map(|i| to_f16(c[lane / 4][lane % 4 * 2 + i]))))
         } else {
@@ -135,81 +149,8 @@ fn exact(a: &A, b: &B, c: &mut C, k: usize, arch: MmaArch) {
         for (column, value) in c.iter_mut().enumerate() {
             for start in (0..k).step_by(step) {
                 let terms = factors(a, b, [row, column], k).skip(start).take(step);
-                *value = dot_add(terms, *value, fraction);
+                *value = dot_add(terms, *value, fraction, i32::MIN);
             }
         }
     }
-}
-
-/// Splits `x` into sign, exponent and 24-bit significand (value = significand * 2^(exponent - 23)). The
-/// exponent of zero is the smallest one.
-fn split(x: f32) -> (bool, i32, u64) {
-    let bits = x.to_bits();
-    let (exponent, fraction) = ((bits >> 23 & 255) as i32, u64::from(bits & 0x7f_ffff));
-    let significand = if exponent == 0 { fraction } else { fraction | 1 << 23 };
-    (bits >> 31 != 0, exponent.max(1) - 127, significand)
-}
-
-/// Computes one step of `wgmma` for one accumulator.
-pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32) -> f32 {
-    dot_add(terms, c, 25)
-}
-
-/// Computes the sum of `c` and the products of `terms`, as one step of the tensor core does. The function
-/// shifts every term to the largest exponent, and truncates it to `fraction` fraction bits. It then adds the
-/// terms exactly, and rounds the sum toward zero. A subnormal 16-bit input has the exponent that it has as an
-/// f32.
-fn dot_add(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32, fraction: u32) -> f32 {
-    let nan = f32::from_bits(0x7fff_ffff);
-    // Only infinities and NaN among the inputs are special. Products of finite inputs are exact, even large
-    // ones (seen on an H200 with bf16).
-    let special = terms
-        .clone()
-        .filter(|(a, b)| !(a.is_finite() && b.is_finite()))
-        .fold(c, |sum, (a, b)| if sum.is_finite() { a * b } else { sum + a * b });
-    if !special.is_finite() {
-        return if special.is_nan() { nan } else { special };
-    }
-    const ZERO: i32 = -133;
-    let (c_sign, c_exponent, c_significand) = split(c);
-    let mut top = if c == 0.0 { ZERO } else { c_exponent };
-    for (a, b) in terms.clone() {
-        if a != 0.0 && b != 0.0 {
-            top = top.max(split(a).1 + split(b).1);
-        }
-    }
-    if top == ZERO {
-        let negative = c.is_sign_negative() && terms.clone().all(|(a, b)| (a * b).is_sign_negative());
-        return if negative { -0.0 } else { 0.0 };
-    }
-    // Converts a term to units of 2^(top - fraction), truncated toward zero.
-    let align = |sign: bool, exponent: i32, significand: u64, scale: i32| {
-        let shift = exponent - scale - (top - fraction as i32);
-        let units = if shift >= 0 {
-            significand << shift.min(40)
-        } else {
-            significand.checked_shr(shift.unsigned_abs()).unwrap_or(0)
-        };
-        if sign { -(units as i64) } else { units as i64 }
-    };
-    let mut sum = align(c_sign, c_exponent, c_significand, 23);
-    for (a, b) in terms {
-        let ((sa, ea, ma), (sb, eb, mb)) = (split(a), split(b));
-        sum += align(sa != sb, ea + eb, ma * mb, 46);
-    }
-    toward_zero(sum, top - fraction as i32)
-}
-
-/// The number `units * 2^exponent` as f32, rounded toward zero, or infinite if it overflows.
-fn toward_zero(units: i64, exponent: i32) -> f32 {
-    if units == 0 {
-        return 0.0;
-    }
-    let (negative, magnitude) = (units < 0, units.unsigned_abs());
-    let top = 63 - magnitude.leading_zeros() as i32; // position of the leading one
-    let lowest = (exponent + top - 23).max(-149); // weight of the last kept bit
-    let shift = lowest - exponent;
-    let kept = if shift > 0 { magnitude.checked_shr(shift as u32).unwrap_or(0) } else { magnitude << -shift };
-    let value = if exponent + top > 127 { f32::INFINITY } else { (kept as f64 * 2f64.powi(lowest)) as f32 };
-    if negative { -value } else { value }
 }

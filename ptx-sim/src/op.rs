@@ -107,21 +107,50 @@ pub(crate) struct Matrix {
     pub addr: Addr,
 }
 
-/// Element type of a tensor-core operand.
+/// Element type of a tensor-core operand of 16-bit elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     F16,
     Bf16,
 }
 
-/// `mma.m16n8k16` and `mma.m16n8k8`, with accumulators in f32 or f16.
+/// Element type of the operands of `wgmma`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WgmmaElement {
+    Half(Element),
+    E4m3,
+}
+
+impl WgmmaElement {
+    /// Number of elements in 16 bytes.
+    pub const fn chunk(self) -> usize {
+        match self {
+            WgmmaElement::Half(_) => 8,
+            WgmmaElement::E4m3 => 16,
+        }
+    }
+
+    /// The depth of a product: 32 bytes of each row.
+    pub const fn depth(self) -> usize {
+        2 * self.chunk()
+    }
+}
+
+/// The types and the depth of `mma`, whose products are 16 rows by 8 columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MmaKind {
+    /// A depth of 8 or 16, and accumulators in f32, or in packed f16 if `half`.
+    Half { element: Element, k: usize, half: bool },
+    /// A depth of 32, and accumulators in f32.
+    E4m3,
+    /// A depth of 32, and accumulators in s32.
+    S8,
+}
+
+/// `mma.sync`.
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
-    pub element: Element,
-    /// The depth, which is 8 or 16.
-    pub k: usize,
-    /// Whether the accumulators are packed f16.
-    pub half: bool,
+    pub kind: MmaKind,
     pub d: Vec<R>,
     pub a: Vec<R>,
     pub b: Vec<R>,

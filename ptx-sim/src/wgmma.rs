@@ -2,16 +2,16 @@
 
 use crate::{
     MmaMode, Swizzle,
-    decode::float::{from_bf16, from_f16},
-    mma::dot_add_hopper,
-    op::Element,
+    decode::float::{from_bf16, from_e4m3, from_f16},
+    mma::{dot_add_hopper, dot_add_hopper_e4m3},
+    op::{Element, WgmmaElement},
 };
 
 /// Number of rows of A and of the accumulators.
 pub(crate) const ROWS: usize = 64;
-/// The depth of one product.
-pub(crate) const DEPTH: usize = 16;
-/// Number of elements in 16 bytes.
+/// The depth of one product of 16-bit elements.
+const DEPTH: usize = 16;
+/// Number of 16-bit elements in 16 bytes.
 const CHUNK: usize = 8;
 
 /// A matrix in shared memory.
@@ -62,8 +62,9 @@ impl Descriptor {
         Ok(found)
     }
 
-    /// The addresses of the operand's chunks of eight elements. The chunks are ordered by row, and within a
-    /// row by depth. If `across` is true, the chunks are ordered by depth, and within a depth by row.
+    /// The addresses of the operand's chunks of 16 bytes. The chunks are ordered by row, and within a row by
+    /// depth. If `across` is true, the chunks are ordered by depth, and within a depth by row: only elements
+    /// of 16 bits may have this order.
     pub fn chunks(self, extent: usize, across: bool) -> Vec<u32> {
         let Descriptor { start, leading, stride, swizzle } = self;
         let span = swizzle.span();
@@ -103,7 +104,7 @@ fn widen(element: Element, bits: u16) -> f32 {
 
 /// Reads an operand of `extent` rows or columns from the chunks at these offsets, as `out[k][i]`.
 pub(crate) fn fetch(
-    element: Element,
+    element: WgmmaElement,
     shared: &[u8],
     chunks: &[usize],
     of: (usize, bool),
@@ -119,20 +120,31 @@ pub(crate) fn fetch(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn fetch_wide(element: Element, shared: &[u8], chunks: &[usize], of: (usize, bool), out: &mut Vec<f32>) {
+fn fetch_wide(element: WgmmaElement, shared: &[u8], chunks: &[usize], of: (usize, bool), out: &mut Vec<f32>) {
     fetch_any(element, shared, chunks, of, out);
 }
 
 #[inline(always)]
 fn fetch_any(
-    element: Element,
+    element: WgmmaElement,
     shared: &[u8],
     chunks: &[usize],
     (extent, across): (usize, bool),
     out: &mut Vec<f32>,
 ) {
     out.clear();
-    out.resize(DEPTH * extent, 0.0);
+    out.resize(element.depth() * extent, 0.0);
+    let element = match element {
+        WgmmaElement::Half(element) => element,
+        WgmmaElement::E4m3 => {
+            for (at, &chunk) in chunks.iter().enumerate() {
+                for (k, byte) in shared[chunk..chunk + 16].iter().enumerate() {
+                    out[(at % 2 * 16 + k) * extent + at / 2] = from_e4m3(*byte);
+                }
+            }
+            return;
+        }
+    };
     let mut values = [0.0; CHUNK];
     for (at, &chunk) in chunks.iter().enumerate() {
         for (value, bytes) in values.iter_mut().zip(shared[chunk..chunk + 16].as_chunks().0) {
@@ -149,35 +161,62 @@ fn fetch_any(
 }
 
 /// Copies the registers of one warp's 16 rows of A, lane by lane, to `out[k][row]`.
-pub(crate) fn fetch_registers(element: Element, warp: usize, rows: [&[u32; 32]; 4], out: &mut [f32]) {
+pub(crate) fn fetch_registers(element: WgmmaElement, warp: usize, rows: [&[u32; 32]; 4], out: &mut [f32]) {
     for (r, values) in rows.into_iter().enumerate() {
-        // The registers of a fragment first go down by 8 rows, then right by 8 columns.
-        let (row, column) = (16 * warp + r % 2 * 8, r / 2 * 8);
+        // The registers of a fragment first go down by 8 rows, then right by 16 bytes.
+        let (row, column) = (16 * warp + r % 2 * 8, r / 2 * element.chunk());
         for (lane, &value) in values.iter().enumerate() {
-            let at = (column + lane % 4 * 2) * ROWS + row + lane / 4;
-            out[at] = widen(element, value as u16);
-            out[at + ROWS] = widen(element, (value >> 16) as u16);
+            let at = (column + lane % 4 * (element.chunk() / 4)) * ROWS + row + lane / 4;
+            match element {
+                WgmmaElement::Half(element) => {
+                    out[at] = widen(element, value as u16);
+                    out[at + ROWS] = widen(element, (value >> 16) as u16);
+                }
+                WgmmaElement::E4m3 => {
+                    let bytes = value.to_le_bytes().into_iter().enumerate();
+                    bytes.for_each(|(i, byte)| out[at + i * ROWS] = from_e4m3(byte));
+                }
+            }
         }
     }
 }
 
 /// Computes `c += a b`, with `a[k][row]`, `b[k][column]` and `c[row][column]`.
-pub(crate) fn accumulate(a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
-    let columns = b.len() / DEPTH;
+pub(crate) fn accumulate(element: WgmmaElement, a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
+    match element {
+        WgmmaElement::Half(_) => {
+            accumulate_of::<DEPTH>(a, b, c, mode, |terms, c| dot_add_hopper(terms.iter().copied(), c));
+        }
+        WgmmaElement::E4m3 => {
+            accumulate_of::<32>(a, b, c, mode, |terms, c| dot_add_hopper_e4m3(terms.iter().copied(), c));
+        }
+    }
+}
+
+/// [`accumulate`] with a depth of `K`. `exact` computes the sum of the terms and of an accumulator as the
+/// hardware rounds it.
+fn accumulate_of<const K: usize>(
+    a: &[f32],
+    b: &[f32],
+    c: &mut [f32],
+    mode: MmaMode,
+    exact: impl Fn(&[(f32, f32); K], f32) -> f32,
+) {
+    let columns = b.len() / K;
     for (row, c) in c.chunks_exact_mut(columns).enumerate() {
-        let a: [f32; DEPTH] = std::array::from_fn(|k| a[k * ROWS + row]);
+        let a: [f32; K] = std::array::from_fn(|k| a[k * ROWS + row]);
         match mode {
             MmaMode::Fast => fast(&a, b, c),
             MmaMode::F64 => {
                 for (column, value) in c.iter_mut().enumerate() {
                     let product = |k: usize| f64::from(a[k]) * f64::from(b[k * columns + column]);
-                    *value = (0..DEPTH).fold(f64::from(*value), |sum, k| sum + product(k)) as f32;
+                    *value = (0..K).fold(f64::from(*value), |sum, k| sum + product(k)) as f32;
                 }
             }
             MmaMode::Exact(_) => {
                 for (column, value) in c.iter_mut().enumerate() {
-                    let terms = (0..DEPTH).map(|k| (a[k], b[k * columns + column]));
-                    *value = dot_add_hopper(terms, *value);
+                    let terms = std::array::from_fn(|k| (a[k], b[k * columns + column]));
+                    *value = exact(&terms, *value);
                 }
             }
         }
@@ -185,7 +224,7 @@ pub(crate) fn accumulate(a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
 }
 
 /// Computes a chain of f32 additions, in order of depth.
-fn fast(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
+fn fast<const K: usize>(a: &[f32; K], b: &[f32], c: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has the feature that the function needs.
@@ -196,13 +235,13 @@ fn fast(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn fast_wide(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
+fn fast_wide<const K: usize>(a: &[f32; K], b: &[f32], c: &mut [f32]) {
     fast_any(a, b, c);
 }
 
 /// Computes four steps in each pass over the accumulators.
 #[inline(always)]
-fn fast_any(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
+fn fast_any<const K: usize>(a: &[f32; K], b: &[f32], c: &mut [f32]) {
     let columns = c.len();
     for (a, b) in a.as_chunks::<4>().0.iter().zip(b.chunks_exact(4 * columns)) {
         let (b0, rest) = b.split_at(columns);

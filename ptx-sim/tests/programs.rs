@@ -120,7 +120,7 @@ fn what_is_not_simulated_is_refused_by_line_where_it_is_launched() {
     check(&[
         ("forms/texref.ptx", run, &["line 4", "tex.2d", "textures and surfaces are not simulated"]),
         ("forms/texobj.ptx", "buffer o f32 1\nrun k args o u64:0", &["line 4", "textures and surfaces"]),
-        ("forms/tf32.ptx", run, &["line 4", "mma.sync.aligned.m16n8k8.row.col.f32.tf32", "of f16 and bf16"]),
+        ("forms/tf32.ptx", run, &["line 4", "mma.sync.aligned.m16n8k8.row.col.f32.tf32", "of f16, bf16"]),
         ("forms/wmma.ptx", run, &["line 4", "wmma.load.a", "only `mma.sync` and `wgmma`"]),
         ("forms/others.ptx", "buffer o u32 1\nrun fine block 1 args o\nexpect o = 7", &[]),
         ("forms/others.ptx", "run cluster args u64:0", &["line 8", "asks for clusters of blocks"]),

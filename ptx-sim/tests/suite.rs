@@ -1,5 +1,6 @@
 //! The simulator's instructions, checks and limits.
 mod bulk;
+mod bytes;
 mod checkers;
 mod coverage;
 mod files;

@@ -4,9 +4,9 @@ use ptx_sim::{Gpu, Launch, MmaArch, MmaMode, Module, Options, Profile};
 
 /// Runs `body` in one warp. `in` contains `input`. Returns the registers `d0..d3` of each lane, as
 /// `[lane][4]`.
-fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
+pub fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
     let text = format!(
-        ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out) \
+        ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out) \
          {{\n.shared .align 128 .b8 tile[2048];\n.reg .b64 I, O, w; .reg .b32 t, d0, d1, d2, d3, s, x; .reg \
          .b32 %a<8>; .reg .b32 %b<8>; .reg .pred p;\nld.param.u64 I, [in]; ld.param.u64 O, [out]; mov.u32 \
          t, %tid.x; mov.u32 s, tile;\nmov.u32 d0, 0; mov.u32 d1, 0; mov.u32 d2, 0; mov.u32 d3, \

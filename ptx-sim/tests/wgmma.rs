@@ -1,6 +1,6 @@
 //! Compares `wgmma`, with every order of its operands, with a plain product.
 
-use common::hopper::{f16, number};
+use common::hopper::{e4m3, f16, number};
 use ptx_sim::{Gpu, Kind, Launch, MmaArch, MmaMode, Module, Options, Outcome, Profile};
 
 /// Number of bytes of shared memory that the kernel fills from its input: A, then B.
@@ -15,31 +15,42 @@ struct Case {
     /// Whether neighbouring elements of A and of B have the same depth (MN-major).
     across: [bool; 2],
     in_registers: bool,
-    bf16: bool,
+    element: &'static str,
     negated: bool,
 }
 
 const CASE: Case =
-    Case { columns: 64, span: 128, across: [false; 2], in_registers: false, bf16: false, negated: false };
+    Case { columns: 64, span: 128, across: [false; 2], in_registers: false, element: "f16", negated: false };
 
-fn bits(case: &Case, x: f32) -> u16 {
-    if case.bf16 { half::bf16::from_f32(x).to_bits() } else { f16(x) }
+/// The bytes of an element.
+fn bytes(case: &Case, x: f32) -> Vec<u8> {
+    match case.element {
+        "e4m3" => vec![e4m3(x)],
+        "bf16" => half::bf16::from_f32(x).to_le_bytes().into(),
+        _ => f16(x).to_le_bytes().into(),
+    }
+}
+
+/// Number of bytes of an element. A product has 32 bytes of each row.
+fn size(case: &Case) -> usize {
+    bytes(case, 0.0).len()
 }
 
 /// The offset of element (row, k), as in PTX's figures. With a swizzle, rows have `span` bytes, and the row
 /// number permutes their chunks. Without a swizzle, blocks have eight rows of 16 bytes.
 fn offset(case: &Case, across: bool, extent: usize, row: usize, k: usize) -> usize {
-    let span = case.span;
+    let (span, size) = (case.span, size(case));
     let (line, column, lines) = if across { (k, row, 16) } else { (row, k, extent) };
     if span == 16 {
         // The blocks of eight lines follow each other. After the blocks of all lines, the blocks of the next
         // columns follow.
         let blocks = lines / 8;
-        return (column / 8 * blocks + line / 8) * 128 + line % 8 * 16 + column % 8 * 2;
+        let chunk = 16 / size;
+        return (column / chunk * blocks + line / 8) * 128 + line % 8 * 16 + column % chunk * size;
     }
-    let per_row = span / 2;
+    let per_row = span / size;
     let (panel, column) = (column / per_row, column % per_row);
-    let at = panel * lines * span + line * span + column * 2;
+    let at = panel * lines * span + line * span + column * size;
     let exchange = match span {
         128 => line % 8,
         64 => line / 2 % 4,
@@ -66,18 +77,20 @@ fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
 /// The accumulators after the kernel, to which `change` was applied, and their expected values.
 fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, Vec<f32>, Vec<f32>) {
     let Case { columns, across, .. } = *case;
+    let depth = 32 / size(case);
     let mut image = vec![0u8; IMAGE];
-    for k in 0..16 {
+    for k in 0..depth {
         for (matrix, extent, start) in [(0, 64, 0), (1, columns, B)] {
             for row in 0..extent {
                 let at = start + offset(case, across[matrix], extent, row, k);
-                image[at..at + 2].copy_from_slice(&bits(case, number(matrix, row, k)).to_le_bytes());
+                let element = bytes(case, number(matrix, row, k));
+                image[at..at + element.len()].copy_from_slice(&element);
             }
         }
     }
     let registers = columns / 2;
     let list: Vec<_> = (0..registers).map(|i| format!("d{i}")).collect();
-    let element = if case.bf16 { "bf16" } else { "f16" };
+    let element = case.element;
     let b = descriptor(case, across[1], columns, B);
     let (a, orders) = match case.in_registers {
         true => ("{a0, a1, a2, a3}".to_string(), format!("{}", u8::from(across[1]))),
@@ -86,7 +99,8 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
             format!("{}, {}", u8::from(across[0]), u8::from(across[1])),
         ),
     };
-    // A's registers hold row 16 w + l / 4 (and the row 8 further), at depth 2 (l % 4) (and 8 more).
+    let orders = if element == "e4m3" { String::new() } else { format!(", {orders}") };
+    // A's registers hold row 16 w + l / 4 (and the row 8 further), at byte 4 (l % 4) (and 16 more).
     let load_a = (0..4).map(|r| {
         let at = 8 * (r % 2) * 32 + 8 * (r / 2) * 2;
         format!("ld.global.b32 a{r}, [A+{at}];\n")
@@ -105,8 +119,8 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
         {load_a}
         setp.ne.u32 no, t, t; {one}
         wgmma.fence.sync.aligned;
-        {product}, no, 1, 1, {orders};
-        {product}, 1, 1, {sign}, {orders};
+        {product}, no, 1, 1{orders};
+        {product}, 1, 1, {sign}{orders};
         wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
         mul.wide.u32 o, t, {row}; add.u64 O, O, o;
         {store} ret; }}",
@@ -114,7 +128,7 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
         load_a = load_a.collect::<String>(),
         one = list.iter().map(|d| format!("mov.u32 {d}, 0x7fc00000; ")).collect::<String>(),
         product = format!(
-            "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{element}.{element} {{{}}}, {a}, {b}",
+            "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{element}.{element} {{{}}}, {a}, {b}",
             list.join(", ")
         ),
         sign = if case.negated { -1 } else { 1 },
@@ -124,8 +138,8 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
     let module = Module::parse(&change(&text)).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options { mma, ..Options::default() });
     for row in 0..64 {
-        for k in 0..16 {
-            image.extend(bits(case, number(0, row, k)).to_le_bytes());
+        for k in 0..depth {
+            image.extend(bytes(case, number(0, row, k)));
         }
     }
     let from = gpu.alloc("in", image.len(), 256).unwrap();
@@ -151,7 +165,7 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
         found[row * columns + r / 4 * 8 + t % 4 * 2 + r % 2] = x;
     }
     let product = |row: usize, column: usize| -> f32 {
-        (0..16).map(|k| number(0, row, k) * number(1, column, k)).sum()
+        (0..depth).map(|k| number(0, row, k) * number(1, column, k)).sum()
     };
     let times = if case.negated { 0.0 } else { 2.0 };
     let expected = (0..64 * columns).map(|i| times * product(i / columns, i % columns)).collect();
@@ -177,7 +191,7 @@ fn every_order_of_the_operands() {
 fn a_in_registers() {
     for across in [false, true] {
         check(Case { across: [false, across], in_registers: true, ..CASE }, MmaMode::Fast);
-        check(Case { across: [false, across], in_registers: true, bf16: true, ..CASE }, MmaMode::Fast);
+        check(Case { across: [false, across], in_registers: true, element: "bf16", ..CASE }, MmaMode::Fast);
     }
 }
 
@@ -196,7 +210,22 @@ fn signs_and_arithmetics() {
     check(Case { negated: true, ..CASE }, MmaMode::Fast);
     for mma in [MmaMode::F64, MmaMode::Exact(MmaArch::Hopper)] {
         check(CASE, mma);
-        check(Case { bf16: true, ..CASE }, mma);
+        check(Case { element: "bf16", ..CASE }, mma);
+    }
+}
+
+#[test]
+fn products_of_e4m3() {
+    let case = Case { element: "e4m3", ..CASE };
+    for span in [16, 32, 64, 128] {
+        check(Case { span, ..case }, MmaMode::Fast);
+    }
+    for columns in [8, 136, 256] {
+        check(Case { columns, ..case }, MmaMode::Fast);
+    }
+    for mma in [MmaMode::Fast, MmaMode::F64, MmaMode::Exact(MmaArch::Hopper)] {
+        check(Case { in_registers: true, ..case }, mma);
+        check(Case { negated: true, ..case }, mma);
     }
 }
 

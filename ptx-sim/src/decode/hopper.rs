@@ -3,7 +3,7 @@
 use super::Builder;
 use crate::{
     ast::Operand as Source,
-    op::{Element, Op, Operand, Product, Proxy, Wgmma},
+    op::{Element, Op, Operand, Product, Proxy, Wgmma, WgmmaElement},
     regs::Kind,
 };
 
@@ -37,14 +37,17 @@ impl Builder<'_> {
             }
             ("wgmma", ["mma_async", "sync", "aligned", shape, "f32", a, b], _) => {
                 let element = match (*a, *b) {
-                    ("f16", "f16") => Element::F16,
-                    ("bf16", "bf16") => Element::Bf16,
+                    ("f16", "f16") => WgmmaElement::Half(Element::F16),
+                    ("bf16", "bf16") => WgmmaElement::Half(Element::Bf16),
+                    ("e4m3", "e4m3") => WgmmaElement::E4m3,
                     _ => return Ok(None),
                 };
-                let columns = shape.strip_prefix("m64n").and_then(|shape| shape.strip_suffix("k16"));
+                let columns = shape.strip_prefix("m64n").and_then(|shape| shape.split_once('k'));
+                let columns = columns.filter(|(_, k)| k.parse() == Ok(element.depth())).map(|(n, _)| n);
                 let columns = columns.and_then(|n| n.parse().ok()).filter(|n| n % 8 == 0);
                 let columns = columns.filter(|n| (8..=256).contains(n));
-                let columns = columns.ok_or("the shape is m64nNk16, N a multiple of 8 up to 256")?;
+                let columns =
+                    columns.ok_or("the shape is m64nNk16, for e4m3 m64nNk32, N a multiple of 8 up to 256")?;
                 self.product(element, columns, operands)
             }
             _ => Ok(None),
@@ -55,7 +58,7 @@ impl Builder<'_> {
         one(Op::Wgmma(Box::new(wgmma)))
     }
 
-    fn product(&mut self, element: Element, columns: usize, operands: &[Source]) -> Found {
+    fn product(&mut self, element: WgmmaElement, columns: usize, operands: &[Source]) -> Found {
         let [d, a, b, accumulates, rest @ ..] = operands else { return Err("operands are missing".into()) };
         let constants = rest.iter().map(|operand| match operand {
             Source::Int(value) => Ok(*value as i64 as i32),
@@ -64,6 +67,10 @@ impl Builder<'_> {
         let constants = constants.collect::<Result<Vec<_>, _>>()?;
         let in_registers = matches!(a, Source::Vector(_));
         let (signs, orders) = match (constants.as_slice(), in_registers) {
+            ([a, b], _) if element == WgmmaElement::E4m3 => ([*a, *b], [0; 2]),
+            _ if element == WgmmaElement::E4m3 => {
+                return Err("products of e4m3 take imm-scale-a and imm-scale-b, and no imm-trans".into());
+            }
             ([a, b, across], true) => ([*a, *b], [0, *across]),
             ([a, b, across_a, across_b], false) => ([*a, *b], [*across_a, *across_b]),
             _ => {

@@ -38,7 +38,7 @@ const ROWS: [Row; 60] = [
     ("stmatrix", "", "sm_90", (7, 8)),
     ("movmatrix", "", "sm_75", (7, 8)),
     ("mma", "m16n8k8", "sm_75", (6, 5)),
-    ("mma", "m16n8k16|bf16", "sm_80", (7, 0)),
+    ("mma", "m16n8k16|m16n8k32|bf16", "sm_80", (7, 0)),
     ("mma", "e4m3|e5m2", "sm_89", (8, 4)),
     ("wgmma", "", "sm_90a", (8, 0)),
     ("setmaxnreg", "", "sm_90a", (8, 0)),

@@ -3,7 +3,7 @@
 use super::{Builder, memory::space_of};
 use crate::{
     ast::Operand,
-    op::{Element, Matrix, Mma, Op},
+    op::{Element, Matrix, Mma, MmaKind, Op},
     regs::Kind,
 };
 
@@ -28,22 +28,21 @@ impl Builder<'_> {
                 _ => return Err("movmatrix takes two registers".into()),
             },
             ("mma", ["sync", "aligned", shape, "row", "col", d, a, b, c]) => {
-                let k = match *shape {
-                    "m16n8k16" => 16,
-                    "m16n8k8" => 8,
+                let kind = match (*shape, [*d, *a, *b, *c]) {
+                    ("m16n8k8" | "m16n8k16", [d, a, b, c]) => {
+                        let (element, half) = match (a, b, d, c) {
+                            ("f16", "f16", "f32", "f32") => (Element::F16, false),
+                            ("f16", "f16", "f16", "f16") => (Element::F16, true),
+                            ("bf16", "bf16", "f32", "f32") => (Element::Bf16, false),
+                            _ => return Ok(None),
+                        };
+                        MmaKind::Half { element, k: if *shape == "m16n8k8" { 8 } else { 16 }, half }
+                    }
+                    ("m16n8k32", ["f32", "e4m3", "e4m3", "f32"]) => MmaKind::E4m3,
+                    ("m16n8k32", ["s32", "s8", "s8", "s32"]) => MmaKind::S8,
                     _ => return Ok(None),
                 };
-                let element = match (*a, *b) {
-                    ("f16", "f16") => Element::F16,
-                    ("bf16", "bf16") => Element::Bf16,
-                    _ => return Ok(None),
-                };
-                let half = match (*d, *c) {
-                    ("f32", "f32") => false,
-                    ("f16", "f16") if element == Element::F16 => true,
-                    _ => return Ok(None),
-                };
-                self.mma(element, k, half, operands)?
+                self.mma(kind, operands)?
             }
             _ => return Ok(None),
         };
@@ -75,16 +74,19 @@ impl Builder<'_> {
         Ok(Matrix { regs, transposed: mods.contains(&"trans"), space, addr })
     }
 
-    fn mma(&mut self, element: Element, k: usize, half: bool, operands: &[Operand]) -> Result<Op, String> {
+    fn mma(&mut self, kind: MmaKind, operands: &[Operand]) -> Result<Op, String> {
         let [d, a, b, c] = operands else { return Err("mma takes four operands".into()) };
         let (d, a, b, c) =
             (self.rows(d, true)?, self.rows(a, false)?, self.rows(b, false)?, self.rows(c, false)?);
-        let accumulators = if half { 2 } else { 4 };
-        let wanted = [accumulators, k / 4, k / 8, accumulators];
+        let wanted = match kind {
+            MmaKind::Half { k, half: false, .. } => [4, k / 4, k / 8, 4],
+            MmaKind::Half { k, half: true, .. } => [2, k / 4, k / 8, 2],
+            MmaKind::E4m3 | MmaKind::S8 => [4, 4, 2, 4],
+        };
         let found = [d.len(), a.len(), b.len(), c.len()];
         if wanted != found {
             return Err(format!("mma needs {wanted:?} registers, has {found:?}"));
         }
-        Ok(Op::Mma(Box::new(Mma { element, k, half, d, a, b, c })))
+        Ok(Op::Mma(Box::new(Mma { kind, d, a, b, c })))
     }
 }

@@ -334,7 +334,7 @@ impl<'a> Block<'a> {
         if !issued.accumulates {
             tile.values.fill(0.0);
         }
-        accumulate(a, b, &mut tile.values, self.context.options.mma);
+        accumulate(product.element, a, b, &mut tile.values, self.context.options.mma);
         tile.users -= 1;
         if tile.users > 0 {
             self.warpgroups[group].products.tiles.insert(index, tile);

@@ -1,6 +1,6 @@
 //! Instructions of Hopper: products of warpgroups, bulk copies, proxies.
 
-use super::{Addr, AtomicOp, AtomicType, Element};
+use super::{Addr, AtomicOp, AtomicType, WgmmaElement};
 use crate::regs::R;
 
 /// The `wgmma` instructions.
@@ -13,10 +13,10 @@ pub(crate) enum Wgmma {
     Product(Product),
 }
 
-/// `wgmma.mma_async` with 64 rows, a depth of 16, and accumulators in f32.
+/// `wgmma.mma_async` with 64 rows, a depth of 32 bytes, and accumulators in f32.
 #[derive(Clone, Debug)]
 pub(crate) struct Product {
-    pub element: Element,
+    pub element: WgmmaElement,
     pub columns: usize,
     /// The accumulator registers. A thread holds four of every eight columns.
     pub d: Vec<R>,

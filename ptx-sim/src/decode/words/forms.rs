@@ -130,8 +130,11 @@ pub(super) const FORMS: &[Form] = &[
     ("movmatrix", "sync aligned m8n8 trans b16", 2, 2),
     ("mma", "sync aligned m16n8k8|m16n8k16 row col f32 f16|bf16 f16|bf16 f32", 4, 4),
     ("mma", "sync aligned m16n8k8|m16n8k16 row col f16 f16 f16 f16", 4, 4),
+    ("mma", "sync aligned m16n8k32 row col f32 e4m3 e4m3 f32", 4, 4),
+    ("mma", "sync aligned m16n8k32 row col s32 s8 s8 s32", 4, 4),
     ("wgmma", "fence|commit_group sync aligned", 0, 0), ("wgmma", "wait_group sync aligned", 1, 1),
     ("wgmma", "mma_async sync aligned m64n*k16 f32 f16|bf16 f16|bf16", 7, 8),
+    ("wgmma", "mma_async sync aligned m64n*k32 f32 e4m3 e4m3", 6, 6),
     // Integers.
     ("add", "<int>", 3, 3), ("add", "sat s32", 3, 3), ("sub", "<int>", 3, 3), ("sub", "sat s32", 3, 3),
     ("add", "cc u32|s32|u64|s64", 3, 3), ("sub", "cc u32|s32|u64|s64", 3, 3),
@@ -200,9 +203,9 @@ pub(super) const REFUSED: &[(&str, &str, &str)] = &[
         "since sm_70 it exists only with `.sync` and a member mask",
     ),
     ("wmma", "", "only `mma.sync` and `wgmma` are executed; write the product with one of them"),
-    ("mma", "tf32|f64|s8|u8|s4|u4|b1|e4m3|e5m2", "only products of f16 and bf16 are simulated"),
+    ("mma", "tf32|f64|u8|s4|u4|b1|e5m2", "only products of f16, bf16, e4m3 and s8 are simulated"),
     ("mma|wgmma", "sp", "sparse products are not simulated"),
-    ("wgmma", "tf32|s8|u8|b1|e4m3|e5m2", "only products of f16 and bf16 with f32 accumulators are simulated"),
+    ("wgmma", "tf32|s8|u8|b1|e5m2", "only products of f16, bf16 and e4m3 in f32 are simulated"),
     (
         "mapa|getctarank",
         "",
