@@ -21,7 +21,8 @@ import torch
 
 import cases
 import gradients
-import training
+import ferroflash
+from ferroflash import _bindings
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # In gpu-pack, the file is beside this script. In the repository, it is where `ferroflash bench` embeds it.
@@ -32,7 +33,7 @@ SHAPES = PACKED if os.path.exists(PACKED) else EMBEDDED
 def forwards(case, q, k, v, wanted):
     """Returns {name: call}. Each call returns O as (batch, heads, seqlen, head_dim)."""
     calls = cases.contenders(case, q, k, v, {gradients.FLAGGED.get(name, name) for name in wanted})
-    calls["ferroflash"] = lambda: training.flash_attn_func(q, k, v, causal=case.causal, window_size=case.window, bhsd=True)
+    calls["ferroflash"] = lambda: ferroflash.flash_attn_func(q, k, v, causal=case.causal, window_size=case.window, bhsd=True)
     if cases.fa4 is not None:
         calls["fa4_deterministic"] = cases.fa4_call(case, q, k, v, deterministic=True)
     return calls
@@ -40,15 +41,15 @@ def forwards(case, q, k, v, wanted):
 
 def only_portable():
     """Plans the later backward passes with a workspace that has no room for the sums of Hopper's kernels: portable kernels take it."""
-    create = training.LIB.ferroflash_backward_plan_create
+    create = ferroflash.LIB.ferroflash_backward_plan_create
 
     def planned(context, where, plan):
-        args = training.c.Backward.from_address(where)
-        forward = training.c.Attention.from_address(args.forward)
+        args = _bindings.Backward.from_address(where)
+        forward = _bindings.Attention.from_address(args.forward)
         # A plan reads the size alone; the launch has other memory.
         args.workspace, args.workspace_bytes = 1 << 20, 8 * forward.batch * forward.heads_q * (forward.seqlen_q + 384)
         return create(context, where, plan)
-    training.LIB.ferroflash_backward_plan_create = planned
+    ferroflash.LIB.ferroflash_backward_plan_create = planned
 
 
 def gradients_of(case, q, k, v, d_o, batch, head, kind):

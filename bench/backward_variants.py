@@ -17,7 +17,7 @@ import torch._functorch.config
 
 import cases
 import gradients
-import training
+import ferroflash
 import variants
 
 # FlashAttention-4's names of arguments.
@@ -33,9 +33,9 @@ def window():
 def forwards(v, q, k, values):
     """Returns {name: call}. Each call returns O as (batch, heads, seqlen, head_dim)."""
     calls = variants.contenders(v, q, k, values, False)
-    calls["ferroflash"] = lambda: training.flash_attn_func(q, k, values, bhsd=True, **v.args)
+    calls["ferroflash"] = lambda: ferroflash.flash_attn_func(q, k, values, bhsd=True, **v.args)
     if v.documents is not None:
-        calls["ferroflash"] = variants.packed(v, q, k, values, training.flash_attn_varlen_func)
+        calls["ferroflash"] = variants.packed(v, q, k, values, ferroflash.flash_attn_varlen_func)
     elif cases.fa4 is not None and v.args.keys() <= FA4.keys():
         rows = [t.transpose(1, 2) for t in (q, k, values)]
         options = {FA4[name]: of for name, of in v.args.items()}

@@ -14,7 +14,7 @@ import torch
 import backward
 import cases
 import gradients
-import training
+import ferroflash
 
 if cases.fa4 is not None:
     from flash_attn.cute.interface import flash_attn_varlen_func as fa4_varlen
@@ -32,7 +32,7 @@ HEADS = [(16, 16, 128), (32, 32, 64), (32, 8, 128)]
 def forwards(q, k, v, starts, longest, causal):
     """Returns {name: call}. Each call returns O as (rows of all sequences, heads, head_dim)."""
     ends = (starts, starts, longest, longest)
-    calls = {"ferroflash": lambda: training.flash_attn_varlen_func(q, k, v, *ends, causal=causal),
+    calls = {"ferroflash": lambda: ferroflash.flash_attn_varlen_func(q, k, v, *ends, causal=causal),
              "fa2": lambda: torch.ops.aten._flash_attention_forward(q, k, v, *ends, 0.0, causal, False)[0]}
     if cases.fa4 is not None:
         def fa4(deterministic):

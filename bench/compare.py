@@ -1,7 +1,7 @@
 """Times FerroFlash and the libraries that a user would pick instead, on the same tensors, with the same timer, in one process.
 
-    cargo build --release --package ferroflash-cabi            # here, or carry libferroflash.so to the GPU machine
-    python3 bench/compare.py --only prefill headline --out h200.json --svg h200.svg
+    export PYTHONPATH=python                                   # the package, in the packed folder; or install the wheel
+    python3 compare.py --only prefill headline --out h200.json --svg h200.svg
 
 The script needs PyTorch with Triton. The peers are SDPA's flash backend (FlashAttention-2), SDPA's cuDNN backend, and
 FlashAttention-4 if Python can import it.
@@ -38,6 +38,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 
 import cases
 import ferroflash
+from ferroflash import dense
 import report
 
 warnings.filterwarnings("ignore")
@@ -48,9 +49,11 @@ SUITES = PACKED if os.path.exists(PACKED) else EMBEDDED
 
 
 def front(folder):
-    """Loads `ferroflash.py` of another packed folder, with the library beside it, as a second FerroFlash in this process."""
-    spec = importlib.util.spec_from_file_location("ferroflash_base", os.path.join(folder, "ferroflash.py"))
-    module = importlib.util.module_from_spec(spec)
+    """Loads the package `ferroflash` of another packed folder, with its library, as a second FerroFlash in this process."""
+    package = os.path.join(folder, "python", "ferroflash")
+    spec = importlib.util.spec_from_file_location(
+        "ferroflash_base", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     # With this variable, the other module would load this FerroFlash's library.
     ours = os.environ.pop("FERROFLASH_LIBRARY", None)
     try:
@@ -125,7 +128,7 @@ def run(suite, case, args, rng, base):
             del calls[name]
     options = {"causal": case.causal, "window_size": case.window, "return_lse": True, "config": case.config,
                "bhsd": True}
-    launch, o, lse = ferroflash.prepare(q, k, v, **options)
+    launch, o, lse, _ = dense.prepare(q, k, v, **options)
     launch.enqueue()
     verdicts["ferroflash"] = cases.check(case, q, k, v, o, lse)
     chosen = launch.describe()
@@ -157,7 +160,7 @@ def host_overhead(calls=100, repeats=40):
     q, k, v = case.tensors()
     ours = cases.contenders(case, q, k, v, {})["ferroflash"]
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    launch, _o, _lse = ferroflash.prepare(q, k, v, causal=True, bhsd=True)
+    launch, _o, _lse, _ = dense.prepare(q, k, v, causal=True, bhsd=True)
     library, stream = ferroflash.LIB, launch.stream
     raw, arguments = library.ferroflash_launch, (launch.context, launch.plan, launch.where, stream)
     plan_too, no_plan = library.ferroflash_attention, (launch.context, launch.where, stream)
@@ -165,7 +168,7 @@ def host_overhead(calls=100, repeats=40):
         "an empty call through ctypes": library.ferroflash_abi_version,
         "ferroflash_launch through ctypes": lambda: raw(*arguments),
         "ferroflash_attention (plan and launch) through ctypes": lambda: plan_too(*no_plan),
-        "flash_attn_func of ferroflash.py, outputs allocated": ours,
+        "flash_attn_func of the package, outputs allocated": ours,
         "SDPA, whichever backend it picks": lambda: sdpa(q, k, v, is_causal=True),
     }
     found = {}

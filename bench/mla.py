@@ -22,9 +22,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
 import compare
-import ferroflash
+from ferroflash import kvcache
+from ferroflash.planned import CAUSAL
 import flashinfer_calls
-import kvcache
 import report
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
@@ -71,7 +71,7 @@ def flash_mla(q, pages, table, lengths):
 def contenders(q, pages, table, lengths, dense, peers, config):
     """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
-    launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=ferroflash.CAUSAL, scale=SCALE, config=config)
+    launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=CAUSAL, scale=SCALE, config=config)
 
     def ours():
         launch.enqueue()

@@ -43,7 +43,7 @@ import warnings
 import torch
 
 import ferroflash
-import kvcache
+from ferroflash import kvcache
 import report
 import serving_cases as cases
 import serving_suites as suites
@@ -149,7 +149,7 @@ def host_us(calls=200, repeats=20):
         "an empty call through ctypes": ferroflash.LIB.ferroflash_abi_version,
         "ferroflash_launch through ctypes": lambda: planned(*arguments),
         "ferroflash_attention (plan and launch) through ctypes": lambda: plan_too(*no_plan),
-        "flash_attn_with_kvcache of kvcache.py, outputs allocated": lambda: kvcache.flash_attn_with_kvcache(
+        "flash_attn_with_kvcache of the package, outputs allocated": lambda: ferroflash.flash_attn_with_kvcache(
             q, cache.k, cache.v, cache_seqlens=lengths, block_table=cache.table),
         "SDPA, cuDNN's backend, a dense cache": sdpa,
     }

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import kvcache
-from ferroflash import CAUSAL, FULL, WINDOW
+from ferroflash import kvcache
+from ferroflash.planned import CAUSAL, FULL, WINDOW
 
 DEVICE = "cuda"
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}

@@ -5,11 +5,9 @@ import random
 import torch
 
 import ferroflash
+from ferroflash import kvcache, merge, varlen
+from ferroflash.planned import CAUSAL, FULL
 import flashinfer_calls
-import kvcache
-import merge
-import varlen
-from ferroflash import CAUSAL, FULL
 from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, enqueued, filled, integers, judge, normal, ours, prefixed, sdpa,
                            sets_of, verdict)
 

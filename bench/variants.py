@@ -24,9 +24,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import compare
 import ferroflash
+from ferroflash import dense
 import own
 import report
-import varlen
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 BACKENDS = {"sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -167,7 +167,7 @@ def check(v, q, k, values, o):
     return {"passed": error <= 2 * naive + 1e-5, "error": error, "tolerance": 2 * naive + 1e-5}
 
 
-def packed(v, q, k, values, function=varlen.flash_attn_varlen_func):
+def packed(v, q, k, values, function=ferroflash.flash_attn_varlen_func):
     """Returns a call of a varlen function on the documents of all sequences."""
     (starts, longest), (b, h, n, d) = v.documents, q.shape
     rows = [t.transpose(1, 2).reshape(b * n, -1, d) for t in (q, k, values)]
@@ -226,7 +226,7 @@ def run(v, batch, keys, dim, dtype, args, rng):
     timing = "hot" if 4e-12 * batch * heads * queries * keys * dim < 0.2 else "cold"
     medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, timing)[0])
     described = v.documents is None and v.own is None
-    entry = ferroflash.prepare(q, k, values, bhsd=True, **v.args)[0].describe()["entry"] if described else None
+    entry = dense.prepare(q, k, values, bhsd=True, **v.args)[0].describe()["entry"] if described else None
     entry = getattr(calls["ferroflash"], "entry", entry)
     label = f"{v.name} {dtype} b{batch} h{heads}/{kv_heads} q{queries} k{keys} d{dim}"
     print(f"{timing:4} {label:44} " + "  ".join(f"{name} {us:.1f}" for name, us in medians.items())

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import cases
 import compare
 import ferroflash
+from ferroflash import dense
 import report
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
@@ -63,7 +64,7 @@ def run(heads, keys, causal, dtype, args, rng):
     medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, "cold")[0])
     flops = 2 * args.batch * heads * keys * keys * (KEYS + VALUES) / (2 if causal else 1)
     label = f"{dtype} h{heads} {args.batch}x{keys} {'causal' if causal else 'full'}"
-    launch, _, _ = ferroflash.prepare(q, k, v, causal=causal)
+    launch, *_ = dense.prepare(q, k, v, causal=causal)
     entry = launch.describe()["entry"]
     bad = [name for name, error in errors.items() if not error <= tolerance]
     print(f"{label:28} " + "  ".join(f"{name} {t:.1f}" for name, t in medians.items())

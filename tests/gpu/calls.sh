@@ -184,7 +184,7 @@ call() {
         variants-bf16) run python3 variants.py --dtypes bf16 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-long) run python3 variants.py --dtypes f16 bf16 --seqlens 8192 --seconds $((limit - 60)) --out "$out/$call.json" ;;
         variants-fa4)
-            run python3 "$own/variants.py" --only alibi softcap documents prefix natten --dims 128 --seqlens 4096 --fa4 \
+            run env PYTHONPATH="$own/python" python3 "$own/variants.py" --only alibi softcap documents prefix natten --dims 128 --seqlens 4096 --fa4 \
                 --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
         template)
@@ -195,7 +195,7 @@ call() {
             ;;
         variants-own)
             names="user_causal user_softcap user_alibi natten sparse10 sparse30 sparse60"
-            run python3 "$own/variants.py" --only $names --seqlens 1024 4096 8192 --seconds $((limit - 60)) --out "$out/$call.json"
+            run env PYTHONPATH="$own/python" python3 "$own/variants.py" --only $names --seqlens 1024 4096 8192 --seconds $((limit - 60)) --out "$out/$call.json"
             ;;
         bench) into bench.json ./ferroflash bench --seconds $((limit - 40)) --json ;;
         bench-int8) into "$call.json" ./ferroflash bench --file int8.json --timing cold --seconds $((limit - 40)) --json ;;

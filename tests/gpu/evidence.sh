@@ -22,6 +22,9 @@
 set -u
 
 . "$(dirname "$0")/calls.sh"
+# The package `ferroflash`, with the library.
+PYTHONPATH=$(cd "$(dirname "$0")" && pwd)/python${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH
 
 die() {
     echo "$*" >&2

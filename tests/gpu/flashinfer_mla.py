@@ -8,8 +8,8 @@ All sequences of a plan must have equal numbers of queries. `flashinfer_shim.py`
 """
 import torch
 
-import kvcache
-from ferroflash import CAUSAL, DTYPES, FULL, Error, Unsupported
+from ferroflash import Error, Unsupported, kvcache
+from ferroflash.planned import CAUSAL, FULL
 from flashinfer_shim import LOG2_E, check, queries, tabled
 
 
@@ -32,7 +32,7 @@ class BatchMLAPagedAttentionWrapper:
     def plan(self, qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, head_dim_kpe, page_size, causal,
              sm_scale, q_data_type, kv_data_type, use_profiler=False, *, lse_mode=None, **options):
         check(use_profiler=use_profiler or None, **options)
-        if kv_data_type != q_data_type or q_data_type not in DTYPES:
+        if kv_data_type != q_data_type or q_data_type not in (torch.float16, torch.bfloat16):
             raise Unsupported(f"kv_data_type {kv_data_type}: a latent cache has the queries' dtype, float16 or bfloat16")
         _, longest, equal = queries(qo_indptr, self.device)
         if not equal:

@@ -21,10 +21,8 @@ import math
 
 import torch
 
-import kvcache
-import merge
-import varlen
-from ferroflash import Unsupported, masked
+from ferroflash import Unsupported, _devices, kvcache, merge, varlen
+from ferroflash.planned import masked
 
 LOG2_E = math.log2(math.e)
 # Keys per split in the batch-invariant mode, and a split size that no sequence exceeds.
@@ -49,7 +47,7 @@ def pages(kv, layout):
     halves = kv if isinstance(kv, (tuple, list)) else kv.unbind(1)
     halves = [t.unsqueeze(-3 if layout == "NHD" else -2) if t.dim() == 3 else t for t in halves]
     k, v = (t.transpose(1, 2) if layout == "HND" else t for t in halves)
-    if k.dtype not in kvcache.CACHE_DTYPES:
+    if _devices.name(k.dtype) not in _devices.CACHES:
         raise Unsupported(f"caches of {k.dtype} are not supported")
     return k, v
 

@@ -14,7 +14,6 @@ import time
 import torch
 
 import ferroflash
-import kvcache
 
 HEADS = [(32, 8), (8, 8), (28, 4), (16, 1), (64, 8)]
 
@@ -52,7 +51,7 @@ def attention(case, lengths, place):
         flat[:case["keys"]] = numbers
     q[place] = q_own
     used = torch.tensor(lengths, device="cuda", dtype=torch.int32)
-    o, lse = kvcache.flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=table, causal=True, chunk=case["chunk"],
+    o, lse = ferroflash.flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=table, causal=True, chunk=case["chunk"],
                                              return_softmax_lse=True)
     return o[place].clone(), lse[place].clone()
 

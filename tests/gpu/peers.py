@@ -19,8 +19,7 @@ import torch.nn.functional as F
 
 import drawing
 import ferroflash
-import kvcache
-import training
+from ferroflash import bert_padding
 
 TESTS = ["test_flash_attn_varlen_output", "test_flash_attn_varlen_causal", "test_flash_attn_kvcache", "test_flash_attn_splitkv",
          "test_flash_attn_output", "test_flash_attn_causal", "test_flash_attn_varlen_qkvpacked", "test_flash_attn_qkvpacked",
@@ -55,7 +54,7 @@ def on_eights(function):
 def with_kvcache(q, k_cache, v_cache, k=None, v=None, softmax_scale=None, **options):
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     caches = eights(k_cache, v_cache)
-    out = kvcache.flash_attn_with_kvcache(eights(q)[0], *caches, *eights(k, v), softmax_scale=scale, **options)
+    out = ferroflash.flash_attn_with_kvcache(eights(q)[0], *caches, *eights(k, v), softmax_scale=scale, **options)
     for theirs, own in zip((k_cache, v_cache), caches):
         if k is not None and own is not theirs:
             theirs.copy_(own[..., :theirs.shape[-1]])
@@ -66,24 +65,9 @@ def no_rotary(*_args, **_options):
     raise ferroflash.Unsupported("flash_attn.layers.rotary: the stand-in rotates nothing")
 
 
-def unpad_input(hidden_states, attention_mask):
-    """The rows that the mask keeps, their indices, cu_seqlens, the rows of the longest sequence, the rows of each sequence."""
-    lengths = attention_mask.sum(dim=-1, dtype=torch.int32)
-    indices = attention_mask.flatten().nonzero().flatten()
-    starts = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    return hidden_states.flatten(0, 1)[indices], indices, starts, int(lengths.max()), lengths
-
-
-def pad_input(hidden_states, indices, batch, seqlen):
-    """The rows at their former positions, zeros elsewhere."""
-    out = torch.zeros(batch * seqlen, *hidden_states.shape[1:], dtype=hidden_states.dtype, device=hidden_states.device)
-    out[indices] = hidden_states
-    return out.view(batch, seqlen, *hidden_states.shape[1:])
-
-
 def stand_in():
     """Installs the modules that the test file imports."""
-    dense, packed = on_eights(training.flash_attn_func), on_eights(training.flash_attn_varlen_func)
+    dense, packed = on_eights(ferroflash.flash_attn_func), on_eights(ferroflash.flash_attn_varlen_func)
     contents = {
         "flash_attn": {
             "flash_attn_func": dense,
@@ -95,7 +79,7 @@ def stand_in():
                 *qkv.unbind(-3), starts, starts, longest, longest, *args, **options),
             "flash_attn_with_kvcache": with_kvcache,
         },
-        "flash_attn.bert_padding": {"pad_input": pad_input, "unpad_input": unpad_input},
+        "flash_attn.bert_padding": {"pad_input": bert_padding.pad_input, "unpad_input": bert_padding.unpad_input},
         "flash_attn.flash_attn_interface": {"_get_block_size_n": None, "USE_TRITON_ROCM": False},
         "flash_attn.layers": {},
         "flash_attn.layers.rotary": {"apply_rotary_emb": no_rotary},

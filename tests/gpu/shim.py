@@ -1,5 +1,4 @@
-"""Tests on a GPU that `ferroflash.py`, `kvcache.py`, `varlen.py` and `training.py`, the front of all measurements, give right
-results.
+"""Tests on a GPU that the functions of the package `ferroflash`, the front of all measurements, give right results.
 
     python3 shim.py OUT.json          # in the packed folder, on a machine with PyTorch
 
@@ -15,10 +14,8 @@ import torch
 import torch.nn.functional as F
 
 import ferroflash
-import kvcache
-import merge
-import training
-import varlen
+from ferroflash import kvcache
+from ferroflash.planned import CAUSAL
 
 F16, BF16 = torch.float16, torch.bfloat16
 # name, dtype, [batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim], options of flash_attn_func
@@ -188,7 +185,7 @@ def trained(name, dtype, sizes, options):
     own = [name for name in ("sinks", "bias") if name in options]
     inputs += [options.pop(name).requires_grad_() for name in own]
     others = lambda at: dict(zip(own, at[3:]))
-    o, lse = training.flash_attn_func(*inputs[:3], return_lse=True, **options, **others(inputs))
+    o, lse = ferroflash.flash_attn_func(*inputs[:3], return_lse=True, **options, **others(inputs))
     # A row without a key has no LSE, and no gradient of one.
     upstream = [torch.randn_like(o)] + ([] if lse.isneginf().any() else [torch.randn_like(lse)])
     return judged_gradients(name, twice((o, lse), inputs, upstream), inputs, upstream,
@@ -201,7 +198,7 @@ def trained_varlen(lengths=((70, 70), (1, 130), (200, 90)), heads=(4, 2), dim=64
     starts = [[sum(pair[of] for pair in lengths[:b]) for b in range(len(lengths) + 1)] for of in (0, 1)]
     inputs = [make(starts[0][-1], heads[0]), *(make(starts[1][-1], heads[1]) for _ in range(2))]
     offsets = [torch.tensor(of, dtype=torch.int32, device="cuda") for of in starts]
-    o = training.flash_attn_varlen_func(*inputs, *offsets, *map(max, zip(*lengths)), causal=True)
+    o = ferroflash.flash_attn_varlen_func(*inputs, *offsets, *map(max, zip(*lengths)), causal=True)
     upstream = [torch.randn_like(o)]
 
     def each(at, kind):
@@ -267,7 +264,7 @@ def cached(name, sizes, page, options):
     read = lambda t, scale: t if scale is None else (t.float() * scale).to(F16)
     pool = [stored(*pair) for pair in zip(pool, scales)]
     table = torch.randperm(batch * columns, device="cuda").reshape(batch, columns).int() if page else None
-    o, lse = kvcache.flash_attn_with_kvcache(q, *pool, k, v, cache_seqlens=lengths, block_table=table,
+    o, lse = ferroflash.flash_attn_with_kvcache(q, *pool, k, v, cache_seqlens=lengths, block_table=table,
                                              return_softmax_lse=True, **options)
     meant = {key: options[key] for key in options if key in ("causal", "window_size", "softcap")}
     row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": True}
@@ -306,7 +303,7 @@ def integer_cached(name, sizes, page, options):
     pool = [torch.randint(-127, 128, (*pages, dim), dtype=torch.int8, device="cuda") for _ in range(2)]
     scales = [torch.rand(*pages, device="cuda") * 0.02 for _ in range(2)]
     table = torch.randperm(batch * columns, device="cuda").reshape(batch, columns).int()
-    o, lse = kvcache.flash_attn_with_kvcache(q, *pool, k, v, cache_seqlens=lengths, block_table=table, k_descale=scales[0],
+    o, lse = ferroflash.flash_attn_with_kvcache(q, *pool, k, v, cache_seqlens=lengths, block_table=table, k_descale=scales[0],
                                              v_descale=scales[1], return_softmax_lse=True, **options)
     row = {"name": name, "error": 0.0, "tolerance": 0.0, "passed": True}
     for b, length in enumerate(lengths.tolist()):
@@ -353,7 +350,7 @@ def ragged(name, dtype, lengths, heads):
         numbers = [(t.float() * scale).to(F16) for t, scale in zip(pool, scales)]
     table = torch.randperm(len(lengths) * columns, device="cuda").reshape(len(lengths), columns).int()
     integers = lambda values: torch.tensor(values, dtype=torch.int32, device="cuda")
-    o, lse = kvcache.flash_attn_with_kvcache(
+    o, lse = ferroflash.flash_attn_with_kvcache(
         q, *pool, cache_seqlens=integers([keys for _, keys in lengths]), block_table=table, causal=True,
         cu_seqlens_q=integers(ends), max_seqlen_q=max(queries for queries, _ in lengths), k_descale=scales[0],
         v_descale=scales[1], return_softmax_lse=True)
@@ -391,7 +388,7 @@ def latent(name, heads, queries, page, causal):
     for b, own in enumerate(rows):
         at = torch.arange(own.shape[0], device="cuda")
         kvcache.append(own, None, cache, None, table[b].long()[at // page] * page + at % page, head_dim_v=512)()
-    o, lse = kvcache.flash_mla_with_kvcache(q, cache, table, lengths, 512, softmax_scale=scale, causal=causal)
+    o, lse = ferroflash.flash_mla_with_kvcache(q, cache, table, lengths, 512, softmax_scale=scale, causal=causal)
     for b, own in enumerate(rows):
         both = (q[b:b + 1], own[None], own[None, ..., :512])
         exact, exact_lse = attend(*both, torch.float64, causal=causal, softmax_scale=scale)
@@ -413,7 +410,7 @@ def latent_shared():
     outputs = []
     for shared in (None, (1, pages, rest)):
         o = torch.empty(batch, 2, 16, 512, device="cuda", dtype=BF16)
-        kvcache.Launch(q, cache, None, o, pages * page + rest, table=table, mask=ferroflash.CAUSAL, scale=192 ** -0.5,
+        kvcache.Launch(q, cache, None, o, pages * page + rest, table=table, mask=CAUSAL, scale=192 ** -0.5,
                        shared_prefixes=shared).enqueue()
         outputs.append(o.double())
     # Two passes round partial results.
@@ -450,8 +447,8 @@ def packed(name, heads, lengths, page, options):
                 pool[table[b].long()] = rows.view(columns, page, heads_k, dim)
     ends = [torch.tensor(values, dtype=torch.int32, device="cuda") for values in starts]
     longest = [max(pair[i] for pair in lengths) for i in range(2)]
-    o, lse = varlen.flash_attn_varlen_func(q, *own, *ends, *longest, block_table=table, return_lse=True, **options)
-    _, theirs, _ = varlen.flash_attn_varlen_func(q, *own, *ends, *longest, block_table=table, return_attn_probs=True,
+    o, lse = ferroflash.flash_attn_varlen_func(q, *own, *ends, *longest, block_table=table, return_lse=True, **options)
+    _, theirs, _ = ferroflash.flash_attn_varlen_func(q, *own, *ends, *longest, block_table=table, return_attn_probs=True,
                                                  **options)
     row = {"name": name, "error": 0.0, "tolerance": 0.0}
     row["passed"] = torch.equal(theirs, lse.masked_fill(lse.isneginf(), float("inf")))
@@ -500,7 +497,7 @@ def packed_in_a_graph():
     q, k, v = (t[0] for t in tensors(F16, [1, 600, 600, 4, 2, 64]))
     lengths = lambda *values: torch.tensor(values, dtype=torch.int32, device="cuda")
     starts, other = lengths(0, 200, 400, 600), lengths(0, 37, 37, 600)
-    call = lambda ends: varlen.flash_attn_varlen_func(q, k, v, ends, ends, 600, 600, causal=True)
+    call = lambda ends: ferroflash.flash_attn_varlen_func(q, k, v, ends, ends, 600, 600, causal=True)
     call(starts)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -517,7 +514,7 @@ def merged():
     halves = [ferroflash.flash_attn_func(q, *(t[:, part] for t in (k, v)), return_lse=True)
               for part in (slice(0, 111), slice(111, 300))]
     o = torch.full_like(q[0], float("nan"))
-    merge.merge_attn_states(o, *(t[0] for half in halves for t in half))
+    ferroflash.merge_attn_states(o, *(t[0] for half in halves for t in half))
     exact, _ = attend(q, k, v, torch.float64)
     naive, _ = attend(q, k, v, F16)
     # Each half has one more rounding.

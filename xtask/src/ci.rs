@@ -9,7 +9,7 @@ use cuda_builder::{Arch, gate};
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
 use crate::test::{self, FEATURES};
-use crate::{budgets, candle, evidence, package, setup, stats, tidy};
+use crate::{budgets, candle, evidence, package, python, setup, stats, tidy};
 
 /// On every card, the demo's problem runs on an entry whose name begins with this text.
 /// *`host/cli/tests/program/options.rs` checks it.*
@@ -57,7 +57,7 @@ pub fn ci(root: &Path, only: &[String]) -> Result {
     let workspace = ["--quiet", "--workspace", "--features", FEATURES];
     let all = |first: &[&str], last: &[&str]| run(&[first, &workspace, last].concat());
     type Step<'a> = (&'static str, &'a dyn Fn() -> Result);
-    let steps: [Step<'_>; 12] = [
+    let steps: [Step<'_>; 13] = [
         ("tidy", &|| tidy::run(root)),
         ("evidence", &|| evidence::check(root)),
         ("fmt", &|| {
@@ -80,6 +80,7 @@ pub fn ci(root: &Path, only: &[String]) -> Result {
         ("cubins", &|| cubins_embed(root)),
         ("package", &|| package::run(root)),
         ("candle", &|| candle::check(root)),
+        ("python", &|| python::check(root)),
     ];
     if let Some(other) = only.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
         let names = steps.map(|(name, _)| name).join(", ");

@@ -9,6 +9,7 @@ mod kernels;
 mod pack;
 mod package;
 mod process;
+mod python;
 mod setup;
 mod stats;
 mod test;
@@ -83,6 +84,8 @@ enum Task {
         #[arg(long)]
         own: bool,
     },
+    /// Build the wheel of the Python package, with the library in it
+    Wheel,
     /// Build or test the workspace candle/. Its build runs nvcc
     Candle {
         #[command(subcommand)]
@@ -131,6 +134,7 @@ fn run(task: Task) -> Result {
         Task::Ci { steps } => ci::ci(&root, &steps),
         Task::Package => package::run(&root),
         Task::GpuPack { own } => pack::run(&root, own),
+        Task::Wheel => python::wheel(&root),
         Task::Candle { task } => candle::run(&root, &task),
         Task::Bless => test::bless(&root).and_then(|()| stats::bless(&root)),
         Task::Evidence => evidence::run(&root),

@@ -44,9 +44,17 @@ pub fn run(root: &Path, own: bool) -> Result {
     let library =
         artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage,training"])?;
     progress.finish_and_clear();
-    let library = library.into_iter().map(|(_, file)| ("libferroflash.so".to_owned(), file));
-    for (name, file) in programs.into_iter().chain(library) {
+    let package = pack.join("python/ferroflash");
+    fs::create_dir_all(&package)?;
+    for (name, file) in programs {
         fs::copy(&file, pack.join(&name))?;
+    }
+    for (name, file) in library {
+        fs::copy(&file, package.join(format!("lib{name}.so")))?;
+    }
+    let modules = fs::read_dir(root.join("python/ferroflash"))?.flatten();
+    for module in modules.filter(|entry| entry.path().is_file()) {
+        fs::copy(module.path(), package.join(module.file_name()))?;
     }
     // Both folders have a README. The README about GPU machines must replace the other.
     let scripts = ["bench", "tests/gpu"].map(|folder| fs::read_dir(root.join(folder)));
@@ -56,7 +64,6 @@ pub fn run(root: &Path, own: bool) -> Result {
     for suites in ["suites.json", "backward.json"] {
         fs::copy(root.join("host/cli/src/bench").join(suites), pack.join(suites))?;
     }
-    fs::copy(root.join("python/ferroflash/_bindings.py"), pack.join("_bindings.py"))?;
 
     let commit = stdout(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?;
     fs::write(pack.join("about.txt"), format!("commit {commit}"))?;
@@ -95,7 +102,7 @@ fn variants(root: &Path) -> Result<Vec<(String, PathBuf)>> {
 
 /// Runs cargo, and returns the resulting executables and C libraries by target name. The files have no
 /// symbols, because nobody debugs on a rented machine.
-fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+pub fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command.args(arguments).args(["--release", "--quiet", "--message-format=json"]).current_dir(root);
     command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("FERROFLASH_COMPRESS", "1");

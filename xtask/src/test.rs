@@ -199,6 +199,15 @@ pub fn on_sample(root: &Path) -> Result {
     queue::run(jobs)
 }
 
+/// Builds the C library of the tests with the simulator, and returns its path. Shares the tests' builds.
+pub fn library_with_simulator(root: &Path) -> Result<PathBuf> {
+    kernels::ptx(root, &Build::all())?;
+    let mut command = cargo();
+    command.args(["test", "--quiet", "--workspace", "--no-run", "--test", "bindings"]).args(SELECTED);
+    loud(command.args(["--features", "ferroflash-cabi/sim"]).current_dir(root))?;
+    Ok(root.join("target/debug/deps/libferroflash_c.so"))
+}
+
 /// Returns an error if no test of `jobs` has a name that contains one of `names`.
 fn are_there(jobs: &[Job], names: &[&str]) -> Result {
     let list = |job: &Job| stdout(Command::new(job.command.get_program()).arg("--list"));

@@ -441,6 +441,20 @@ void ferroflash_context_destroy(ferroflash_context_t *context);
  * Functions that load or launch return FERROFLASH_INVALID. Reads the tuning file, too. */
 ferroflash_status_t ferroflash_context_create_profile(const char *profile, ferroflash_context_t **context);
 
+/* Creates a context on a simulated card: "h100", "h200", "a100", "l4" and others. A launch interprets the
+ * kernels' PTX on the CPU and checks every access. It has ended when its function returns; streams are
+ * ignored. A finding of the checks is FERROFLASH_DRIVER. Addresses are the simulated card's, so the next four
+ * functions allocate, free and copy memory there; `address` of a copy may lie within an allocation.
+ * FERROFLASH_UNSUPPORTED: the library was built without the feature `sim`. */
+ferroflash_status_t ferroflash_context_create_simulator(const char *profile, ferroflash_context_t **context);
+ferroflash_status_t ferroflash_simulator_allocate(const ferroflash_context_t *context, uint64_t bytes,
+                                                  uint64_t *address);
+ferroflash_status_t ferroflash_simulator_free(const ferroflash_context_t *context, uint64_t address);
+ferroflash_status_t ferroflash_simulator_write(const ferroflash_context_t *context, uint64_t address,
+                                               const void *data, uint64_t bytes);
+ferroflash_status_t ferroflash_simulator_read(const ferroflash_context_t *context, uint64_t address,
+                                              void *data, uint64_t bytes);
+
 /* Validates a request and chooses its kernel. Does not call the driver. */
 ferroflash_status_t ferroflash_plan_create(const ferroflash_context_t *context,
                                            const ferroflash_attention_t *attention,

@@ -1,8 +1,9 @@
 //! Contexts behind handles.
 use crate::args::name;
 use crate::call::{Status, call, create, invalid};
+use crate::card::Simulator;
 use ferroflash::driver::{RawDriver, RawStream};
-use ferroflash::plan::{PlanOf, Request, plan_with};
+use ferroflash::plan::{AnyPlan, PlanOf, Request, plan_with};
 use ferroflash::tuning::Tuning;
 use ferroflash::{Attention, Capabilities, Error};
 use std::ffi::{c_char, c_void};
@@ -13,6 +14,8 @@ pub struct Context(On);
 enum On {
     /// A device, with its loaded kernels.
     Device(Box<Attention<RawDriver>>),
+    /// A simulated card.
+    Simulator(Box<Simulator>),
     /// The limits of a common card, to plan without a device.
     Profile(&'static Capabilities, Tuning),
 }
@@ -22,11 +25,22 @@ impl Context {
     pub(crate) fn plan<R: Request>(&self, request: &R) -> Result<PlanOf<R>, Error> {
         match &self.0 {
             On::Device(attention) => attention.plan(request),
+            On::Simulator(card) => card.plan(request),
             On::Profile(card, tuning) => plan_with(request, card, tuning),
         }
     }
 
-    /// Enqueues a plan of this context for a request.
+    /// Loads the kernels of a plan.
+    pub(crate) fn load(&self, plan: &AnyPlan) -> Result<(), Error> {
+        match &self.0 {
+            On::Device(attention) => attention.load(plan),
+            On::Simulator(card) => card.load(plan),
+            On::Profile(..) => Err(only_plans()),
+        }
+    }
+
+    /// Enqueues a plan of this context for a request. On a simulated card, the launch has run when the function
+    /// returns.
     ///
     /// # Safety
     /// - `stream` is a stream of the CUDA context, or null.
@@ -39,20 +53,33 @@ impl Context {
         request: &R,
         stream: *mut c_void,
     ) -> Result<(), Error> {
-        // SAFETY: the caller promises valid memory and a valid stream.
-        unsafe { self.on_device()?.launch(plan, request, &RawStream::from_raw(stream)) }
-    }
-
-    /// Returns the object that launches.
-    pub(crate) fn on_device(&self) -> Result<&Attention<RawDriver>, Error> {
         match &self.0 {
-            On::Device(attention) => Ok(attention),
-            On::Profile(..) => {
-                let expected = "a profile has no GPU and only plans; use ferroflash_context_create";
-                Err(invalid("context", "of a profile", expected))
-            }
+            // SAFETY: the caller promises valid memory and a valid stream.
+            On::Device(attention) => unsafe { attention.launch(plan, request, &RawStream::from_raw(stream)) },
+            On::Simulator(card) => card.launch(plan, request),
+            On::Profile(..) => Err(only_plans()),
         }
     }
+
+    /// Returns a context on a simulated card.
+    pub(crate) fn simulated(card: Simulator) -> Self {
+        Context(On::Simulator(Box::new(card)))
+    }
+
+    /// Returns the simulated card.
+    pub(crate) fn simulator(&self) -> Result<&Simulator, Error> {
+        let expected = "it must come from ferroflash_context_create_simulator";
+        match &self.0 {
+            On::Simulator(card) => Ok(card),
+            On::Device(_) => Err(invalid("context", "on a GPU", expected)),
+            On::Profile(..) => Err(invalid("context", "of a profile", expected)),
+        }
+    }
+}
+
+fn only_plans() -> Error {
+    let expected = "a profile has no GPU and only plans; use ferroflash_context_create";
+    invalid("context", "of a profile", expected)
 }
 
 /// Creates a context on the current CUDA context. Reads the measurements of `ferroflash sweep` from the file

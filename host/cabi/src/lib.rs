@@ -11,6 +11,9 @@ mod args;
 mod attention;
 mod backward;
 mod call;
+#[cfg_attr(feature = "sim", path = "card/present.rs")]
+#[cfg_attr(not(feature = "sim"), path = "card/absent.rs")]
+mod card;
 mod context;
 mod entries;
 #[cfg(test)]
@@ -20,6 +23,7 @@ mod merge;
 mod plan;
 mod requests;
 mod rotary;
+mod simulator;
 mod structs;
 mod version;
 
@@ -30,5 +34,9 @@ pub use entries::{ferroflash_entry_count, ferroflash_entry_name};
 pub use layout::Field;
 pub use plan::*;
 pub use requests::*;
+pub use simulator::{
+    ferroflash_context_create_simulator, ferroflash_simulator_allocate, ferroflash_simulator_free,
+    ferroflash_simulator_read, ferroflash_simulator_write,
+};
 pub use structs::*;
 pub use version::*;

@@ -110,6 +110,6 @@ pub unsafe extern "C" fn ferroflash_load(context: *const Context, plan: *const P
     call(|| {
         // SAFETY: the caller promises that both are null or live.
         let (context, handle) = unsafe { (borrow("context", context)?, borrow("plan", plan)?) };
-        context.on_device()?.load(&handle.plan)
+        context.load(&handle.plan)
     })
 }

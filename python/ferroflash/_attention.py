@@ -1,0 +1,47 @@
+"""Attention and its gradients on the tensors of any device, with one list of arguments."""
+from . import _backward, dense, varlen
+from .planned import masked
+
+
+def _extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys):
+    extras = {"sinks": sinks, "bias": bias, "prefix": prefix_keys if prefix is None else prefix, "chunked": chunked,
+              "mask_bits": mask_bits}
+    extras = {name: of for name, of in extras.items() if of is not None}
+    return {**extras, "mask_keys": mask_keys} if mask_keys else extras
+
+
+def forward(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, alibi_slopes, sinks, bias, prefix, mask_bits, max_seqlen_q,
+            max_seqlen_k, softmax_scale, causal, left, right, softcap, prefix_keys, chunked, mask_keys, bhsd, config,
+            return_lse=True, return_max_logits=False):
+    """Returns o, the LSE and the largest scores, or None for outputs that are not wanted. With `cu_seqlens_q`, tensors
+    are varlen."""
+    options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": (left, right), "softcap": softcap,
+               "alibi_slopes": alibi_slopes, "config": config, "return_lse": return_lse,
+               **_extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}
+    if cu_seqlens_q is None:
+        launch, o, lse, max_logits = dense.prepare(q, k, v, bhsd=bhsd, return_max_logits=return_max_logits, **options)
+    else:
+        launch, o, lse = varlen.prepare(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                         seqused_k=seqused_k, **options)
+        max_logits = None
+    launch.enqueue()
+    return o, lse, max_logits
+
+
+def backward(d_o, d_lse, o, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, alibi_slopes, sinks, bias, prefix,
+             mask_bits, max_seqlen_q, max_seqlen_k, softmax_scale, causal, left, right, softcap, prefix_keys, chunked,
+             mask_keys, bhsd, wants_sinks, wants_bias):
+    """Returns the gradients of q, k, v, sinks and bias, the last two None if they are not wanted."""
+    extras = _extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)
+    if cu_seqlens_q is None:
+        mask, window = masked(causal, (left, right))
+        launch = dense.Launch(q, k, v, o, lse, mask, window, softmax_scale, softcap, None, bhsd, alibi_slopes,
+                               plans=False, **extras)
+        order = (0, 2, 1, 3) if bhsd else (0, 1, 2, 3)
+    else:
+        launch = varlen.launched(q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                  softmax_scale=softmax_scale, causal=causal, window_size=(left, right),
+                                  softcap=softcap, alibi_slopes=alibi_slopes, seqused_k=seqused_k, plans=False, **extras)
+        order = (0, 1, 2)
+    return _backward.gradients(launch.args, order, q, k, v, sinks if wants_sinks else None,
+                               bias if wants_bias else None, d_o, d_lse)

@@ -1,0 +1,95 @@
+"""The backward pass: the gradients of q, k, v, sinks and bias, planned once per layout."""
+import ctypes
+import threading
+import weakref
+
+from . import _devices
+from ._library import LIB, c, check
+from .planned import padded
+
+# Plans that a thread keeps. Lengths of varlen batches change at every step of a training.
+KEPT = 256
+
+
+class _Local(threading.local):
+    """The backward passes that a thread has planned, the last one last."""
+
+    def __init__(self):
+        self.planned = {}
+
+
+_local = _Local()
+
+
+def layout(forward):
+    """Returns a forward's arguments as bytes, in which a pointer says only whether it is set."""
+    blank = c.Attention.from_buffer_copy(forward)
+    for name, kind in c.Attention._fields_:
+        if kind is ctypes.c_void_p:
+            setattr(blank, name, 1 if getattr(blank, name) else None)
+    return bytes(blank)
+
+
+class Backward:
+    """The backward pass of one layout on the stream that is current now: its arguments and its plan. It belongs to
+    one thread."""
+
+    def __init__(self, forward, device, stream, order, d_lse, dsinks, dbias, **tensors):
+        self.context, self.stream = device.context, stream
+        self.forward = c.Attention.from_buffer_copy(forward)
+        args = self.args = c.Backward(size=ctypes.sizeof(c.Backward), forward=ctypes.addressof(self.forward))
+        self.where = ctypes.addressof(args)
+        for name, tensor in tensors.items():
+            setattr(args, f"{name}_strides", padded([tensor.stride()[i] for i in order], 4))
+        if d_lse is not None:
+            args.d_lse_strides = padded(d_lse.stride()[:-1], 2)
+        if dbias is not None:
+            args.dbias_strides = padded(dbias.stride()[:-1], 3)
+        self.point(forward, d_lse=d_lse, dsinks=dsinks, dbias=dbias, **tensors)
+        plan, info = ctypes.c_void_p(), c.PlanInfo(size=ctypes.sizeof(c.PlanInfo))
+        check(LIB.ferroflash_backward_plan_create(self.context, self.where, ctypes.byref(plan)))
+        weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
+        check(LIB.ferroflash_plan_describe(plan, ctypes.byref(info)))
+        self.plan, self.entry, args.workspace_bytes = plan, info.entry.decode(), info.workspace_bytes
+        # The kernels must be compiled before the launch, because a graph may capture the launch.
+        check(LIB.ferroflash_load(self.context, plan))
+
+    def point(self, forward, **tensors):
+        """Sets the forward, and the addresses of tensors."""
+        ctypes.memmove(ctypes.addressof(self.forward), ctypes.addressof(forward), ctypes.sizeof(forward))
+        for name, tensor in tensors.items():
+            setattr(self.args, name, None if tensor is None else tensor.data_ptr())
+
+    def enqueue(self, workspace):
+        """Launches the kernels on the stream."""
+        self.args.workspace = workspace.data_ptr()
+        check(LIB.ferroflash_backward_launch(self.context, self.plan, self.where, self.stream))
+
+
+def gradients(forward, order, q, k, v, sinks, bias, d_o, d_lse):
+    """Returns the gradients of q, k, v, sinks and bias. `sinks` or `bias` is None if its gradient is not wanted.
+    `forward` has the arguments of the forward; `order` are the dimensions of batch, row, head and column."""
+    device = _devices.of(q)
+    stream = device.stream()
+    # No kernel writes rows that belong to no sequence.
+    make = device.zeros_like if forward.cu_seqlens_q else device.empty_like
+    tensors = {"d_o": d_o, "dq": make(q), "dk": make(k), "dv": make(v)}
+    dsinks, dbias = None if sinks is None else device.empty_like(sinks), None if bias is None else rows_like(bias)
+    key = (device, stream, layout(forward), order, *(t.stride() for t in tensors.values()),
+           None if d_lse is None else d_lse.stride(), dsinks is None, None if dbias is None else dbias.stride())
+    launch = _local.planned.pop(key, None)
+    if launch is None:
+        launch = Backward(forward, device, stream, order, d_lse, dsinks, dbias, **tensors)
+        if len(_local.planned) == KEPT:
+            del _local.planned[next(iter(_local.planned))]
+    _local.planned[key] = launch
+    launch.point(forward, d_lse=d_lse, dsinks=dsinks, dbias=dbias, **tensors)
+    # The allocator gives this memory to later work of the same stream only.
+    launch.enqueue(q.new_empty((launch.args.workspace_bytes,), dtype=device.dtype("uint8")))
+    return tensors["dq"], tensors["dk"], tensors["dv"], dsinks, dbias
+
+
+def rows_like(bias):
+    """Returns memory for the gradient of a bias. Kernels write its rows in words of 4 bytes."""
+    *shape, keys = bias.shape
+    return bias.new_empty((*shape, keys + keys % 2))[..., :keys]

@@ -1,0 +1,60 @@
+"""FerroFlash under the name `flash_attn`, for programs that import FlashAttention."""
+import importlib.machinery
+import importlib.metadata
+import sys
+import types
+
+# The version of FlashAttention whose names and arguments this package has.
+VERSION = "2.8.3"
+
+
+class _Distribution(importlib.metadata.Distribution):
+    """The metadata that programs ask for before they import flash_attn."""
+
+    def read_text(self, filename):
+        return f"Metadata-Version: 2.1\nName: flash_attn\nVersion: {VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path):
+        return path
+
+
+class _Finder:
+    """Finds the metadata of flash_attn."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None
+
+    @staticmethod
+    def find_distributions(context=importlib.metadata.DistributionFinder.Context()):
+        if context.name is None or context.name.replace("-", "_").lower() == "flash_attn":
+            yield _Distribution()
+
+
+def install_as_flash_attn():
+    """Makes `import flash_attn` import FerroFlash, in this process. Call it before the program imports FlashAttention,
+    or asks whether it is installed.
+
+    The modules are flash_attn, flash_attn.flash_attn_interface and flash_attn.bert_padding.
+    `importlib.metadata.version("flash_attn")` answers the version of FlashAttention whose names this package has.
+    """
+    if "flash_attn" in sys.modules:
+        if getattr(sys.modules["flash_attn"], "is_ferroflash", False):
+            return
+        raise RuntimeError("flash_attn is imported already: call install_as_flash_attn() before anything imports it")
+    from . import bert_padding, functions
+
+    interface = _module("flash_attn.flash_attn_interface", functions)
+    root = _module("flash_attn", functions)
+    root.__path__, root.__version__, root.is_ferroflash = [], VERSION, True
+    root.flash_attn_interface = interface
+    root.bert_padding = _module("flash_attn.bert_padding", bert_padding)
+    sys.meta_path.append(_Finder)
+
+
+def _module(name, of):
+    module = types.ModuleType(name, of.__doc__)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    module.__dict__.update({key: value for key, value in vars(of).items() if not key.startswith("_")})
+    sys.modules[name] = module
+    return module

@@ -1,0 +1,120 @@
+"""The devices on which tensors are: a GPU through torch, or a simulated card. Imports neither torch nor numpy."""
+import ctypes
+import threading
+
+from ._library import LIB, WrongType, c, check
+
+_CODES = {"float16": c.F16, "bfloat16": c.BF16, "float8_e4m3fn": c.E4M3, "int8": c.INT8, "float32": c.F32}
+_names = {}
+
+
+def name(dtype):
+    """Returns the name of a dtype of torch or of a simulated card: "float16", "int32", .."""
+    try:
+        return _names[dtype]
+    except KeyError:
+        return _names.setdefault(dtype, str(dtype).rpartition(".")[2])
+
+
+def code(dtype, what, allowed):
+    """Returns the library's number of a dtype. `allowed` has names."""
+    found = name(dtype)
+    if found not in allowed:
+        raise WrongType(f"{what} is {found}; it must be {' or '.join(allowed)}; convert {what}")
+    return _CODES[found]
+
+
+INPUTS = ("float16", "bfloat16")
+CACHES = (*INPUTS, "float8_e4m3fn", "int8")
+WIDE = (*INPUTS, "float32")
+
+
+class Cuda:
+    """A GPU of torch."""
+
+    def __init__(self, device):
+        import torch
+
+        self.torch, self.device, self.index = torch, device, device.index
+        self._raw_stream = torch._C._cuda_getCurrentRawStream
+        self._counters, self._lock = {}, threading.Lock()
+        self.context = ctypes.c_void_p()
+        with torch.cuda.device(device):
+            torch.cuda.current_stream().synchronize()
+            check(LIB.ferroflash_context_create(ctypes.byref(self.context)))
+
+    def stream(self):
+        """Returns the CUstream that is current now."""
+        return self._raw_stream(self.index)
+
+    def dtype(self, name):
+        """Returns torch's dtype of this name."""
+        return getattr(self.torch, name)
+
+    def empty_like(self, tensor):
+        """Returns memory of a tensor's layout."""
+        return self.torch.empty_like(tensor)
+
+    def zeros_like(self, tensor):
+        """Returns zeros of a tensor's layout."""
+        return self.torch.zeros_like(tensor)
+
+    def arange(self, count):
+        """Returns the first numbers."""
+        return self.torch.arange(count, device=self.device)
+
+    def slots(self, starts, new, page, block_table, rows):
+        """Returns positions and slots of `new` keys behind the first `starts` keys of each sequence: (batch * new)
+        in int64. A slot is -1 if the cache has no row for it."""
+        torch = self.torch
+        at = starts[:, None].long() + torch.arange(new, device=self.device)[None, :]
+        if block_table is None:
+            slots = torch.where(at < page, rows[:, None].long() * page + at, -1)
+        else:
+            columns = block_table.shape[1]
+            number = block_table.long().gather(1, (at // page).clamp(max=columns - 1))
+            slots = torch.where(at < columns * page, number * page + at % page, -1)
+        return at.reshape(-1).contiguous(), slots.reshape(-1).contiguous()
+
+    def counters(self, stream, count):
+        """Returns the counters of a stream. Every launch leaves zeros in them. If a launch needs more
+        counters, older launches keep the smaller buffer.
+
+        A graph under capture gets other counters from its memory pool, and sets them to zero in each replay.
+        """
+        torch = self.torch
+        make = lambda: torch.zeros(count, dtype=torch.uint8, device=self.device)
+        if torch.cuda.is_current_stream_capturing():
+            return make()
+        with self._lock:
+            kept = self._counters.setdefault(stream, [])
+            if not kept or kept[-1].numel() < count:
+                kept.append(make())
+            return kept[-1]
+
+
+_devices, _lock = {}, threading.Lock()
+
+
+def of(tensor):
+    """Returns the device of a tensor."""
+    device = tensor.device
+    found = _devices.get(device)
+    if found is not None:
+        return found
+    if hasattr(device, "context"):
+        # A simulated card is its own device.
+        return device
+    if getattr(device, "type", None) != "cuda":
+        raise WrongType(f"an argument is on {device}; it must be on a GPU, or pass device=\"sim\" to run in the simulator")
+    with _lock:
+        if device not in _devices:
+            _devices[device] = Cuda(device)
+        return _devices[device]
+
+
+def integers(tensor, like):
+    """Returns offsets or lengths as contiguous int32 beside `like`; None stays None."""
+    if tensor is None:
+        return None
+    return tensor.to(device=like.device, dtype=of(like).dtype("int32")).contiguous()

@@ -1,0 +1,261 @@
+"""Simulated cards: numpy arrays and CPU tensors of torch in a simulated GPU's memory. Needs numpy."""
+import ctypes
+import threading
+import weakref
+
+import numpy as np
+
+from . import _devices
+from ._library import LIB, Invalid, check
+
+# The card of device="sim". Its kernels are the portable ones, which run on every GPU.
+CARD = "l4"
+_RAW = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "bool": 1, "float32": 4, "int32": 4,
+          "int64": 8}
+
+
+class Card:
+    """A simulated card: a device like `_devices.Cuda`."""
+
+    def __init__(self, card):
+        self.context = ctypes.c_void_p()
+        check(LIB.ferroflash_context_create_simulator(card.encode(), ctypes.byref(self.context)))
+
+    def stream(self):
+        """Returns no stream: a launch has run when it returns."""
+        return None
+
+    def dtype(self, name):
+        """Returns the dtype of this name."""
+        return name
+
+    def counters(self, stream, count):
+        """Returns counters for one launch."""
+        return self.zeros((count,), "uint8")
+
+    def zeros(self, shape, dtype):
+        """Returns a tensor of zeros."""
+        return Tensor.uploaded(self, np.zeros(shape, _RAW[_BYTES[dtype]]), dtype)
+
+    def empty_like(self, tensor):
+        """Returns memory of a tensor's shape."""
+        return tensor.new_empty(tensor.shape)
+
+    def zeros_like(self, tensor):
+        """Returns zeros of a tensor's shape."""
+        return self.zeros(tensor.shape, tensor.dtype)
+
+    def arange(self, count):
+        """Returns the first numbers."""
+        return Tensor.uploaded(self, np.arange(count).view(np.uint64), "int64")
+
+    def slots(self, starts, new, page, block_table, rows):
+        """Returns positions and slots of new keys; see `_devices.Cuda.slots`."""
+        at = starts.integers()[:, None] + np.arange(new)[None, :]
+        if block_table is None:
+            slots = np.where(at < page, rows.integers()[:, None] * page + at, -1)
+        else:
+            columns = block_table.shape[1]
+            number = np.take_along_axis(block_table.integers(), np.minimum(at // page, columns - 1), 1)
+            slots = np.where(at < columns * page, number * page + at % page, -1)
+        of = lambda numbers: Tensor.uploaded(self, numbers.reshape(-1).view(np.uint64), "int64")
+        return of(at), of(slots)
+
+
+class Tensor:
+    """A contiguous array in a card's memory, with those methods of torch's tensors that this package calls."""
+
+    def __init__(self, card, raw, dtype, of=None):
+        self.device, self.dtype, self.shape = card, dtype, tuple(raw.shape)
+        self._raw, self._of = raw, of
+        if of is not None:
+            self.address = of.address
+            return
+        # Kernels read rows of odd 16-bit elements in words.
+        address, size = ctypes.c_uint64(), raw.nbytes + 16
+        check(LIB.ferroflash_simulator_allocate(card.context, size, ctypes.byref(address)))
+        self.address = address.value
+        weakref.finalize(self, LIB.ferroflash_simulator_free, card.context, self.address)
+
+    @classmethod
+    def uploaded(cls, card, raw, dtype):
+        """Returns a tensor with these numbers."""
+        tensor = cls(card, np.ascontiguousarray(raw), dtype)
+        return tensor._upload()
+
+    def _upload(self):
+        if self._raw.size:
+            check(LIB.ferroflash_simulator_write(self.device.context, self.address, self._raw.ctypes.data,
+                                                 self._raw.nbytes))
+        return self
+
+    def raw(self):
+        """Returns a copy of the tensor's bytes, as unsigned integers of its shape."""
+        copy = np.empty(self.shape, self._raw.dtype)
+        if copy.size:
+            check(LIB.ferroflash_simulator_read(self.device.context, self.address, copy.ctypes.data, copy.nbytes))
+        return copy
+
+    def integers(self):
+        """Returns the numbers of an integer tensor."""
+        return self.raw().view(np.dtype(self.dtype)).astype(np.int64)
+
+    def data_ptr(self):
+        return self.address
+
+    def stride(self):
+        strides, count = [], 1
+        for extent in reversed(self.shape):
+            strides.append(count)
+            count *= extent
+        return tuple(reversed(strides))
+
+    def numel(self):
+        return self._raw.size
+
+    def is_contiguous(self):
+        return True
+
+    def contiguous(self):
+        return self
+
+    def new_empty(self, shape, dtype=None):
+        dtype = dtype or self.dtype
+        return Tensor(self.device, np.empty(shape, _RAW[_BYTES[dtype]]), dtype)
+
+    def new_full(self, shape, number, dtype):
+        return self._like(np.full(shape, number, np.dtype(dtype)), dtype)
+
+    def _like(self, numbers, dtype):
+        return Tensor.uploaded(self.device, numbers.view(_RAW[numbers.itemsize]), dtype)
+
+    def reshape(self, *shape):
+        return Tensor(self.device, self._raw.reshape(shape), self.dtype, of=self)
+
+    def to(self, device=None, dtype=None):
+        if dtype is None or dtype == self.dtype:
+            return self
+        return self._like(self.raw().view(np.dtype(self.dtype)).astype(np.dtype(dtype)), dtype)
+
+    def float(self):
+        return self.to(dtype="float32")
+
+    def isneginf(self):
+        return np.isneginf(self.raw().view(np.float32))
+
+    def isposinf(self):
+        return np.isposinf(self.raw().view(np.float32))
+
+    def masked_fill_(self, where, number):
+        numbers = self.raw().view(np.float32)
+        numbers[where] = number
+        self._raw = numbers.view(np.uint32)
+        return self._upload()
+
+    def __getitem__(self, index):
+        return Tensor.uploaded(self.device, self.raw()[index], self.dtype)
+
+    def __add__(self, number):
+        return self._like((self.integers() + number).astype(self.dtype), self.dtype)
+
+    def __sub__(self, other):
+        return self._like((self.integers() - other.integers()).astype(self.dtype), self.dtype)
+
+
+_cards, _lock = {}, threading.Lock()
+
+
+def card(device):
+    """Returns the card of device="sim", or of device="sim:h200" and the like."""
+    kind, _, name = str(device).partition(":")
+    if kind != "sim":
+        raise Invalid(f"device {device!r}: it must be \"sim\" or \"sim:\" and a card, such as \"sim:h200\"; without "
+                      "device, torch tensors run on their GPU")
+    with _lock:
+        if (name or CARD) not in _cards:
+            _cards[name or CARD] = Card(name or CARD)
+        return _cards[name or CARD]
+
+
+class _Numpy:
+    """Arrays of numpy. bfloat16 and float8_e4m3fn are those of the package ml_dtypes."""
+
+    @staticmethod
+    def raw(array):
+        return np.ascontiguousarray(array).view(_RAW[array.itemsize]).reshape(array.shape), array.dtype.name
+
+    @staticmethod
+    def back(raw, dtype):
+        if dtype in ("bfloat16", "float8_e4m3fn"):
+            import ml_dtypes
+            return raw.view(getattr(ml_dtypes, dtype))
+        return raw.view(np.dtype(dtype))
+
+    @staticmethod
+    def write(array, raw):
+        array[...] = raw.view(array.dtype)
+
+
+class _Torch:
+    """CPU tensors of torch."""
+
+    @staticmethod
+    def raw(tensor):
+        import torch
+        integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        flat = tensor.detach().contiguous().view(integers[tensor.element_size()]).numpy()
+        return flat.view(_RAW[tensor.element_size()]), _devices.name(tensor.dtype)
+
+    @staticmethod
+    def back(raw, dtype):
+        import torch
+        integers = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
+        return torch.from_numpy(raw.view(integers[raw.itemsize])).view(getattr(torch, dtype))
+
+    @staticmethod
+    def write(tensor, raw):
+        tensor.detach().copy_(_Torch.back(raw, _devices.name(tensor.dtype)))
+
+
+def _kind(x):
+    if isinstance(x, np.ndarray):
+        return _Numpy
+    if type(x).__module__.split(".")[0] == "torch" and hasattr(x, "data_ptr"):
+        if x.device.type != "cpu":
+            raise Invalid(f"a tensor is on {x.device} with device=\"sim\": it must be on the CPU; call .cpu(), or "
+                          "leave device out")
+        return _Torch
+    return None
+
+
+def run(function, arguments, options, device):
+    """Calls a function on arrays in a card's memory. Writes changed arrays back, and returns arrays of the callers'
+    kind."""
+    on, kinds, copies = card(device), [], []
+
+    def there(x):
+        kind = _kind(x)
+        if kind is not None:
+            raw, dtype = kind.raw(x)
+            if dtype not in _BYTES:
+                raise Invalid(f"an array is {dtype}; it must be one of {', '.join(_BYTES)}")
+            tensor = Tensor.uploaded(on, raw, dtype)
+            kinds.append(kind)
+            copies.append((kind, x, np.array(raw, copy=True), tensor))
+            return tensor
+        if isinstance(x, (tuple, list)):
+            return type(x)(map(there, x))
+        return x
+
+    def here(x):
+        if isinstance(x, Tensor):
+            return kinds[0].back(x.raw(), x.dtype)
+        return tuple(map(here, x)) if isinstance(x, tuple) else x
+
+    out = function(*map(there, arguments), **{name: there(x) for name, x in options.items()})
+    for kind, original, before, tensor in copies:
+        after = tensor.raw()
+        if (after != before).any():
+            kind.write(original, after)
+    return here(out)

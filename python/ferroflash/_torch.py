@@ -1,0 +1,133 @@
+"""`torch.ops.ferroflash`: attention and its gradients as operators, with fake kernels and autograd."""
+import torch
+
+from . import _attention
+from ._library import Unsupported
+
+_ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_k, Tensor? alibi_slopes, "
+    "Tensor? sinks, Tensor? bias, Tensor? prefix, Tensor? mask_bits, SymInt max_seqlen_q, SymInt max_seqlen_k, "
+    "float? softmax_scale, bool causal, SymInt left, SymInt right, float softcap, SymInt? prefix_keys, SymInt? chunked, "
+    "SymInt mask_keys, bool bhsd, str? config, str? device")
+# Two packages in one process, of two commits, have one namespace each.
+_NAME = __package__
+_LIBRARY = torch.library.Library(_NAME, "DEF")
+_LIBRARY.define(f"attention({_ARGUMENTS}) -> (Tensor, Tensor)")
+_LIBRARY.define(f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor o, Tensor lse, {_ARGUMENTS}, bool wants_sinks, "
+                "bool wants_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+
+
+def _forward(*arguments):
+    *arguments, device = arguments
+    with torch.cuda.device(arguments[0].device):
+        return _attention.forward(*arguments)[:2]
+
+
+def _simulated(arguments, device):
+    if device is None:
+        raise Unsupported(f"q is on {arguments[0].device}: FerroFlash runs on a GPU; move the tensors there, or pass "
+                          "device=\"sim\" to run in the simulator")
+    from . import _simulator
+    return _simulator
+
+
+def _forward_simulated(*arguments):
+    *arguments, device = arguments
+    return _simulated(arguments, device).run(_attention.forward, arguments, {}, device)[:2]
+
+
+def _backward(*arguments):
+    *arguments, config, device, wants_sinks, wants_bias = arguments
+    q = arguments[4]
+    with torch.cuda.device(q.device):
+        out = _attention.backward(*arguments, wants_sinks, wants_bias)
+    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in out)
+
+
+def _backward_simulated(*arguments):
+    *arguments, config, device, wants_sinks, wants_bias = arguments
+    options = (*arguments, wants_sinks, wants_bias)
+    out = _simulated(arguments, device).run(_attention.backward, options, {}, device)
+    return tuple(arguments[4].new_empty(0) if gradient is None else gradient for gradient in out)
+
+
+def _like(q, v):
+    return torch.empty_like(q) if q.shape[-1] == v.shape[-1] else q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+def _forward_fake(q, k, v, cu_seqlens_q, *arguments):
+    bhsd = arguments[-3]
+    if cu_seqlens_q is not None:
+        return q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+    heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
+    return _like(q, v), q.new_empty((q.shape[0], heads, rows), dtype=torch.float32)
+
+
+def _backward_fake(d_o, d_lse, o, lse, q, k, v, *arguments):
+    sinks, bias, wants_sinks, wants_bias = arguments[4], arguments[5], arguments[-2], arguments[-1]
+    wanted = lambda tensor, wants, make: make(tensor) if wants else q.new_empty(0)
+    return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), wanted(sinks, wants_sinks, torch.empty_like),
+            wanted(bias, wants_bias, lambda b: b.new_empty((*b.shape[:-1], b.shape[-1] + b.shape[-1] % 2))[..., :b.shape[-1]]))
+
+
+def _saves(ctx, inputs, output):
+    tensors, ctx.numbers = inputs[:11], inputs[11:]
+    # torch raises an error in the backward pass if one of these has changed since.
+    ctx.save_for_backward(*output, *tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _readable(tensor):
+    """Returns the tensor, or a contiguous copy if kernels cannot read it: rows of 16 bytes, contiguous columns."""
+    aligned = tensor.stride(-1) == 1 and all(stride % 8 == 0 for stride in tensor.stride()[:-1])
+    return tensor if aligned else tensor.contiguous()
+
+
+def _differentiates(ctx, d_o, d_lse):
+    o, lse, *tensors = ctx.saved_tensors
+    d_o = torch.zeros_like(o) if d_o is None else _readable(d_o)
+    d_lse = None if d_lse is None else d_lse.contiguous()
+    wants = [ctx.needs_input_grad[index] for index in (7, 8)]
+    *three, dsinks, dbias = _OPERATORS.attention_backward(d_o, d_lse, o, lse, *tensors, *ctx.numbers, *wants)
+    return (*three, *[None] * 4, dsinks if wants[0] else None, dbias if wants[1] else None, *[None] * 15)
+
+
+_LIBRARY.impl("attention", _forward, "CUDA")
+_LIBRARY.impl("attention", _forward_simulated, "CPU")
+_LIBRARY.impl("attention_backward", _backward, "CUDA")
+_LIBRARY.impl("attention_backward", _backward_simulated, "CPU")
+torch.library.register_fake(f"{_NAME}::attention", _forward_fake, lib=_LIBRARY)
+torch.library.register_fake(f"{_NAME}::attention_backward", _backward_fake, lib=_LIBRARY)
+torch.library.register_autograd(f"{_NAME}::attention", _differentiates, setup_context=_saves, lib=_LIBRARY)
+
+
+_OPERATORS = getattr(torch.ops, _NAME)
+
+
+def wanted(device, *tensors):
+    """Returns whether a call must go through the operator: the simulator, torch.compile, or gradients."""
+    if device is not None or torch.compiler.is_compiling():
+        return True
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def refuse_tracked(**options):
+    """Raises an error if a gradient of an option is wanted."""
+    for name, option in options.items():
+        if isinstance(option, torch.Tensor) and option.requires_grad and torch.is_grad_enabled():
+            raise Unsupported(f"{name} requires a gradient: FerroFlash computes those of q, k, v, sinks and bias; pass "
+                              f"{name}.detach()")
+
+
+def attend(*arguments):
+    """Calls the operator. Of an expanded bias that requires a gradient, it gets a copy: autograd sums the gradient of
+    the copy, and the kernels would sum it, too."""
+    arguments = list(arguments)
+    bias = arguments[8]
+    if bias is not None and bias.requires_grad and any(
+            n > 1 and stride == 0 for n, stride in zip(bias.shape, bias.stride())):
+        arguments[8] = bias.contiguous()
+    refuse_tracked(alibi_slopes=arguments[6])
+    for at in (3, 4, 5):
+        arguments[at] = None if arguments[at] is None else arguments[at].to(arguments[0].device, torch.int32)
+    return _OPERATORS.attention(*arguments)

@@ -1,0 +1,153 @@
+"""Attention on KV caches, and the append of new keys and values."""
+import ctypes
+
+from . import _devices
+from ._library import LIB, Invalid, c, check
+from .planned import FULL, Planned
+
+
+def is_tensor(x):
+    """Returns whether this is a tensor and not a number."""
+    return hasattr(x, "data_ptr")
+
+
+def token_scales(k_cache, scales):
+    """Checks the scales of an int8 cache: one for each row of a head."""
+    for name, scale in zip(("k_descale", "v_descale"), scales):
+        want = tuple(k_cache.shape[:3])
+        if (not is_tensor(scale) or _devices.name(scale.dtype) != "float32" or tuple(scale.shape) != want
+                or not scale.is_contiguous()):
+            got = f"{scale.dtype} {tuple(scale.shape)}" if is_tensor(scale) else scale
+            raise Invalid(f"{name} {got}: an int8 cache needs contiguous float32 {want}, (pages, page, heads_k)")
+
+
+def _scale(args, scales):
+    """Sets the scales of keys and of values."""
+    for name, scale in zip("kv", scales):
+        if is_tensor(scale):
+            setattr(args, f"{name}_scales", scale.data_ptr())
+        elif scale is not None:
+            setattr(args, f"{name}_scale", scale)
+
+
+class Launch(Planned):
+    """One attention launch on a cache of fixed tensors, on the stream that is current now.
+
+    q and o are (batch, seqlen_q, heads, head_dim). The cache is (pages, page, heads_k, head_dim); without `table`,
+    page b belongs to sequence b. Lengths, table and rows are int32 on the device, with contiguous columns. With
+    `cu_seqlens_q`, q and o are (rows of all sequences, heads, head_dim), lse is (heads, rows), and `seqlen_q` bounds
+    the queries of a sequence. `scales` are the factors of keys and of values in a float8_e4m3fn cache: a float, or
+    float32 (batch, heads_k) on the device. In an int8 cache they are float32 (pages, page, heads_k). `share` is
+    another launch on the same stream; this launch uses its workspace if that is large enough.
+    `shared_prefixes` is (groups, pages, rest): the sequences of each group share their first pages, and rest, int32
+    on the device, has the keys of each sequence behind these pages. Padding sequences, too, need at least the keys
+    of these pages.
+    Without `v_cache`, `k_cache` is a latent cache (MLA): the values are its first columns, as many as o has.
+    `v_cache` may have another head_dim than `k_cache`, and other strides.
+    """
+
+    def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
+                 window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None,
+                 cu_seqlens_q=None, seqlen_q=None, scales=(None, None), alibi_slopes=None, shared_prefixes=None,
+                 **extras):
+        super().__init__(q, mask, window, scale, softcap, config)
+        self.o, self.lse = o, lse
+        named = {"q": q, "k": k_cache, "v": v_cache, "o": o, "lse": lse, "block_table": table,
+                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
+                 "alibi_slopes": alibi_slopes}
+        if shared_prefixes is not None:
+            self.args.prefix_groups, self.args.prefix_pages, named["rest_lengths"] = shared_prefixes
+        self.kept, args = (named, scales, extras), self.args
+        self.point(**named)
+        args.batch, (args.heads_q, args.head_dim) = lengths.shape[0], q.shape[-2:]
+        if cu_seqlens_q is None:
+            args.seqlen_q = q.shape[1]
+        else:
+            args.seqlen_q, args.total_q = seqlen_q, q.shape[0]
+        args.pages, args.page, args.heads_k = k_cache.shape[:3]
+        args.head_dim_v = o.shape[-1]
+        if table is not None:
+            args.columns, args.table_stride = table.shape[1], table.stride()[0]
+        self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
+                     v=(k_cache if v_cache is None else v_cache).stride())
+        is_int8 = _devices.name(k_cache.dtype) == "int8"
+        if is_int8:
+            token_scales(k_cache, scales)
+        _scale(args, scales)
+        for of in scales:
+            # Strides of 0 mean contiguous scales of an int8 cache.
+            if is_tensor(of) and not is_int8:
+                args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
+        args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
+        args.splits, args.chunk = splits, chunk
+        self.extras(**extras)
+        self.plan_it(share)
+
+
+def _rotate(args, cos, sin, positions, q, rotated, interleaved):
+    """Sets the rotation of an append: cos and sin (rows, columns / 2), positions (tokens), q (tokens, heads,
+    head_dim)."""
+    if cos.shape != sin.shape or cos.stride() != sin.stride() or cos.dtype != sin.dtype or cos.stride()[-1] != 1:
+        raise Invalid(f"rotary_sin {sin.dtype} {tuple(sin.shape)}: it must be like rotary_cos, {cos.dtype} "
+                      f"{tuple(cos.shape)}")
+    args.rotary_cos, args.rotary_sin, args.positions = cos.data_ptr(), sin.data_ptr(), positions.data_ptr()
+    args.rotary_rows, args.rotary_dims, args.rotary_stride = cos.shape[0], 2 * cos.shape[1], cos.stride()[0]
+    # A table may be wider than the tokens.
+    args.rotary_dtype = _devices.code(cos.dtype, "rotary_cos", _devices.WIDE)
+    args.rotary_style = c.ROTARY_INTERLEAVED if interleaved else c.ROTARY_HALVES
+    args.wide_positions = int(_devices.name(positions.dtype) == "int64")
+    if q is not None:
+        args.q, args.rotated_q, args.heads_q = q.data_ptr(), rotated.data_ptr(), q.shape[1]
+        args.q_strides, args.rotated_q_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (q, rotated))
+
+
+def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head_dim_v=0):
+    """Returns a call that writes k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads,
+    head_dim).
+
+    `slots` are int32 or int64: page index * keys per page + row. The kernel skips slots that the cache does not
+    have. For a float8_e4m3fn cache it divides k and v by their `scales`: floats, or float32 (heads) on the device.
+    For an int8 cache it writes the `scales`, float32 (pages, page, heads): each row's largest magnitude / 127.
+    `rotary` are the arguments of a rotation of k, and of queries if q is not None: cos, sin, positions, q, rotated,
+    interleaved. With `head_dim_v`, and None for v and v_cache, k are rows of a latent cache (MLA), whose values are
+    the first head_dim_v columns; the other columns rotate.
+    """
+    device = _devices.of(k)
+    context, stream = device.context, device.stream()
+    args = c.Append(size=ctypes.sizeof(c.Append))
+    args.k, args.k_cache, args.slots = k.data_ptr(), k_cache.data_ptr(), slots.data_ptr()
+    args.v, args.v_cache = (None if t is None else t.data_ptr() for t in (v, v_cache))
+    args.head_dim_v = args.rotary_first = head_dim_v
+    args.tokens, args.heads, args.head_dim = k.shape
+    args.pages, args.page = k_cache.shape[:2]
+    args.k_strides, args.v_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (k, k if v is None else v))
+    args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
+    args.dtype = _devices.code(k.dtype, "k", _devices.INPUTS)
+    args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
+    args.wide_slots = int(_devices.name(slots.dtype) == "int64")
+    if _devices.name(k_cache.dtype) == "int8":
+        token_scales(k_cache, scales)
+    _scale(args, scales)
+    if rotary is not None:
+        _rotate(args, *rotary)
+    kept = (k, v, k_cache, v_cache, slots, scales, rotary)
+    return lambda: kept and check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
+
+
+def append_after(k, v, k_cache, v_cache, starts, block_table, rows, scales, angles=None, q=None):
+    """Writes k and v (batch, new, heads, head_dim) after the first `starts` keys of each sequence.
+
+    With `angles` (cos, sin, interleaved), the call rotates k and q (batch, new, heads, head_dim), and returns the
+    rotated q.
+    """
+    _, new, heads, head_dim = k.shape
+    at, slots = _devices.of(k).slots(starts, new, k_cache.shape[1], block_table, rows)
+    k, v = k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)
+    rotary, rotated = None, None
+    if angles is not None:
+        cos, sin, interleaved = angles
+        flat = q.reshape(-1, *q.shape[2:])
+        rotated = flat.new_empty(flat.shape)
+        rotary = (cos, sin, at, flat, rotated, interleaved)
+    append(k, v, k_cache, v_cache, slots, scales, rotary)()
+    return rotated if rotated is None else rotated.reshape(*q.shape)

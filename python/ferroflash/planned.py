@@ -1,0 +1,143 @@
+"""A request in the library's struct, its plan and its scratch memory."""
+import ctypes
+import math
+import weakref
+
+from . import _devices
+from ._library import LIB, Invalid, c, check
+
+FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = (
+    c.MASK_FULL, c.MASK_CAUSAL, c.MASK_WINDOW, c.MASK_PREFIX, c.MASK_CHUNKED, c.MASK_BITS)
+
+
+def padded(strides, count):
+    """Returns strides for the structs, with zeros before them."""
+    return (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
+
+
+def masked(causal, window_size):
+    """Returns the mask and the window for FlashAttention's arguments. A negative side means no bound."""
+    left, right = (max(int(side), -1) for side in window_size)
+    right = 0 if causal else right
+    return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
+
+
+def scaled(softmax_scale):
+    """Returns a scale for the structs. In a struct, 0 means the library's default, so a caller's 0 becomes an
+    error."""
+    if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
+        raise Invalid(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
+    return 0.0 if softmax_scale is None else softmax_scale
+
+
+def sloped(alibi_slopes, q, batch, heads):
+    """Checks ALiBi slopes: (heads) or (batch, heads) in float32 beside q. None stays None."""
+    if alibi_slopes is not None and (
+            _devices.name(alibi_slopes.dtype) != "float32" or alibi_slopes.device != q.device
+            or tuple(alibi_slopes.shape) not in ((heads,), (batch, heads))):
+        raise Invalid(f"alibi_slopes {tuple(alibi_slopes.shape)} in {alibi_slopes.dtype}: it must be ({heads},) or "
+                      f"({batch}, {heads}) in float32 beside q")
+    return alibi_slopes
+
+
+def like_flash_attn(lse):
+    """Converts the LSE of rows without a key to +inf, as FlashAttention-2 returns it. FerroFlash returns -inf,
+    the logarithm of 0."""
+    return lse.masked_fill_(lse.isneginf(), math.inf)
+
+
+class Planned:
+    """One request on the stream that is current now: its arguments, its plan, its scratch memory. It belongs to
+    one thread."""
+
+    def __init__(self, q, mask, window, scale, softcap, config):
+        self.device, self.like = _devices.of(q), q
+        self.context, self.stream = self.device.context, self.device.stream()
+        args = self.args = c.Attention(size=ctypes.sizeof(c.Attention))
+        self.where = ctypes.addressof(args)
+        args.dtype = _devices.code(q.dtype, "q", _devices.INPUTS)
+        args.mask, (args.window_left, args.window_right) = mask, window
+        args.scale, args.softcap = scaled(scale), softcap
+        args.config = config.encode() if config else None
+
+    def point(self, **tensors):
+        """Sets the addresses of tensors."""
+        for name, tensor in tensors.items():
+            setattr(self.args, name, None if tensor is None else tensor.data_ptr())
+
+    def strides(self, lse, slopes, max_logits=None, **tensors):
+        """Sets the strides of tensors, aligned at the last dimension, and the strides of ALiBi slopes, (heads) or
+        (batch, heads)."""
+        for name, strides in tensors.items():
+            setattr(self.args, f"{name}_strides", padded(strides, 4))
+        for name, rows in (("lse", lse), ("max_logits", max_logits)):
+            if rows is not None:
+                setattr(self.args, f"{name}_strides", padded(rows.stride()[:-1], 2))
+        if slopes is not None:
+            self.args.alibi_strides = padded(slopes.stride(), 2)
+
+    def extras(self, sinks=None, bias=None, prefix=None, chunked=None, mask_bits=None, mask_keys=0):
+        """Sets sinks, a bias and masks. The sizes must be set before.
+
+        `sinks` are float32 (heads), `bias` is (batch or 1, heads or 1, queries or 1, keys) in float16, bfloat16 or
+        float32. `prefix` is a number of keys that every query sees, or int32 (batch). `chunked` is the number of
+        positions per chunk. `mask_bits` is uint8 (batch or 1, heads or 1, queries, bytes): bits of the last
+        `mask_keys` keys, or of all.
+        """
+        args = self.args
+        lengths, number = (prefix, 0) if hasattr(prefix, "data_ptr") else (None, prefix)
+        shared = lambda t: (ctypes.c_int64 * 3)(
+            *(0 if n == 1 else stride for n, stride in zip(t.shape[:3], t.stride())))
+        self.point(bias=bias, prefix_lengths=lengths, mask_bits=mask_bits)
+        if sinks is not None:
+            if _devices.name(sinks.dtype) != "float32" or tuple(sinks.shape) != (args.heads_q,):
+                raise Invalid(f"sinks {tuple(sinks.shape)} in {sinks.dtype}: they must be ({args.heads_q},) in float32")
+            self.point(sinks=sinks)
+        if bias is not None:
+            wanted = (args.batch, args.heads_q, args.seqlen_q)
+            if (len(bias.shape) != 4 or bias.stride()[3] != 1
+                    or any(n not in (1, want) for n, want in zip(bias.shape, wanted))):
+                raise Invalid(f"bias {tuple(bias.shape)}: it must be {wanted} or 1 each, and keys, which are contiguous")
+            args.bias_dtype = _devices.code(bias.dtype, "bias", _devices.WIDE)
+            args.bias_strides = shared(bias)
+        if prefix is not None:
+            args.mask, args.mask_length = PREFIX, number
+        if chunked is not None:
+            args.mask, args.mask_length = CHUNKED, chunked
+        if mask_bits is not None:
+            args.mask, args.mask_bits_strides, args.mask_bits_keys = BITS, shared(mask_bits), mask_keys
+            if mask_bits.shape[2] == 1:
+                # A stride of 0 would make queries share a row.
+                args.mask_bits_strides[2] = mask_bits.shape[3]
+
+    def plan_it(self, share=None):
+        """Allocates scratch memory, plans, and loads the kernels. `share` is another launch on the same stream;
+        this launch uses the other launch's workspace if that is large enough."""
+        args, room, counted = self.args, ctypes.c_uint64(), ctypes.c_uint64()
+        check(LIB.ferroflash_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
+        self.workspace = share.workspace if share else None
+        if room.value and (self.workspace is None or self.workspace.numel() < room.value):
+            self.workspace = self.like.new_empty((room.value,), dtype=self.device.dtype("uint8"))
+        if room.value:
+            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), room.value
+        if counted.value:
+            self.counted = self.device.counters(self.stream, counted.value)
+            args.counters, args.counters_bytes = self.counted.data_ptr(), counted.value
+        # A prepared launch must not keep its first tensors.
+        self.like, plan = None, ctypes.c_void_p()
+        check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
+        self.plan = plan
+        weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
+        # The kernel must be compiled before the launch, because a graph may capture the launch.
+        check(LIB.ferroflash_load(self.context, plan))
+
+    def enqueue(self):
+        """Launches the kernels on the stream."""
+        check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
+
+    def describe(self):
+        """Returns the planner's choice: entry, reason, grid, threads, shared memory."""
+        info = c.PlanInfo(size=ctypes.sizeof(c.PlanInfo))
+        check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))
+        return {"entry": info.entry.decode(), "reason": info.reason.decode(), "grid": list(info.grid),
+                "threads": info.block[0], "smem_bytes": info.smem_bytes}

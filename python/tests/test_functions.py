@@ -1,0 +1,264 @@
+"""FlashAttention's functions on numpy arrays in the simulator, compared with float64.
+
+The largest error is at most twice that of the naive computation in the inputs' precision.
+"""
+import inspect
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ferroflash
+from reference import attend, rotated
+
+F16, F32, I32 = np.float16, np.float32, np.int32
+BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
+SIM = {"device": "sim"}
+
+
+def numbers(seed, shape, dtype=F16):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def tensors(sizes, dtype=F16, columns_v=None):
+    batch, rows, keys, heads, heads_k, columns = sizes
+    return (numbers(1, (batch, rows, heads, columns), dtype), numbers(2, (batch, keys, heads_k, columns), dtype),
+            numbers(3, (batch, keys, heads_k, columns_v or columns), dtype))
+
+
+def check(o, exact, naive):
+    error, allowed = (np.abs(x.astype(np.float64) - exact).max() for x in (o, naive))
+    # A NaN makes this comparison false.
+    assert error <= 2 * allowed + 1e-5, f"{error} above 2 * {allowed}"
+
+
+def check_lse(lse, exact):
+    assert np.array_equal(np.isneginf(lse), np.isneginf(exact))
+    finite = np.isfinite(exact)
+    assert np.abs(lse[finite] - exact[finite]).max() <= 2e-3
+
+
+# [batch, seqlen_q, seqlen_k, heads, heads_k, head_dim], dtype, options of flash_attn_func
+DENSE = {
+    "full": ([1, 40, 70, 2, 2, 64], F16, {}),
+    "causal": ([2, 33, 65, 2, 1, 64], F16, {"causal": True}),
+    "bf16": ([1, 33, 65, 2, 2, 128], BF16, {"causal": True}),
+    "rows without a key": ([1, 70, 33, 1, 1, 64], F16, {"causal": True}),
+    "window": ([1, 90, 90, 1, 1, 64], F16, {"window_size": (20, 5)}),
+    "window, causal": ([1, 90, 90, 1, 1, 64], F16, {"window_size": (20, -1), "causal": True}),
+    "softcap": ([1, 33, 33, 1, 1, 64], F16, {"softcap": 5.0}),
+    "scale": ([1, 33, 33, 1, 1, 64], F16, {"softmax_scale": 0.3}),
+    "alibi": ([2, 33, 40, 2, 2, 64], F16, {"alibi_slopes": np.array([[0.5, 0.1], [0.2, 0.3]], F32), "causal": True}),
+    "sinks": ([1, 33, 40, 2, 2, 64], F16, {"sinks": np.array([0.5, 3.0], F32), "causal": True}),
+    "bias": ([1, 33, 40, 2, 2, 64], F16, {"bias": numbers(7, (1, 2, 33, 40))}),
+    "prefix": ([1, 60, 60, 1, 1, 64], F16, {"prefix": 20}),
+    "chunked": ([1, 60, 60, 1, 1, 64], F16, {"chunked": 25}),
+    "bits": ([1, 16, 40, 1, 1, 64], F16, {"mask_bits": np.random.default_rng(5).integers(0, 256, (1, 1, 16, 5), np.uint8)}),
+}
+
+
+def exact_options(options):
+    return {"bits" if name == "mask_bits" else name: of for name, of in options.items()}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense(name):
+    sizes, dtype, options = DENSE[name]
+    q, k, v = tensors(sizes, dtype)
+    o, lse = ferroflash.flash_attn_func(q, k, v, return_lse=True, **options, **SIM)
+    assert o.dtype == q.dtype and o.shape == q.shape
+    exact, exact_lse = attend(q, k, v, **exact_options(options))
+    naive = attend(*(t.astype(F16) for t in (q, k, v)), dtype=F16, **exact_options(options))[0].astype(dtype)
+    check(o, exact, naive)
+    check_lse(lse, exact_lse)
+    again = ferroflash.flash_attn_func(q, k, v, **options, **SIM)
+    assert again.tobytes() == o.tobytes()
+
+
+def test_packed_forms_equal_flash_attn_func():
+    q, k, v = tensors([2, 33, 33, 2, 2, 64])
+    o, packed = ferroflash.flash_attn_func(q, k, v, causal=True, **SIM), np.stack([q, k, v], 2)
+    assert np.array_equal(o, ferroflash.flash_attn_qkvpacked_func(packed, causal=True, **SIM))
+    assert np.array_equal(o, ferroflash.flash_attn_kvpacked_func(q, packed[:, :, 1:], causal=True, **SIM))
+    bhsd = [t.transpose(0, 2, 1, 3) for t in (q, k, v)]
+    assert np.array_equal(o, ferroflash.flash_attn_func_bhsd(*bhsd, causal=True, **SIM).transpose(0, 2, 1, 3))
+    flat, starts = packed.reshape(66, 3, 2, 64), np.array([0, 33, 66], I32)
+    varlen = ferroflash.flash_attn_varlen_qkvpacked_func(flat, starts, 33, causal=True, **SIM)
+    check(varlen, *(attend(q, k, v, dtype, causal=True)[0].reshape(varlen.shape) for dtype in (np.float64, F16)))
+    kv = ferroflash.flash_attn_varlen_kvpacked_func(flat[:, 0], flat[:, 1:], starts, starts, 33, 33, causal=True, **SIM)
+    assert np.array_equal(varlen, kv)
+
+
+def test_return_attn_probs_is_flash_attentions():
+    q, k, v = tensors([1, 70, 33, 1, 1, 64])
+    o, lse, probabilities = ferroflash.flash_attn_func(q, k, v, causal=True, return_attn_probs=True, **SIM)
+    assert probabilities is None and np.isposinf(lse[0, 0, :37]).all() and np.isfinite(lse[0, 0, 37:]).all()
+    assert not o[0, :37].any()
+
+
+def test_max_logits():
+    q, k, v = tensors([1, 33, 40, 1, 1, 64])
+    _, largest = ferroflash.flash_attn_func(q, k, v, return_max_logits=True, **SIM)
+    scores = np.einsum("bqhd,bkhd->bhqk", q.astype(np.float64), k.astype(np.float64)) / 8
+    assert np.abs(largest - scores.max(3)).max() <= 1e-3
+
+
+@pytest.mark.parametrize("used", [None, [30, 1]])
+def test_varlen(used):
+    starts, ends = np.array([0, 20, 50], I32), np.array([0, 40, 75], I32)
+    q, k, v = numbers(1, (50, 2, 64)), numbers(2, (75, 1, 64)), numbers(3, (75, 1, 64))
+    lengths = None if used is None else np.array(used, I32)
+    o, lse = ferroflash.flash_attn_varlen_func(q, k, v, starts, ends, 30, 40, causal=True, seqused_k=lengths,
+                                               return_lse=True, **SIM)
+    for n in range(2):
+        first, keys = ends[n], (ends[n + 1] - ends[n] if used is None else used[n])
+        rows = slice(starts[n], starts[n + 1])
+        sequence = [t[None] for t in (q[rows], k[first:first + keys], v[first:first + keys])]
+        exact, exact_lse = attend(*sequence, causal=True)
+        check(o[rows], exact[0], attend(*sequence, F16, causal=True)[0][0])
+        check_lse(lse[:, rows], exact_lse[0])
+
+
+def cache(dtype, keys, values):
+    """Returns a cache of dtype, its scales, and the numbers that it has."""
+    if dtype == np.int8:
+        scales = [np.abs(t.astype(F32)).max(-1) / 127 for t in (keys, values)]
+        stored = [np.rint(t / scale[..., None]).astype(np.int8) for t, scale in zip((keys, values), scales)]
+        return stored, scales, [(t * scale[..., None]).astype(F16) for t, scale in zip(stored, scales)]
+    stored = [t.astype(dtype) for t in (keys, values)]
+    return stored, [None, None], [t.astype(F16) for t in stored]
+
+
+@pytest.mark.parametrize("dtype", [F16, E4M3, np.int8])
+def test_pages_of_each_dtype(dtype):
+    table, lengths = np.array([[3, 0, 4], [1, 2, 5]], I32), np.array([37, 20], I32)
+    q, keys, values = numbers(1, (2, 1, 4, 128)), numbers(2, (6, 16, 2, 128)), numbers(3, (6, 16, 2, 128))
+    (k_cache, v_cache), scales, held = cache(dtype, keys, values)
+    o, lse = ferroflash.flash_attn_with_kvcache(
+        q, k_cache, v_cache, cache_seqlens=lengths, block_table=table, causal=True, k_descale=scales[0],
+        v_descale=scales[1], return_softmax_lse=True, **SIM)
+    for n in range(2):
+        k, v = (t[table[n]].reshape(1, 48, 2, 128)[:, :lengths[n]] for t in held)
+        exact, exact_lse = attend(q[n:n + 1], k, v)
+        check(o[n:n + 1], exact, attend(q[n:n + 1], k, v, F16)[0])
+        check_lse(lse[n:n + 1], exact_lse)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("paged", [False, True])
+def test_append_with_rotary(paged, interleaved):
+    starts, table = np.array([5, 14], I32), np.array([[2, 0], [1, 3]], I32)
+    q, k, v = tensors([2, 3, 3, 2, 2, 64])
+    angles = np.random.default_rng(4).uniform(0, 6, (40, 16))
+    cos, sin = np.cos(angles).astype(F32), np.sin(angles).astype(F32)
+    k_cache, v_cache = numbers(5, (4, 16, 2, 64)), numbers(6, (4, 16, 2, 64))
+    if not paged:
+        k_cache, v_cache = (t.reshape(2, 32, 2, 64) for t in (k_cache, v_cache))
+    rows = lambda t, n: t[table[n]].reshape(32, 2, 64) if paged else t[n]
+    before = [[rows(t, n).copy() for n in range(2)] for t in (k_cache, v_cache)]
+    o = ferroflash.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k, v, cos, sin, starts, block_table=table if paged else None, causal=True,
+        rotary_interleaved=interleaved, **SIM)
+    turned_q, turned_k = (rotated(t, cos, sin, starts, interleaved) for t in (q, k))
+    for n in range(2):
+        at = slice(starts[n], starts[n] + 3)
+        before[0][n][at], before[1][n][at] = turned_k[n], v[n]
+        assert np.abs(rows(k_cache, n).astype(F32) - before[0][n].astype(F32)).max() <= 4e-3
+        assert np.array_equal(rows(v_cache, n), before[1][n])
+        now = [t[n][None, :starts[n] + 3] for t in before]
+        exact, naive = (attend(turned_q[n:n + 1], *now, dtype, causal=True)[0] for dtype in (np.float64, F16))
+        check(o[n:n + 1], exact, naive)
+
+
+def test_varlen_on_pages():
+    table, starts, ends = np.array([[3, 0], [1, 2]], I32), np.array([0, 2, 5], I32), np.array([0, 20, 50], I32)
+    q, k_cache, v_cache = numbers(1, (5, 2, 64)), numbers(2, (4, 16, 2, 64)), numbers(3, (4, 16, 2, 64))
+    o = ferroflash.flash_attn_varlen_func(q, k_cache, v_cache, starts, ends, 3, 32, causal=True, block_table=table, **SIM)
+    for n in range(2):
+        rows, keys = slice(starts[n], starts[n + 1]), ends[n + 1] - ends[n]
+        k, v = (t[table[n]].reshape(1, 32, 2, 64)[:, :keys] for t in (k_cache, v_cache))
+        exact, naive = (attend(q[None, rows], k, v, dtype, causal=True)[0][0] for dtype in (np.float64, F16))
+        check(o[rows], exact, naive)
+
+
+def test_a_shared_prefix():
+    table = np.array([[0, 1, 2], [0, 1, 3]], I32)
+    q, k_cache, v_cache = numbers(1, (2, 1, 4, 128)), numbers(2, (4, 16, 2, 128)), numbers(3, (4, 16, 2, 128))
+    lengths, rest = np.array([40, 36], I32), np.array([8, 4], I32)
+    o = ferroflash.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=lengths, block_table=table,
+                                           shared_prefixes=(1, 2, rest), **SIM)
+    for n in range(2):
+        k, v = (t[table[n]].reshape(1, 48, 2, 128)[:, :lengths[n]] for t in (k_cache, v_cache))
+        check(o[n:n + 1], attend(q[n:n + 1], k, v)[0], attend(q[n:n + 1], k, v, F16)[0])
+
+
+def test_merge():
+    q, k, v = tensors([1, 10, 60, 2, 2, 64])
+    parts = [attend(q, k[:, at], v[:, at]) for at in (slice(0, 25), slice(25, 60))]
+    (a, lse_a), (b, lse_b) = ((o[0].astype(F16), lse[0].astype(F32)) for o, lse in parts)
+    out, lse = np.empty_like(a), np.empty_like(lse_a)
+    ferroflash.merge_attn_states(out, a, lse_a, b, lse_b, lse, **SIM)
+    exact, exact_lse = attend(q, k, v)
+    check(out, exact[0], attend(q, k, v, F16)[0][0])
+    check_lse(lse, exact_lse[0])
+
+
+Q, K, V = tensors([1, 16, 16, 2, 2, 64])
+CACHE = numbers(8, (1, 32, 2, 64))
+func, kvcache = ferroflash.flash_attn_func, ferroflash.flash_attn_with_kvcache
+# What the error must say, its class, the call
+REFUSED = {
+    "dropout_p 0.1": (NotImplementedError, lambda: func(Q, K, V, 0.1, **SIM)),
+    "device=\"sim\"": (TypeError, lambda: func(Q, K, V)),
+    "\"sim:h200\"": (ValueError, lambda: func(Q, K, V, device="gpu")),
+    "profile": (ValueError, lambda: func(Q, K, V, device="sim:t4")),
+    "q is float32": (TypeError, lambda: func(*(t.astype(F32) for t in (Q, K, V)), **SIM)),
+    "float16, bfloat16": (TypeError, lambda: func(Q, K.astype(BF16), V, **SIM)),
+    "do not fit together": (ValueError, lambda: func(Q, K[:, :, :, :32], V, **SIM)),
+    "heads_q": (ValueError, lambda: func(Q[:, :, :1], K, V, **SIM)),
+    "alibi_slopes (3,)": (ValueError, lambda: func(Q, K, V, alibi_slopes=np.ones(3, F32), **SIM)),
+    "sinks (1,)": (ValueError, lambda: func(Q, K, V, sinks=np.ones(1, F32), **SIM)),
+    "bias (1, 2, 16)": (ValueError, lambda: func(Q, K, V, bias=numbers(1, (1, 2, 16)), **SIM)),
+    "softmax_scale 0.0": (ValueError, lambda: func(Q, K, V, softmax_scale=0.0, **SIM)),
+    "softcap": (ValueError, lambda: func(Q, K, V, softcap=-1.0, **SIM)),
+    "config": (ValueError, lambda: func(Q, K, V, config="no such kernel", **SIM)),
+    "cache_leftpad": (NotImplementedError, lambda: kvcache(Q, CACHE, CACHE, cache_leftpad=np.zeros(1, I32), **SIM)),
+    "rotary_cos and rotary_sin": (ValueError, lambda: kvcache(Q, CACHE, CACHE, rotary_cos=np.ones((4, 8), F32), **SIM)),
+    "cache_seqlens (1,)": (ValueError, lambda: kvcache(numbers(1, (2, 1, 2, 64)), numbers(1, (2, 32, 2, 64)),
+                                                       numbers(1, (2, 32, 2, 64)), cache_seqlens=np.ones(1, I32), **SIM)),
+    "k_cache is float32": (TypeError, lambda: kvcache(Q, CACHE.astype(F32), CACHE.astype(F32), **SIM)),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refusals_name_the_argument(words):
+    kind, call = REFUSED[words]
+    with pytest.raises(kind, match=re.escape(words)) as error:
+        call()
+    assert isinstance(error.value, ferroflash.Error)
+
+
+# FlashAttention 2.8's arguments and defaults.
+SCORES = ("dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
+          "deterministic=False, return_attn_probs=False")
+STARTS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
+SIGNATURES = {
+    "flash_attn_func": f"q, k, v, {SCORES}",
+    "flash_attn_qkvpacked_func": f"qkv, {SCORES}",
+    "flash_attn_kvpacked_func": f"q, kv, {SCORES}",
+    "flash_attn_varlen_func": f"q, k, v, {STARTS}, {SCORES}, block_table=None",
+    "flash_attn_varlen_qkvpacked_func": f"qkv, cu_seqlens, max_seqlen, {SCORES}",
+    "flash_attn_varlen_kvpacked_func": f"q, kv, {STARTS}, {SCORES}",
+    "flash_attn_with_kvcache": "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
+                               "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, "
+                               "causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, "
+                               "alibi_slopes=None, num_splits=0, return_softmax_lse=False",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_arguments_are_flash_attentions(name):
+    parameters = inspect.signature(getattr(ferroflash, name)).parameters.values()
+    own = [str(p) for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+    assert ", ".join(own) == SIGNATURES[name]
