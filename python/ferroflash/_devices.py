@@ -114,7 +114,8 @@ def of(tensor):
 
 
 def integers(tensor, like):
-    """Returns offsets or lengths as contiguous int32 beside `like`; None stays None."""
+    """Returns offsets, lengths or a block table as int32 beside `like`, with contiguous columns; None stays None."""
     if tensor is None:
         return None
-    return tensor.to(device=like.device, dtype=of(like).dtype("int32")).contiguous()
+    tensor = tensor.to(device=like.device, dtype=of(like).dtype("int32"))
+    return tensor if tensor.stride()[-1] == 1 else tensor.contiguous()

@@ -36,9 +36,16 @@ def _forward_simulated(*arguments):
     return _simulated(arguments, device).run(_attention.forward, arguments, {}, device)[:2]
 
 
+def _readable(tensor):
+    """Returns the tensor, or a contiguous copy if kernels cannot read it: rows of 16 bytes, contiguous columns."""
+    aligned = tensor.stride(-1) == 1 and all(stride % 8 == 0 for stride in tensor.stride()[:-1])
+    readable = aligned and tensor.data_ptr() % 16 == 0
+    return tensor if readable else tensor.clone(memory_format=torch.contiguous_format)
+
+
 def _backward(*arguments):
     *arguments, config, device, wants_sinks, wants_bias = arguments
-    q = arguments[4]
+    q, arguments[0] = arguments[4], _readable(arguments[0])
     with torch.cuda.device(q.device):
         out = _attention.backward(*arguments, wants_sinks, wants_bias)
     return tuple(q.new_empty(0) if gradient is None else gradient for gradient in out)
@@ -77,19 +84,18 @@ def _saves(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _readable(tensor):
-    """Returns the tensor, or a contiguous copy if kernels cannot read it: rows of 16 bytes, contiguous columns."""
-    aligned = tensor.stride(-1) == 1 and all(stride % 8 == 0 for stride in tensor.stride()[:-1])
-    return tensor if aligned else tensor.contiguous()
-
-
 def _differentiates(ctx, d_o, d_lse):
     o, lse, *tensors = ctx.saved_tensors
-    d_o = torch.zeros_like(o) if d_o is None else _readable(d_o)
+    d_o = torch.zeros_like(o) if d_o is None else d_o
     d_lse = None if d_lse is None else d_lse.contiguous()
     wants = [ctx.needs_input_grad[index] for index in (7, 8)]
     *three, dsinks, dbias = _OPERATORS.attention_backward(d_o, d_lse, o, lse, *tensors, *ctx.numbers, *wants)
     return (*three, *[None] * 4, dsinks if wants[0] else None, dbias if wants[1] else None, *[None] * 15)
+
+
+def _refuses(ctx, *gradients):
+    raise Unsupported("a second derivative of attention: FerroFlash computes first derivatives only; leave out "
+                      "create_graph")
 
 
 _LIBRARY.impl("attention", _forward, "CUDA")
@@ -99,6 +105,7 @@ _LIBRARY.impl("attention_backward", _backward_simulated, "CPU")
 torch.library.register_fake(f"{_NAME}::attention", _forward_fake, lib=_LIBRARY)
 torch.library.register_fake(f"{_NAME}::attention_backward", _backward_fake, lib=_LIBRARY)
 torch.library.register_autograd(f"{_NAME}::attention", _differentiates, setup_context=_saves, lib=_LIBRARY)
+torch.library.register_autograd(f"{_NAME}::attention_backward", _refuses, lib=_LIBRARY)
 
 
 _OPERATORS = getattr(torch.ops, _NAME)
