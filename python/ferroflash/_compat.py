@@ -12,7 +12,8 @@ class _Distribution(importlib.metadata.Distribution):
     """The metadata that programs ask for before they import flash_attn."""
 
     def read_text(self, filename):
-        return f"Metadata-Version: 2.1\nName: flash_attn\nVersion: {VERSION}\n" if filename == "METADATA" else None
+        return {"METADATA": f"Metadata-Version: 2.1\nName: flash_attn\nVersion: {VERSION}\n",
+                "top_level.txt": "flash_attn\n"}.get(filename)
 
     def locate_file(self, path):
         return path

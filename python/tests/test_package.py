@@ -12,6 +12,7 @@ ferroflash.install_as_flash_attn()
 ferroflash.install_as_flash_attn()
 assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == "2.8.3"
 assert importlib.util.find_spec("flash_attn") is not None
+assert "flash_attn" in importlib.metadata.packages_distributions()["flash_attn"]
 from flash_attn import __version__, flash_attn_func, flash_attn_varlen_func
 from flash_attn.flash_attn_interface import flash_attn_with_kvcache
 from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input

@@ -4,7 +4,7 @@
 mod binaries;
 mod queue;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, UNIX_EPOCH};
 

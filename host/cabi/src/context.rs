@@ -39,8 +39,8 @@ impl Context {
         }
     }
 
-    /// Enqueues a plan of this context for a request. On a simulated card, the launch has run when the function
-    /// returns.
+    /// Enqueues a plan of this context for a request. On a simulated card, the launch has run when this
+    /// function returns.
     ///
     /// # Safety
     /// - `stream` is a stream of the CUDA context, or null.
