@@ -167,14 +167,8 @@ impl<D: Driver> Attention<D> {
         request: &R,
         stream: &D::Stream,
     ) -> Result<(), Error> {
-        let others;
-        let launch = match plan.own_launch(request)? {
-            Some(own) => own,
-            None => {
-                others = plan.bind_others(request)?;
-                &others
-            }
-        };
+        let mut others = None;
+        let launch = plan.bound(request, &mut others)?;
         // SAFETY: the caller makes the promises of `enqueue`.
         unsafe { self.enqueue(launch, stream) }
     }

@@ -1,5 +1,6 @@
 //! A launch for the driver: a list of steps, each a kernel with its grid and the bytes of its parameters.
 use crate::place::Place;
+use crate::request::PARTS;
 use crate::variant::MAX_BYTES;
 use crate::{Contract, Error, MapDescription};
 use spec::{
@@ -211,13 +212,14 @@ impl Launch {
 
     /// Adds to each address how far its part moves.
     #[inline]
-    pub(crate) fn move_by(&mut self, sites: &Sites, distance: impl Fn(usize) -> u64) {
+    pub(crate) fn move_by(&mut self, sites: &Sites, distances: &[u64; PARTS]) {
         for &(at, part) in sites.params.iter().map_while(Option::as_ref) {
-            let word = self.word(at.into()).wrapping_add(distance(part.into()));
-            self.params.0[usize::from(at) * WORD..][..WORD].copy_from_slice(&word.to_le_bytes());
+            if let Some(word) = self.params.0[usize::from(at) * WORD..].first_chunk_mut::<WORD>() {
+                *word = u64::from_le_bytes(*word).wrapping_add(distances[usize::from(part)]).to_le_bytes();
+            }
         }
         for ((_, map), part) in self.maps.iter_mut().flatten().zip(sites.maps) {
-            map.address = map.address.wrapping_add(distance(part.into()));
+            map.address = map.address.wrapping_add(distances[usize::from(part)]);
         }
     }
 

@@ -45,11 +45,9 @@ pub(crate) mod sealed {
         /// valid request. This function does not check again a problem that equals `planned`'s.
         fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error>;
 
-        /// Returns the part on which launches depend, unchecked, with everything from `planned` that follows
-        /// from the rest.
-        fn unchecked(&self, _planned: &Self::Subject) -> Option<Self::Subject> {
-            None
-        }
+        /// Returns whether the request would be this subject at the addresses that `place` gives to a copy of
+        /// the request.
+        fn is_moved(&self, subject: &Self::Subject, place: impl FnOnce(Places<'_>)) -> bool;
 
         /// Returns an address in each buffer that the launch writes.
         #[cfg(feature = "cudarc")]
@@ -227,17 +225,38 @@ impl<S: Subject> Plan<S> {
     /// Returns [`Error::Invalid`] if `request` is not the plan's problem or has too little scratch memory, or
     /// [`Error::Unsupported`] if the kernel does not accept the tensors and there is no fallback.
     pub fn bind<R: Request + sealed::Request<Subject = S>>(&self, request: &R) -> Result<Launch, Error> {
-        match self.own_launch(request)? {
-            Some(launch) => Ok(*launch),
-            None => self.bind_others(request),
+        let mut others = None;
+        self.bound(request, &mut others).copied()
+    }
+
+    /// Returns the plan's own launch or, in `others`, that of other tensors. A launch has kilobytes, so it is
+    /// written where it stays.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::bind`].
+    pub(crate) fn bound<'a, R: Request + sealed::Request<Subject = S>>(
+        &'a self,
+        request: &R,
+        others: &'a mut Option<Launch>,
+    ) -> Result<&'a Launch, Error> {
+        if let Some(own) = self.own_launch(request)? {
+            return Ok(own);
         }
+        if let Some(moves) = &self.moves
+            && let Some(distances) = moves.distances(request)
+        {
+            let launch = moves.launch(&distances, others);
+            debug_assert_eq!(self.lower_others(request).as_ref(), Ok(launch), "not validation's launch");
+            return Ok(launch);
+        }
+        Ok(others.insert(self.lower_others(request)?))
     }
 
     /// Returns the plan's own launch, if the request has the plan's own tensors.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if the request names another kernel.
-    pub(crate) fn own_launch<R: Request + sealed::Request<Subject = S>>(
+    fn own_launch<R: Request + sealed::Request<Subject = S>>(
         &self,
         request: &R,
     ) -> Result<Option<&Launch>, Error> {
@@ -248,25 +267,6 @@ impl<S: Subject> Plan<S> {
         }
         let is_own = request.is(&self.subject) && self.suffices(&self.subject).is_ok();
         Ok(is_own.then_some(&self.launch))
-    }
-
-    /// Binds the plan to a request that names no other kernel.
-    pub(crate) fn bind_others<R: Request + sealed::Request<Subject = S>>(
-        &self,
-        request: &R,
-    ) -> Result<Launch, Error> {
-        if let Some(moves) = &self.moves
-            && let Some(asked) = request.unchecked(&self.subject)
-            && let Some(launch) = moves.launch(asked)
-        {
-            debug_assert_eq!(
-                self.lower_others(request).ok(),
-                Some(launch),
-                "another launch than validation's"
-            );
-            return Ok(launch);
-        }
-        self.lower_others(request)
     }
 
     /// Validates a request that names no other kernel, and lowers it.

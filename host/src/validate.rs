@@ -53,7 +53,7 @@ fn sizes(all: &[Part], written: Range<usize>) -> Parts {
     for (bytes, (_, footprint)) in bytes.iter_mut().zip(all) {
         *bytes = footprint.as_ref().and_then(Footprint::span).unwrap_or(0);
     }
-    Parts { bytes, written: [written.start, written.end] }
+    Parts { bytes, written: [written.start, written.end], alignment: 16 }
 }
 
 /// Checks a workspace. Does not check whether the workspace overlaps other memory.

@@ -90,6 +90,34 @@ fn caches() {
 }
 
 #[test]
+#[cfg(feature = "training")]
+fn gradients() {
+    let at = |n: u64| view(n, [2, 512, 8, 64]);
+    let lse = LseView::contiguous(5 * FAR, 2 * 8 * 512, [2, 8, 512]);
+    let f = AttentionRequest::dense(at(1), at(2), at(3), at(4)).mask(Mask::Causal).lse(lse);
+    let memory = |n: u64| Scratch::workspace(n * FAR, 1 << 30);
+    let of = |f| AttentionBackward::new(f, at(6), at(7), at(8), at(9)).scratch(memory(20));
+    let cases: [Case<AttentionBackward<'_>>; 7] = [
+        (|b| b.forward.q.address += 128, None),
+        (|b| b.d_o.address = b.forward.o.address, None),
+        (|b| (b.dq.address, b.dk.address) = (b.dk.address, b.dq.address), None),
+        // Counters begin at multiples of 128 bytes.
+        (|b| b.scratch = Scratch::workspace(30 * FAR + 16, 1 << 30), None),
+        (|b| b.dq.address = b.forward.q.address, Some("invalid dq.address")),
+        (|b| b.dv.address += 8, Some("invalid dv.address")),
+        (|b| b.scratch = Scratch::workspace(b.dk.address, 1 << 30), Some("invalid workspace.address")),
+    ];
+    check(&of(f), &cases);
+    let sinks = |n: u64| Sinks { address: n * FAR, elements: 8 };
+    check(&of(f.sinks(sinks(10))).dsinks(sinks(11)), &cases);
+    let bias = |n: u64| Bias::new(n * FAR, 1 << 18, DType::F16, [1, 1, 512, 512], [0, 0, 512, 1]);
+    let biased = of(f.bias(bias(12))).dbias(bias(13));
+    check(&biased, &cases);
+    let moved: Case<AttentionBackward<'_>> = (|b| b.dbias.as_mut().expect("a bias").address += 64, None);
+    check(&biased, &[moved]);
+}
+
+#[test]
 fn appends() {
     let pages = KvPages::new(view(3, [100, 16, 8, 128]), view(4, [100, 16, 8, 128]));
     let append =

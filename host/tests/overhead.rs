@@ -66,6 +66,14 @@ pub fn each_launch(by: &Measure<'_>) -> Result<(), Error> {
         AttentionRequest::dense(view(0), view(1), view(2), view(3)).mask(Mask::Causal)
     };
     measure(by, &attention, "tensor maps", hopper, 6)?;
+    // Only builds that train have kernels of gradients.
+    let backward = |address: u64| {
+        let view = |n: u64| TensorView::bshd(address + (n << 36), 1 << 30, DType::F16, [2, 2048, 16, 128]);
+        let lse = LseView::contiguous(address + (9 << 36), 1 << 16, [2, 16, 2048]);
+        let f = AttentionRequest::dense(view(0), view(1), view(2), view(3)).lse(lse);
+        let b = AttentionBackward::new(f, view(4), view(5), view(6), view(7));
+        b.scratch(Scratch::workspace(address + (10 << 36), 1 << 30))
+    };
     let append = |address: u64| {
         let view = |n: u64| TensorView::bshd(address + (n << 30), 1 << 20, DType::F16, [1, 64, 8, 128]);
         let pages = |n: u64| TensorView::bshd(address + (n << 30), 1 << 25, DType::F16, [100, 16, 8, 128]);
@@ -99,6 +107,9 @@ pub fn each_launch(by: &Measure<'_>) -> Result<(), Error> {
         decode(address, Splits::Auto).shared_prefixes(SharedPrefixes::one(50, rest).always())
     };
     measure(by, &attention, "shared prefixes", shared, 10)?;
+    if cfg!(feature = "training") {
+        measure(by, &attention, "gradients", backward, 15)?;
+    }
     let on = attention.capabilities();
     for (name, problem) in
         [("tensor maps", hopper(1 << 40).problem()), ("decode", decode(1 << 40, Splits::Auto).problem())]
@@ -131,7 +142,7 @@ fn measure<R: Request>(
         Ok(())
     };
     by(&format!("{kernels}, re-bind"), &mut bind)?;
-    // The first tensors are the plan's own. A launch validates the other tensors again.
+    // The first tensors are the plan's own.
     for (tensors, f) in [("the plan's tensors", planned), ("other tensors", others)] {
         let name = format!("{kernels}, {tensors}");
         let mut launch = || {

@@ -56,7 +56,7 @@ struct Shared {
 const MOST: usize = 3;
 
 /// Alignment of counters, in bytes.
-const ALIGNMENT: u64 = 128;
+pub const ALIGNMENT: u64 = 128;
 
 /// The reason for Hopper's kernels, with what an H200 has measured of them.
 macro_rules! hopper {

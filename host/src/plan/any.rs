@@ -37,8 +37,8 @@ impl Request for OwnedMerge {
         self.merge().valid(planned)
     }
 
-    fn unchecked(&self, planned: &Merged) -> Option<Merged> {
-        self.merge().unchecked(planned)
+    fn is_moved(&self, subject: &Merged, place: impl FnOnce(Places<'_>)) -> bool {
+        self.merge().is_moved(subject, place)
     }
 
     #[cfg(feature = "cudarc")]
@@ -99,12 +99,10 @@ macro_rules! kinds {
                 }
             }
 
-            fn unchecked(&self, planned: &AnySubject) -> Option<AnySubject> {
-                match (self, planned) {
-                    $((Self::$kind(request), AnySubject::$kind(planned)) => {
-                        request.unchecked(planned).map(AnySubject::$kind)
-                    })*
-                    _ => None,
+            fn is_moved(&self, subject: &AnySubject, place: impl FnOnce(Places<'_>)) -> bool {
+                match (self, subject) {
+                    $((Self::$kind(request), AnySubject::$kind(of)) => request.is_moved(of, place),)*
+                    _ => false,
                 }
             }
 

@@ -32,8 +32,10 @@ impl Request for AttentionRequest<'_> {
         Ok(Stated { request: self.unconfigured(), problem })
     }
 
-    fn unchecked(&self, planned: &Self::Subject) -> Option<Self::Subject> {
-        Some(Stated { request: self.unconfigured(), problem: planned.problem })
+    fn is_moved(&self, subject: &Self::Subject, place: impl FnOnce(Places<'_>)) -> bool {
+        let mut moved = *self;
+        place(moved.places());
+        moved.is(subject)
     }
 
     #[cfg(feature = "cudarc")]
@@ -79,13 +81,7 @@ impl Subject for Stated<AttentionRequest<'static>> {
     }
 
     fn allocated(mut self, bytes: ScratchBytes) -> Self {
-        let ScratchBytes { workspace, counters } = bytes;
-        if self.request.scratch == Scratch::Fastest && workspace > 0 {
-            // No memory of a request is at these addresses.
-            let workspace = Workspace { address: 1 << 62, bytes: workspace };
-            let counters = (counters > 0).then_some(Counters { address: 1 << 63, bytes: counters });
-            self.request.scratch = Scratch::Memory { workspace, counters };
-        }
+        self.request.scratch = self.request.scratch.allocated(bytes);
         self
     }
 
@@ -95,6 +91,19 @@ impl Subject for Stated<AttentionRequest<'static>> {
 
     fn places(&mut self) -> Places<'_> {
         self.request.places()
+    }
+}
+
+impl Scratch {
+    /// Returns memory of this size, if the caller has yet to allocate it.
+    pub(super) fn allocated(self, ScratchBytes { workspace, counters }: ScratchBytes) -> Self {
+        if self != Scratch::Fastest || workspace == 0 {
+            return self;
+        }
+        // No memory of a request is at these addresses.
+        let workspace = Workspace { address: 1 << 62, bytes: workspace };
+        let counters = (counters > 0).then_some(Counters { address: 1 << 63, bytes: counters });
+        Scratch::Memory { workspace, counters }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Planning of backward requests.
-use super::Stated;
 use super::sealed::{Kernels, Request, Subject};
+use super::{ScratchBytes, Stated};
 use crate::lower::Refusal;
-use crate::passes::backward::{self, Backward};
+use crate::passes::backward::{self, ALIGNMENT, Backward};
 use crate::place::Place;
-use crate::request::{AttentionBackward, Scratch};
+use crate::request::{AttentionBackward, Parts, Places, Scratch};
 use crate::select::Choice;
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
@@ -12,12 +12,21 @@ impl Request for AttentionBackward<'_> {
     type Subject = Stated<AttentionBackward<'static>>;
 
     fn is(&self, subject: &Self::Subject) -> bool {
-        self.unconfigured() == subject.request
+        match self.forward.config {
+            None => *self == subject.request,
+            Some(_) => self.unconfigured() == subject.request,
+        }
     }
 
     fn valid(&self, planned: Option<&Self::Subject>) -> Result<Self::Subject, Error> {
-        let problem = validate::backward(self, planned.map(|planned| &planned.problem))?;
+        let (problem, _) = validate::backward(self, planned.map(|planned| &planned.problem))?;
         Ok(Stated { request: self.unconfigured(), problem })
+    }
+
+    fn is_moved(&self, subject: &Self::Subject, place: impl FnOnce(Places<'_>)) -> bool {
+        let mut moved = *self;
+        place(moved.places());
+        moved.is(subject)
     }
 
     #[cfg(feature = "cudarc")]
@@ -63,6 +72,21 @@ impl Subject for Stated<AttentionBackward<'static>> {
 
     fn scratch(&self) -> Scratch {
         self.request.scratch
+    }
+
+    fn allocated(mut self, bytes: ScratchBytes) -> Self {
+        self.request.scratch = self.request.scratch.allocated(bytes);
+        self
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        // A variant's table, which must not overlap its gradient, does not move.
+        let (_, parts) = validate::backward(&self.request, Some(&self.problem)).ok()?;
+        self.request.dtable.is_none().then_some(Parts { alignment: ALIGNMENT, ..parts })
+    }
+
+    fn places(&mut self) -> Places<'_> {
+        self.request.places()
     }
 }
 

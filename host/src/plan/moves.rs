@@ -1,6 +1,6 @@
 //! Binds a plan to other memory without validation and without lowering. Two requests that differ only in
 //! addresses have equal sizes and strides, which planning has checked. Alignments and overlaps are left.
-use super::sealed::Subject;
+use super::sealed::{Request, Subject};
 use crate::launch::{Launch, Sites};
 use crate::request::{PARTS, Parts};
 use crate::select::Choice;
@@ -23,12 +23,11 @@ pub(super) struct Moves<S> {
     parts: [Part; PARTS],
     /// The number of `parts`.
     count: usize,
+    /// A binding keeps the remainders of addresses by this number.
+    alignment: u64,
     sites: Sites,
 }
 
-/// All addresses are multiples of this number, or a binding keeps their remainders: validation asks for no
-/// larger alignment.
-const ALIGNMENT: u64 = 16;
 /// Planning moves each part by an odd multiple of this distance, to find the words that move with it. The
 /// difference of two addresses moves by an even multiple.
 const STEP: u64 = 1 << 20;
@@ -36,7 +35,7 @@ const STEP: u64 = 1 << 20;
 impl<S: Subject> Moves<S> {
     /// Returns the moves of a valid request, or `None` if its parts cannot move by themselves.
     pub fn new(subject: S, chosen: &Choice<S::Kernel>) -> Option<Self> {
-        let Parts { bytes, written: [first, end] } = subject.parts()?;
+        let Parts { bytes, written: [first, end], alignment } = subject.parts()?;
         let (mut moved, mut parts, mut steps) = (subject, [Part::default(); PARTS], [0; PARTS]);
         let mut count = 0;
         for (place, (i, bytes)) in moved.places().into_iter().zip(bytes.into_iter().enumerate()) {
@@ -56,49 +55,60 @@ impl<S: Subject> Moves<S> {
         let mut other = Launch::new(chosen.reason);
         moved.lower(&chosen.kernel, &mut other).ok()?;
         let sites = launch.sites(&other, &steps[..count])?;
-        Some(Moves { subject, launch, parts, count, sites })
+        Some(Moves { subject, launch, parts, count, alignment, sites })
     }
 
-    /// Returns the launch of an unchecked request, or `None` if validation must decide.
+    /// Returns how far the parts of an unchecked request have moved, or `None` if validation must decide.
     #[inline]
-    pub fn launch(&self, mut asked: S) -> Option<Launch> {
-        let (parts, mut addresses) = (&self.parts[..self.count], [0; PARTS]);
-        let places = asked.places().into_iter().flatten();
-        for ((place, part), address) in places.zip(parts).zip(&mut addresses) {
-            *address = std::mem::replace(place, part.address);
-        }
-        let addresses = &addresses[..self.count];
-        if asked != self.subject || !are_alike(parts, addresses) || !are_apart(parts, addresses) {
-            return None;
-        }
-        let mut launch = self.launch;
-        launch.move_by(&self.sites, |part| addresses[part].wrapping_sub(parts[part].address));
-        Some(launch)
+    pub fn distances(&self, request: &impl Request<Subject = S>) -> Option<[u64; PARTS]> {
+        let (parts, mut all) = (&self.parts[..self.count], [0; PARTS]);
+        let is_moved = request.is_moved(&self.subject, |mut places| {
+            for ((place, part), address) in places.iter_mut().flatten().zip(parts).zip(&mut all) {
+                *address = std::mem::replace(place, part.address);
+            }
+        });
+        let addresses = &mut all[..self.count];
+        let is_valid = is_moved && self.are_alike(addresses) && are_apart(parts, addresses);
+        let of_parts = addresses.iter_mut().zip(parts);
+        of_parts.for_each(|(address, part)| *address = address.wrapping_sub(part.address));
+        is_valid.then_some(all)
     }
-}
 
-/// Returns whether addresses are aligned like the planned addresses, and parts that share their memory still
-/// do. The values of a cache lie in its keys, which come before them, if the planned ones do.
-fn are_alike(parts: &[Part], addresses: &[u64]) -> bool {
-    let mut last = [0; 2];
-    parts.iter().zip(addresses).all(|(part, &asked)| {
-        let [before, planned] = std::mem::replace(&mut last, [asked, part.address]);
-        (asked ^ part.address).is_multiple_of(ALIGNMENT)
-            && asked != 0
-            && asked == addresses[usize::from(part.twin)]
-            && (asked == before) == (part.address == planned)
-    })
+    /// Returns the launch of parts that have moved so far, in `to`.
+    pub fn launch<'a>(&self, distances: &[u64; PARTS], to: &'a mut Option<Launch>) -> &'a Launch {
+        let launch = to.insert(self.launch);
+        launch.move_by(&self.sites, distances);
+        launch
+    }
+
+    /// Returns whether addresses are aligned like the planned addresses, and parts that share their memory
+    /// still do. The values of a cache lie in its keys, which come before them, if the planned ones do.
+    fn are_alike(&self, addresses: &[u64]) -> bool {
+        let mut last = [0; 2];
+        self.parts.iter().zip(addresses).all(|(part, &asked)| {
+            let [before, planned] = std::mem::replace(&mut last, [asked, part.address]);
+            (asked ^ part.address) & (self.alignment - 1) == 0
+                && asked != 0
+                && asked == addresses[usize::from(part.twin)]
+                && (asked == before) == (part.address == planned)
+        })
+    }
 }
 
 /// Returns whether the ranges of written parts lie apart from all other ranges.
 fn are_apart(parts: &[Part], addresses: &[u64]) -> bool {
-    let mut ends = [0; PARTS];
-    for ((end, part), address) in ends.iter_mut().zip(parts).zip(addresses) {
-        let Some(sum) = address.checked_add(part.bytes) else { return false };
-        *end = sum;
+    // A part without bytes is apart from all others.
+    let mut ranges = [[0; 2]; PARTS];
+    let ranges = &mut ranges[..parts.len()];
+    for ((range, part), &address) in ranges.iter_mut().zip(parts).zip(addresses) {
+        let Some(end) = address.checked_add(part.bytes) else { return false };
+        if part.bytes > 0 {
+            *range = [address, end];
+        }
     }
-    let ranges = || addresses.iter().zip(&ends).zip(parts).filter(|(_, part)| part.bytes > 0);
-    ranges().filter(|(_, part)| part.is_written).all(|((start, end), own)| {
-        ranges().all(|((from, to), part)| std::ptr::eq(part, own) || end <= from || to <= start)
-    })
+    let written = parts.iter().zip(&*ranges).filter(|(part, _)| part.is_written);
+    // Only the part itself may have bytes in its range.
+    written
+        .map(|(_, [start, end])| ranges.iter().filter(move |[from, to]| end > from && to > start))
+        .all(|shared| shared.count() <= 1)
 }

@@ -25,8 +25,10 @@ impl Request for Append {
         validate::append(self).map(|_| *self)
     }
 
-    fn unchecked(&self, _: &Append) -> Option<Append> {
-        Some(*self)
+    fn is_moved(&self, subject: &Append, place: impl FnOnce(Places<'_>)) -> bool {
+        let mut moved = *self;
+        place(moved.places());
+        moved == *subject
     }
 
     #[cfg(feature = "cudarc")]
@@ -89,8 +91,11 @@ impl Request for Merge<'_> {
         Merged::new(self)
     }
 
-    fn unchecked(&self, _: &Merged) -> Option<Merged> {
-        Merged::new(self).ok()
+    fn is_moved(&self, subject: &Merged, place: impl FnOnce(Places<'_>)) -> bool {
+        Merged::new(self).is_ok_and(|mut moved| {
+            place(moved.places());
+            moved == *subject
+        })
     }
 
     #[cfg(feature = "cudarc")]

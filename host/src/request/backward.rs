@@ -117,12 +117,12 @@ pub struct TableGradient<M = u64> {
 }
 
 /// The gradients that only some requests have.
-type Others = (Option<LseView>, Option<Sinks>, Option<TableGradient>, Option<Bias>);
+type Others<'a> = (&'a Option<LseView>, &'a Option<Sinks>, &'a Option<TableGradient>, &'a Option<Bias>);
 
 impl AttentionBackward<'_> {
     /// Returns all fields but the forward.
-    const fn own(&self) -> ([TensorView; 4], Others, Scratch) {
-        let AttentionBackward { d_o, d_lse, dq, dk, dv, dsinks, dtable, dbias, scratch, .. } = *self;
+    const fn own(&self) -> ([&TensorView; 4], Others<'_>, &Scratch) {
+        let AttentionBackward { d_o, d_lse, dq, dk, dv, dsinks, dtable, dbias, scratch, .. } = self;
         ([d_o, dq, dk, dv], (d_lse, dsinks, dtable, dbias), scratch)
     }
 }
@@ -139,8 +139,8 @@ impl fmt::Debug for AttentionBackward<'_> {
         let ([d_o, dq, dk, dv], (d_lse, dsinks, dtable, dbias), scratch) = self.own();
         let views = [("d_o", d_o), ("dq", dq), ("dk", dk), ("dv", dv)];
         let mut debug = f.debug_struct("AttentionBackward");
-        debug.field("forward", &self.forward).field("d_lse", &d_lse).field("dsinks", &dsinks);
-        debug.field("dtable", &dtable).field("dbias", &dbias).field("scratch", &scratch);
+        debug.field("forward", &self.forward).field("d_lse", d_lse).field("dsinks", dsinks);
+        debug.field("dtable", dtable).field("dbias", dbias).field("scratch", scratch);
         views.iter().fold(&mut debug, |debug, (name, view)| debug.field(name, view)).finish()
     }
 }

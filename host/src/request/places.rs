@@ -1,12 +1,12 @@
 //! The addresses of requests, in the order in which validation lists their parts.
 use super::resolve::Placed;
 use super::{
-    Append, AttentionRequest, Groups, Index, KeysValues, KvPages, KvScale, Level, Mask, Paged, Prefix,
-    Queries, Scratch, Sinks, TensorView,
+    Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvPages, KvScale, Level,
+    LseView, Mask, Paged, Prefix, Queries, Scratch, Sinks, TableGradient, TensorView,
 };
 
 /// Maximum number of a request's parts: its tensors, arrays of integers, and scratch memory.
-pub(crate) const PARTS: usize = 22;
+pub(crate) const PARTS: usize = 27;
 /// The addresses of a request's parts. A part that the request lacks has none.
 pub(crate) type Places<'a> = [Option<&'a mut u64>; PARTS];
 
@@ -17,6 +17,8 @@ pub struct Parts {
     pub bytes: [u64; PARTS],
     /// The range of the parts that the launch writes.
     pub written: [usize; 2],
+    /// Launches differ only in addresses if each address keeps its remainder by this power of two.
+    pub alignment: u64,
 }
 
 impl KvPages {
@@ -90,7 +92,7 @@ impl AttentionRequest<'_> {
             }
         };
         let (q, o) = (Some(self.q.place()), Some(self.o.place()));
-        [
+        let own = [
             k,
             v,
             k_scale,
@@ -113,7 +115,36 @@ impl AttentionRequest<'_> {
             prefixes,
             rest_table,
             rest,
-        ]
+        ];
+        let mut all = [const { None }; PARTS];
+        all.iter_mut().zip(own).for_each(|(place, own)| *place = own);
+        all
+    }
+}
+
+impl AttentionBackward<'_> {
+    /// Returns the addresses of the parts, except of a variant's table: parts of the forward come first.
+    pub(crate) fn places(&mut self) -> Places<'_> {
+        let AttentionBackward { forward, d_o, d_lse, dq, dk, dv, dsinks, dtable, dbias, scratch } = self;
+        let mut all = forward.places();
+        let workspace = match scratch {
+            Scratch::Memory { workspace, .. } => Some(&mut workspace.address),
+            Scratch::None | Scratch::Fastest => None,
+        };
+        let own = [
+            Some(d_o.place()),
+            d_lse.as_mut().map(LseView::place),
+            None,
+            Some(dq.place()),
+            Some(dk.place()),
+            Some(dv.place()),
+            dsinks.as_mut().map(Sinks::place),
+            dtable.as_mut().map(TableGradient::place),
+            dbias.as_mut().map(Bias::place),
+            workspace,
+        ];
+        all[PARTS - own.len()..].iter_mut().zip(own).for_each(|(place, own)| *place = own);
+        all
     }
 }
 

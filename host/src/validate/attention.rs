@@ -34,7 +34,7 @@ pub(crate) fn attention(
     disjoint(&all[..PARTS], READ)?;
     if let Some(prefixes) = &r.shared_prefixes {
         let read = shared_prefixes(prefixes, &r.kv, &p, &all[READ..PARTS])?;
-        all[PARTS..].copy_from_slice(&read);
+        all[PARTS..][..read.len()].copy_from_slice(&read);
     }
     Ok((p, super::sizes(&all, READ..PARTS)))
 }

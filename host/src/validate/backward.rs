@@ -3,7 +3,9 @@ use super::attention::{NONE, PARTS, is_like, parts};
 use super::footprint::Footprint;
 use super::lse::{natural, per_query_head};
 use super::{Use, bias, cache, disjoint, input, memory, names, output};
-use crate::request::{AttentionBackward, AttentionRequest, Bias, Index, Scratch, Splits, TableGradient};
+use crate::request::{
+    AttentionBackward, AttentionRequest, Bias, Index, Parts, Scratch, Splits, TableGradient,
+};
 use crate::{Error, Problem};
 use spec::GRADIENTS;
 
@@ -19,8 +21,12 @@ const MAX_HEAD_DIM: usize = 256;
 /// words that the first kernel clears beside its rows.
 const MAX_ENTRIES: usize = 1 << 16;
 
-/// Checks the problem, the tensors that the forward has read and written, and the gradients.
-pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> Result<Problem, Error> {
+/// Checks the problem, the tensors that the forward has read and written, and the gradients. Returns the
+/// problem and the parts: those of the forward come first.
+pub(crate) fn backward(
+    r: &AttentionBackward<'_>,
+    planned: Option<&Problem>,
+) -> Result<(Problem, Parts), Error> {
     // The scratch memory and the splits of the forward are no part of the backward pass.
     let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
     has_kernels(&forward.problem())?;
@@ -62,7 +68,7 @@ pub(crate) fn backward(r: &AttentionBackward<'_>, planned: Option<&Problem>) -> 
         (&super::WORKSPACE, workspace),
     ]);
     disjoint(&all, PARTS + 3)?;
-    Ok(p)
+    Ok((p, super::sizes(&all, PARTS + 3..all.len())))
 }
 
 /// Checks the gradient of a bias.
