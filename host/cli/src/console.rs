@@ -121,28 +121,6 @@ impl Console {
     }
 }
 
-/// Returns the verdict's text about skipped kernels, if there are any. `kernels` says for each kernel whether
-/// it was skipped.
-pub(super) fn skipped(kernels: impl Iterator<Item = bool>) -> String {
-    match kernels.filter(|skipped| *skipped).count() {
-        0 => String::new(),
-        1 => "; 1 kernel skipped: its line says why".into(),
-        count => format!("; {count} kernels skipped: their lines say why"),
-    }
-}
-
-/// Returns the verdict of a command that checks kernels. `words` are the verdicts without and with findings.
-/// A run without findings that did not pass has ended early, or had no kernel to run (`nothing_ran`).
-pub(super) fn verdict(passed: bool, is_wrong: bool, nothing_ran: bool, words: [&str; 2]) -> &str {
-    let [right, wrong] = words;
-    match (passed, is_wrong, nothing_ran) {
-        (true, ..) => right,
-        (false, true, _) => wrong,
-        (false, false, true) => "nothing ran",
-        (false, false, false) => "ended early, nothing wrong so far",
-    }
-}
-
 /// Writes to standard output. A reader may close the pipe when it has read enough (`ferroflash kernels | head
 /// -1`); this is not a failure.
 fn write(text: &str) -> Result<(), Error> {
@@ -152,23 +130,5 @@ fn write(text: &str) -> Result<(), Error> {
             Err(Error::Invalid(format!("standard output cannot be written: {error}")))
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_that_ended_early_is_not_wrong() {
-        for (passed, is_wrong, nothing_ran, expected) in [
-            (true, false, false, "right"),
-            (false, true, false, "WRONG"),
-            (false, true, true, "WRONG"),
-            (false, false, true, "nothing ran"),
-            (false, false, false, "ended early, nothing wrong so far"),
-        ] {
-            assert_eq!(verdict(passed, is_wrong, nothing_ran, ["right", "WRONG"]), expected);
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! `ferroflash cross-check`: compares the GPU with the simulator.
-use super::console::{Console, verdict};
+use super::campaign::{self, Outcome};
+use super::console::Console;
 use super::device::{self, Device};
 use super::ended;
 use super::error::Error;
@@ -188,17 +189,18 @@ fn agree<D: Harness>(
     });
     let kernels = workers.install(|| kernels.collect::<Result<Vec<Row>, Error>>())?;
     bar.finish_and_clear();
-    let failures: Vec<String> = tallies.iter().filter_map(Tally::failure).collect();
-    let kernel_failures =
-        kernels.iter().flat_map(|row| row.failures.iter().map(move |f| format!("{}: {f}", row.name)));
-    let failures: Vec<String> = failures.into_iter().chain(kernel_failures).collect();
-    let able = || kernels.iter().filter(|row| row.skipped.is_none());
-    let idle = || Error::Invalid("this device can run none of these kernels".into());
-    let early = ended::early_of(able().map(|row| row.left == 0), "kernels were compared completely");
-    let other = early.or_else(|| (able().count() == 0).then(idle));
-    let result = Error::first_of("differences", failures.len(), failures.first(), other);
+    let said = ["differences", "kernels were compared completely"];
+    let device = &attention.capabilities().name;
+    let result = match tallies.iter().find_map(Tally::failure) {
+        Some(first) => {
+            let failures = tallies.iter().filter_map(Tally::failure).count()
+                + kernels.iter().map(|row| row.failures.len()).sum::<usize>();
+            Err(Error::Wrong(format!("{failures} {}, the first: {first}", said[0])))
+        }
+        None => campaign::conclude(kernels.iter().map(Row::outcome), said, Ok(()), device),
+    };
     let report = Report {
-        device: attention.capabilities().name.to_string(),
+        device: device.to_string(),
         simulator: simulator.capabilities().name.to_string(),
         seed: args.kernels.seed,
         agree: on_gpu.then_some(result.is_ok()),
@@ -247,6 +249,14 @@ fn row<D: Harness>(
     Ok(row)
 }
 
+impl Row {
+    fn outcome(&self) -> Outcome<'_> {
+        let (name, skipped) = (self.name.into(), self.skipped.as_deref());
+        let (is_begun, left) = (self.cases > 0, self.left);
+        Outcome { name, skipped, is_begun, left, failures: self.failures.clone() }
+    }
+}
+
 /// Returns the families of `rows`, in their order.
 fn families(rows: &[Row]) -> Vec<Family> {
     let mut all: Vec<Family> = vec![];
@@ -293,41 +303,29 @@ impl fmt::Display for Report {
         for tally in &self.products {
             writeln!(f, "{tally}")?;
         }
-        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
-        writeln!(f, "{:name$}  cases  same bits  o, ulp  lse rounded otherwise", "kernel")?;
-        for row in &self.kernels {
+        let rows = self.kernels.iter().map(|row| {
             let Difference { o_ulps, rows, rounded_otherwise, .. } = row.difference;
-            match &row.skipped {
-                Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
-                None if row.cases == 0 => writeln!(f, "{:name$}  not run", row.name)?,
-                None => {
-                    let same = row.difference.same();
-                    let left =
-                        if row.left > 0 { format!("  {} cases left", row.left) } else { String::new() };
-                    let otherwise = 100.0 * rounded_otherwise as f64 / rows.max(1) as f64;
-                    writeln!(
-                        f,
-                        "{:name$}  {:>5}  {same:>7.2} %  {o_ulps:>6.2}  {otherwise:.2} % of rows{left}",
-                        row.name, row.cases
-                    )?;
-                }
-            }
-            for failure in &row.failures {
-                writeln!(f, "  DIFFERS {failure}")?;
-            }
-        }
+            let otherwise = 100.0 * rounded_otherwise as f64 / rows.max(1) as f64;
+            let (cases, same, left) = (row.cases, row.difference.same(), campaign::left(row.left));
+            let cells = format!("{cases:>5}  {same:>7.2} %  {o_ulps:>6.2}  {otherwise:.2} % of rows{left}");
+            (row.outcome(), cells)
+        });
+        let heading = ["kernel", "cases  same bits  o, ulp  lse rounded otherwise"];
+        campaign::table(f, heading, "DIFFERS", rows)?;
         for family in &self.families {
             writeln!(f, "{family}")?;
         }
         let Report { device, simulator, seed, seconds, .. } = self;
-        let is_wrong = self.products.iter().any(|tally| tally.failure().is_some())
-            || self.kernels.iter().any(|row| !row.failures.is_empty());
-        let all_skipped = self.kernels.iter().all(|row| row.skipped.is_some());
+        let differ = self.products.iter().any(|tally| tally.failure().is_some());
         let (right, dry) = match self.agree {
             Some(_) => ("agree", ""),
             None => ("NO GPU WAS COMPARED", " are both the simulator; use --device gpu"),
         };
-        let verdict = verdict(self.passed, is_wrong, all_skipped, [right, "DO NOT AGREE"]);
+        let words = [right, "DO NOT AGREE"];
+        let verdict = match differ {
+            true => words[1],
+            false => campaign::verdict(self.kernels.iter().map(Row::outcome), self.passed, words),
+        };
         writeln!(f, "{verdict}: {device} and {simulator}{dry}, seed {seed}, {seconds:.1} s")
     }
 }

@@ -52,13 +52,3 @@ pub(super) fn error(done: &str) -> Error {
 pub(super) fn early(done: usize, all: usize, what: &str) -> Option<Error> {
     (asked() && done < all).then(|| error(&format!("{done} of {all} {what}")))
 }
-
-/// Returns the error of a command that ended early. `whole` says for each item `what` that the device can run
-/// whether the command has done it.
-pub(super) fn early_of(whole: impl IntoIterator<Item = bool>, what: &str) -> Option<Error> {
-    let [done, left] = whole.into_iter().fold([0, 0], |[done, left], whole| match whole {
-        true => [done + 1, left],
-        false => [done, left + 1],
-    });
-    early(done, done + left, what)
-}

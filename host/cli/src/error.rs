@@ -42,20 +42,6 @@ impl Error {
         self.code().into()
     }
 
-    /// Returns the error of a command that checks kernels. If there is a failure, the error names the first
-    /// one of `found` and their number `count`; otherwise it is [`Error::nothing_ran`].
-    pub(super) fn first_of(
-        found: &str,
-        count: usize,
-        first: Option<impl Display>,
-        nothing_ran: Option<Self>,
-    ) -> Result<(), Self> {
-        match first {
-            Some(first) => Err(Error::Wrong(format!("{count} {found}, the first: {first}"))),
-            None => nothing_ran.map_or(Ok(()), Err),
-        }
-    }
-
     /// Returns an error if none of these kernels ran. Each item says whether the kernel ran. The text names a
     /// card that the simulator can model and that runs all of these kernels. Returns `None` if some kernels
     /// ran.

@@ -1,5 +1,6 @@
 //! `ferroflash fuzz`: random problems for a given time.
-use super::console::{Console, verdict};
+use super::campaign::verdict_of;
+use super::console::Console;
 use super::device::Device;
 use super::ended;
 use super::error::Error;
@@ -202,7 +203,7 @@ impl fmt::Display for Report {
         let refusals: u64 = refused.values().sum();
         let kinds = refused.values().filter(|count| **count > 0).count();
         let verdict =
-            verdict(self.passed, failure.is_some(), self.nothing_ran, ["all agree", "NOT ALL AGREE"]);
+            verdict_of(self.passed, failure.is_some(), self.nothing_ran, ["all agree", "NOT ALL AGREE"]);
         writeln!(
             f,
             "{verdict}: {solved} random problems agree with the reference on {device}, seed {seed}, \

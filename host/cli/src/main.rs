@@ -3,6 +3,7 @@
 //! A command parses its arguments, does its work and returns a report. The report prints itself as text, or
 //! as JSON with `--json`. All errors have one type, which determines the exit code.
 mod bench;
+mod campaign;
 mod completions;
 mod console;
 mod cross_check;

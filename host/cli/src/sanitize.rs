@@ -1,11 +1,13 @@
 //! `ferroflash sanitize`: checks memory accesses, races, initialisation and barriers of kernels.
-use super::console::{Console, skipped, verdict};
+use super::campaign::{self, Outcome, verdict_of};
+use super::console::Console;
 use super::ended;
 use super::error::Error;
 use super::options::PROFILE;
 use clap::ValueEnum;
 use ptx_sim::{Completion, Options, Report};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -219,11 +221,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
         (Some(simulator), None) => table::check(&subjects, simulator, console)?,
     };
-    let able = kernels.iter().filter(|row| row.skipped.is_none());
-    let rows =
+    let whole =
         if simulator.is_some() { "kernels were checked completely" } else { "tools checked all kernels" };
-    let early = ended::early_of(able.map(|row| row.left.is_none()), rows);
-    let result = conclude(&kernels, &device, early);
+    let result = conclude(&kernels, &device, whole);
     let report = Findings {
         device: device.clone(),
         schedules: simulator.map(|simulator| simulator.seeds),
@@ -236,18 +236,24 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 /// Returns the command's result. A refused launch says nothing about its kernel. If all findings are refused
 /// launches, the command ends with the exit code for invalid input.
-fn conclude(kernels: &[Row], device: &str, early: Option<Error>) -> Result<(), Error> {
-    let all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
-    let (refused, found): (Vec<_>, Vec<_>) = all.partition(|(_, finding)| finding.kind == REFUSED);
-    let words =
-        |(row, finding): &(&Row, &Finding)| format!("{}: {}: {}", row.name, finding.kind, finding.message);
-    match (found.first(), refused.first()) {
-        (None, Some(first)) => Err(Error::Invalid(format!("some launches were refused: {}", words(first)))),
-        (first, _) => {
-            let ran = || kernels.iter().map(|row| (&*row.name, row.launches > 0));
-            let other = early.or_else(|| Error::nothing_ran(ran(), device));
-            Error::first_of("findings", found.len(), first.map(words), other)
+fn conclude(kernels: &[Row], device: &str, whole: &str) -> Result<(), Error> {
+    let mut all = kernels.iter().flat_map(|row| row.findings.iter().map(move |finding| (row, finding)));
+    match all.clone().all(|(_, finding)| finding.kind == REFUSED).then(|| all.next()).flatten() {
+        Some((Row { name, .. }, Finding { kind, message, .. })) => {
+            Err(Error::Invalid(format!("some launches were refused: {name}: {kind}: {message}")))
         }
+        None => campaign::conclude(kernels.iter().map(Row::outcome), ["findings", whole], Ok(()), device),
+    }
+}
+
+impl Row {
+    /// The outcome without refused launches.
+    fn outcome(&self) -> Outcome<'_> {
+        let found = self.findings.iter().filter(|finding| finding.kind != REFUSED);
+        let failures = found.map(|finding| format!("{}: {}", finding.kind, finding.message)).collect();
+        let (name, skipped) = (Cow::Borrowed(&*self.name), self.skipped.as_deref());
+        let (is_begun, left) = (self.launches > 0, self.left.unwrap_or(0));
+        Outcome { name, skipped, is_begun, left, failures }
     }
 }
 
@@ -342,9 +348,9 @@ impl fmt::Display for Findings {
         let launches: usize = self.kernels.iter().map(|row| row.launches).sum();
         let is_wrong = self.kernels.iter().any(|row| !row.findings.is_empty());
         let nothing_ran = self.kernels.iter().all(|row| row.launches == 0 && row.left.is_none());
-        let verdict = verdict(self.clean, is_wrong, nothing_ran, ["clean", "NOT CLEAN"]);
+        let verdict = verdict_of(self.clean, is_wrong, nothing_ran, ["clean", "NOT CLEAN"]);
         // On a GPU, each tool counts the kernels that it skips.
-        let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
+        let skipped = campaign::skipped(self.kernels.iter().map(Row::outcome));
         writeln!(f, "{verdict}: {launches} launches on {}, {:.1} s{skipped}", self.device, self.seconds)
     }
 }

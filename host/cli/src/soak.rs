@@ -1,5 +1,6 @@
 //! `ferroflash soak`: launches each kernel thousands of times.
-use super::console::{Console, skipped, verdict};
+use super::campaign::{self, Outcome};
+use super::console::Console;
 use super::device::{Device, Runner};
 use super::ended;
 use super::error::Error;
@@ -91,13 +92,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let failures: usize = kernels.iter().map(|row| row.failures.len()).sum();
-    let first = kernels.iter().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let idle = || Error::nothing_ran(kernels.iter().map(|row| (row.name, row.skipped.is_none())), &device);
     let Args { launches, threads, streams, .. } = args;
-    let able = kernels.iter().filter(|row| row.skipped.is_none());
-    let early = ended::early_of(able.map(|row| row.rounds == ROUNDS), "kernels completed all their rounds");
-    let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
+    let said = ["failures", "kernels completed all their rounds"];
+    let result = campaign::conclude(kernels.iter().map(Row::outcome), said, ran, &device);
     let report = Report {
         device: device.to_string(),
         seed: args.kernels.seed,
@@ -109,6 +106,14 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         kernels,
     };
     console.report(&report, result)
+}
+
+impl Row {
+    fn outcome(&self) -> Outcome<'_> {
+        let (name, skipped) = (self.name.into(), self.skipped.as_deref());
+        let (is_begun, left) = (self.rounds > 0, ROUNDS - self.rounds);
+        Outcome { name, skipped, is_begun, left, failures: self.failures.clone() }
+    }
 }
 
 impl Row {
@@ -188,39 +193,24 @@ fn resident_bytes() -> Option<u64> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
         let kib = |bytes: Option<i64>| bytes.map_or("?".into(), |bytes| format!("{:+}", bytes / 1024));
-        writeln!(f, "{:name$}  rounds  launches  differing  device KiB  process KiB", "kernel")?;
-        for row in &self.kernels {
-            if let Some(reason) = &row.skipped {
-                writeln!(f, "{:name$}  skipped: {reason}", row.name)?;
-                continue;
-            }
-            if row.rounds == 0 {
-                writeln!(f, "{:name$}  not run", row.name)?;
-                continue;
-            }
+        let rows = self.kernels.iter().map(|row| {
             let (device, process) = (kib(row.device_growth_bytes), kib(row.process_growth_bytes));
             let Row { rounds, launches, differing, .. } = row;
-            writeln!(
-                f,
-                "{:name$}  {rounds:>6}  {launches:>8}  {differing:>9}  {device:>10}  {process:>11}",
-                row.name
-            )?;
-            for failure in &row.failures {
-                writeln!(f, "  WRONG {failure}")?;
-            }
-        }
+            let cells = format!("{rounds:>6}  {launches:>8}  {differing:>9}  {device:>10}  {process:>11}");
+            (row.outcome(), cells)
+        });
+        let heading = ["kernel", "rounds  launches  differing  device KiB  process KiB"];
+        campaign::table(f, heading, "WRONG", rows)?;
         let launches: u64 = self.kernels.iter().map(|row| row.launches).sum();
-        let is_wrong = self.kernels.iter().any(|row| !row.failures.is_empty());
-        let all_skipped = self.kernels.iter().all(|row| row.skipped.is_some());
-        let verdict = verdict(self.passed, is_wrong, all_skipped, ["all agree in every bit", "FAILED"]);
+        let words = ["all agree in every bit", "FAILED"];
+        let verdict = campaign::verdict(self.kernels.iter().map(Row::outcome), self.passed, words);
         let Report { threads, streams, device, seconds, .. } = self;
         writeln!(
             f,
             "{verdict}: {launches} launches from up to {threads} threads with {streams} streams each on \
              {device}, {seconds:.1} s{}",
-            skipped(self.kernels.iter().map(|row| row.skipped.is_some()))
+            campaign::skipped(self.kernels.iter().map(Row::outcome))
         )
     }
 }

@@ -1,5 +1,6 @@
 //! `ferroflash verify`: compares every kernel with the f64 reference.
-use super::console::{Console, skipped, verdict};
+use super::campaign::{self, Outcome};
+use super::console::Console;
 use super::device::{Device, Runner};
 use super::error::Error;
 use super::options::KernelOptions;
@@ -105,13 +106,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         0 | 1 => alone(&args, &subjects, &device, runner, console),
         jobs => shared::verify(&args, &subjects, &device, jobs, console)?,
     };
-    let rows = || headline.iter().chain(&kernels);
-    let failures: usize = rows().map(|row| row.failures.len()).sum();
-    let first = rows().find_map(|row| Some(format!("{}: {}", row.name, row.failures.first()?)));
-    let idle = || Error::nothing_ran(rows().map(|row| (&*row.name, row.skipped.is_none())), &device);
-    let able = rows().filter(|row| row.skipped.is_none());
-    let early = ended::early_of(able.map(|row| row.left == 0), "kernels were verified completely");
-    let result = Error::first_of("failures", failures, first, ran.err().or(early).or_else(idle));
+    let said = ["failures", "kernels were verified completely"];
+    let result = campaign::conclude(headline.iter().chain(&kernels).map(Row::outcome), said, ran, &device);
     let report = Report {
         device: device.to_string(),
         seed,
@@ -221,22 +217,12 @@ fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Resu
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.kernels.iter().map(|row| row.name.len()).max().unwrap_or(0);
-        writeln!(f, "{:name$}  cases  worst error / allowed", "kernel")?;
-        for row in &self.kernels {
-            match &row.skipped {
-                Some(reason) => writeln!(f, "{:name$}  skipped: {reason}", row.name)?,
-                None if row.is_unrun() => writeln!(f, "{:name$}  not run", row.name)?,
-                None => {
-                    let left =
-                        if row.left > 0 { format!("  {} cases left", row.left) } else { String::new() };
-                    writeln!(f, "{:name$}  {:>5}  {:>6.3}{left}", row.name, row.cases, row.worst_ratio)?;
-                }
-            }
-            for failure in &row.failures {
-                writeln!(f, "  WRONG {failure}")?;
-            }
-        }
+        let rows = self.kernels.iter().map(|row| {
+            let (cases, ratio, left) = (row.cases, row.worst_ratio, campaign::left(row.left));
+            (row.outcome(), format!("{cases:>5}  {ratio:>6.3}{left}"))
+        });
+        let heading = ["kernel", "cases  worst error / allowed"];
+        campaign::table(f, heading, "WRONG", rows)?;
         if self.soak_launches > 0 {
             writeln!(
                 f,
@@ -244,32 +230,20 @@ impl fmt::Display for Report {
                 self.soak_launches
             )?;
         }
-        let name = self.headline.iter().map(|row| row.name.len()).max().unwrap_or(0);
-        for (index, row) in self.headline.iter().enumerate() {
-            if index == 0 {
-                writeln!(
-                    f,
-                    "{:name$}  mask    cases  largest error on the headline workload",
-                    "configuration"
-                )?;
-            }
-            let mask = row.mask.as_deref().unwrap_or_default();
-            match &row.skipped {
-                Some(reason) => writeln!(f, "{:name$}  {mask:<6}  skipped: {reason}", row.name)?,
-                None if row.is_unrun() => writeln!(f, "{:name$}  {mask:<6}  not run", row.name)?,
-                None => {
-                    writeln!(f, "{:name$}  {mask:<6}  {:>5}  {:.2e}", row.name, row.cases, row.max_error)?;
-                }
-            }
-            for failure in &row.failures {
-                writeln!(f, "  WRONG {failure}")?;
-            }
+        if !self.headline.is_empty() {
+            let name = self.headline.iter().map(|row| row.name.len()).max().unwrap_or(0);
+            let rows = self.headline.iter().map(|row| {
+                let mask = row.mask.as_deref().unwrap_or_default();
+                let label = format!("{:name$}  {mask:<6}", row.name).into();
+                (Outcome { name: label, ..row.outcome() }, format!("{:>5}  {:.2e}", row.cases, row.max_error))
+            });
+            let first = format!("{:name$}  mask", "configuration");
+            let heading = [&*first, "cases  largest error on the headline workload"];
+            campaign::table(f, heading, "WRONG", rows)?;
         }
         let cases: usize = self.kernels.iter().chain(&self.headline).map(|row| row.cases).sum();
-        let mut all = self.kernels.iter().chain(&self.headline);
-        let all_skipped = all.clone().all(|row| row.skipped.is_some());
-        let is_wrong = all.any(|row| !row.failures.is_empty());
-        let verdict = verdict(self.passed, is_wrong, all_skipped, ["all pass", "FAILED"]);
+        let all = self.kernels.iter().chain(&self.headline).map(Row::outcome);
+        let verdict = campaign::verdict(all, self.passed, ["all pass", "FAILED"]);
         let graphs: usize = self.kernels.iter().map(|row| row.graphs).sum();
         let graphs = if graphs > 0 { format!(", {graphs} also by graphs") } else { String::new() };
         if cfg!(feature = "cubins") {
@@ -277,7 +251,7 @@ impl fmt::Display for Report {
             writeln!(f, "{} kernels ran as machine code, {} as PTX", count("cubin"), count("PTX"))?;
         }
         let Report { device, grid, seed, seconds, .. } = self;
-        let skipped = skipped(self.kernels.iter().map(|row| row.skipped.is_some()));
+        let skipped = campaign::skipped(self.kernels.iter().map(Row::outcome));
         writeln!(
             f,
             "{verdict}: {cases} cases{graphs} on {device}, {grid} grid, seed {seed}, {seconds:.1} s{skipped}"

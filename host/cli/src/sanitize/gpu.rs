@@ -1,8 +1,7 @@
 //! Runs `ferroflash verify --quick` under `compute-sanitizer`.
 use super::{Checked, Console, Error, Finding, Row};
 use crate::device::Device;
-use crate::{ended, workers};
-use rayon::prelude::*;
+use crate::{campaign, ended, workers};
 use reference::Subject;
 use serde::Deserialize;
 use std::process::{Command, Output};
@@ -39,18 +38,12 @@ pub(super) fn check(subjects: &[&dyn Subject], console: &Console) -> Result<(Str
     let names: Vec<_> = subjects.iter().map(|subject| subject.contract().symbol).collect();
     let jobs: Vec<_> =
         TOOLS.into_iter().flat_map(|tool| names.chunks(TOGETHER).map(move |names| (tool, names))).collect();
-    let bar = console.progress(PROGRAM, jobs.len());
-    let done = jobs.par_iter().map(|&(tool, names)| {
-        if ended::asked() {
-            return Ok(Row { left: Some(names.len()), ..Row::new(tool) });
-        }
-        bar.set_message(format!("{tool} {}", names.first().unwrap_or(&"")));
-        let row = under(tool, &own, names);
-        bar.inc(1);
-        row
-    });
-    let done = done.collect::<Result<Vec<_>, Error>>()?;
-    bar.finish_and_clear();
+    let name = |(tool, names): &(&str, &[&str])| format!("{tool} {}", names.first().unwrap_or(&""));
+    let check = |&(tool, names): &(&str, &[&str])| match ended::asked() {
+        true => Ok(Row { left: Some(names.len()), ..Row::new(tool) }),
+        false => under(tool, &own, names),
+    };
+    let done = campaign::each(console, PROGRAM, &jobs, name, check)?;
     let mut rows: Vec<Row> = TOOLS.map(Row::new).into();
     for row in done {
         if let Some(tool) = rows.iter_mut().find(|tool| tool.name == row.name) {

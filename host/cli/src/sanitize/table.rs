@@ -1,9 +1,8 @@
 //! The table's kernels in the simulator.
 use super::{Console, Error, Finding, REFUSED, Row, Simulator, schedules};
-use crate::ended;
+use crate::{campaign, ended};
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities};
-use rayon::prelude::*;
 use reference::{OnDevice, Rule, Subject, TensorError};
 
 /// Runs every kernel on its edges.
@@ -14,15 +13,9 @@ pub(super) fn check(
 ) -> Result<(String, Vec<Row>), Error> {
     let device = SimDriver::new(simulator.profile)?;
     let capabilities = Attention::new(device).capabilities().clone();
-    let bar = console.progress("sanitize", subjects.len());
-    let rows = subjects.par_iter().map(|subject| {
-        bar.set_message(subject.contract().symbol);
-        let row = row(*subject, simulator, &capabilities);
-        bar.inc(1);
-        row
-    });
-    let rows = rows.collect::<Result<_, Error>>()?;
-    bar.finish_and_clear();
+    let name = |subject: &&dyn Subject| subject.contract().symbol.to_owned();
+    let check = |subject: &&'static dyn Subject| row(*subject, simulator, &capabilities);
+    let rows = campaign::each(console, "sanitize", subjects, name, check)?;
     Ok((capabilities.name.to_string(), rows))
 }
 

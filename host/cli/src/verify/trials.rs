@@ -1,4 +1,5 @@
 //! Problems, and the kernels that solve them.
+use crate::campaign::Outcome;
 use crate::device::Runner;
 use crate::ended;
 use crate::error::Error;
@@ -134,6 +135,14 @@ fn solve(
 }
 
 impl Row {
+    pub(super) fn outcome(&self) -> Outcome<'_> {
+        let (name, skipped) = (Cow::Borrowed(&*self.name), self.skipped.as_deref());
+        let (is_begun, left) = (self.cases > 0 || self.left == 0, self.left);
+        Outcome { name, skipped, is_begun, left, failures: self.failures.clone() }
+    }
+}
+
+impl Row {
     /// Returns a row before the first case. If the device cannot hold the kernel, no case will run.
     pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
         let skipped = reference::unfit(subject, runner.capabilities());
@@ -149,11 +158,6 @@ impl Row {
     /// Notes that not all launches of `--soak` ran. The launches count as a case.
     pub(super) fn leave_soak(&mut self) {
         self.left += 1;
-    }
-
-    /// Returns whether the command ended before the first case of this kernel.
-    pub(crate) fn is_unrun(&self) -> bool {
-        self.cases == 0 && self.left > 0
     }
 
     fn named(name: &'static str, subject: &dyn Subject) -> Self {
