@@ -14,6 +14,7 @@
 //! |---|---|
 //! | a package | LZMA, which `cargo xtask package` has compressed |
 //! | `FERROFLASH_COMPRESS=1` | LZMA, which this script compresses |
+//! | `FERROFLASH_COMPRESS=code` | LZMA without source lines, also for the simulator |
 //! | otherwise | text, because cargo builds this script without optimisation and LZMA would take minutes |
 //!
 //! Source lines are embedded only with the feature `sim`, for the simulator.
@@ -26,6 +27,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The environment variable that makes this script compress the embedded kernels, if set and not empty.
 const COMPRESS: &str = "FERROFLASH_COMPRESS";
+
+/// The blocks of source lines of a table that has none, or whose texts have their lines.
+const NO_LINES: &str = "/// None.\nstatic LINES: &[Block<'_>] = &[];\n";
 
 /// The kernels' modules.
 enum Modules {
@@ -100,11 +104,15 @@ fn simulates() -> bool {
 fn packed(folder: &Path) -> Result<String> {
     let mut table = String::new();
     let code = carried(folder, CODE, &mut table)?;
-    let lines = if simulates() { carried(folder, LINES, &mut table)? } else { Vec::new() };
+    let omits = set(COMPRESS).is_some_and(|value| value == Path::new("code"));
+    let lines = if simulates() && !omits { carried(folder, LINES, &mut table)? } else { Vec::new() };
+    if simulates() && omits {
+        table.push_str(NO_LINES);
+    }
     let mut rows = Vec::new();
     for (symbol, code) in code {
         let lines = lines.iter().find(|(name, _)| *name == symbol);
-        if simulates() && lines.is_none() {
+        if simulates() && !omits && lines.is_none() {
             return Err(format!("{}: {symbol} has code but no source lines", folder.display()).into());
         }
         rows.push((symbol, code, lines.map(|(_, lines)| lines.clone())));
@@ -128,11 +136,7 @@ fn plain(texts: &[(&str, String)], out: &Path) -> Result<String> {
     }
     table.push_str("];\n");
     if simulates() {
-        writeln!(
-            table,
-            "/// None: texts have their lines.\nstatic {}: &[Block<'_>] = &[];",
-            LINES.to_uppercase()
-        )?;
+        table.push_str(NO_LINES);
     }
     finished(table, rows)
 }

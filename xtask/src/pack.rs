@@ -42,7 +42,7 @@ pub fn run(root: &Path, own: bool) -> Result {
     let programs = if own { variants(root)? } else { programs(root)? };
     let progress = spinner("building the C library");
     let library =
-        artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage,training"])?;
+        artifacts(root, &["build", "--package", "ferroflash-cabi", "--features", "lineage,training"], "1")?;
     progress.finish_and_clear();
     let package = pack.join("python/ferroflash");
     fs::create_dir_all(&package)?;
@@ -83,7 +83,7 @@ pub fn run(root: &Path, own: bool) -> Result {
 fn programs(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let progress = spinner("building the program, the examples and the GPU tests");
     // A single cargo command with one set of features compiles the library and its modules only once.
-    let programs = artifacts(root, &[&["build"][..], &PROGRAMS].concat())?;
+    let programs = artifacts(root, &[&["build"][..], &PROGRAMS].concat(), "1")?;
     progress.finish_and_clear();
     Ok(programs)
 }
@@ -91,21 +91,21 @@ fn programs(root: &Path) -> Result<Vec<(String, PathBuf)>> {
 /// Builds the library of bench/own, and the template's tests.
 fn variants(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let progress = spinner("building a caller's variants");
-    let library = artifacts(&root.join("bench/own"), &["build"])?;
+    let library = artifacts(&root.join("bench/own"), &["build"], "1")?;
     let library = library.into_iter().map(|(name, file)| (format!("lib{name}.so"), file));
     let template = root.join("examples/your-own-attention");
-    let verify = artifacts(&template, &["test", "--no-run", "--test", "verify", "--features", "gpu"])?;
+    let verify = artifacts(&template, &["test", "--no-run", "--test", "verify", "--features", "gpu"], "1")?;
     let verify = verify.into_iter().map(|(_, file)| ("verify-template".to_owned(), file));
     progress.finish_and_clear();
     Ok(library.chain(verify).collect())
 }
 
 /// Runs cargo, and returns the resulting executables and C libraries by target name. The files have no
-/// symbols, because nobody debugs on a rented machine.
-pub fn artifacts(root: &Path, arguments: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+/// symbols, because nobody debugs on a rented machine. `compress` is the value of FERROFLASH_COMPRESS.
+pub fn artifacts(root: &Path, arguments: &[&str], compress: &str) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command.args(arguments).args(["--release", "--quiet", "--message-format=json"]).current_dir(root);
-    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("FERROFLASH_COMPRESS", "1");
+    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("FERROFLASH_COMPRESS", compress);
     let mut found = Vec::new();
     for line in stdout(&mut command)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;

@@ -14,7 +14,8 @@ const WHEELS: &str = "target/wheels";
 /// it.
 pub fn wheel(root: &Path) -> Result {
     let build = ["build", "--package", "ferroflash-cabi", "--features", "sim,training"];
-    let (_, library) = pack::artifacts(root, &build)?.pop().ok_or("cargo built no library")?;
+    // Without source lines, the simulator's reports name instructions only.
+    let (_, library) = pack::artifacts(root, &build, "code")?.pop().ok_or("cargo built no library")?;
     let wheel = package(root, &library)?;
     println!("{}", wheel.display());
     budgets::hold("wheel", fs::metadata(&wheel)?.len() as f64 / 1e6, budgets::WHEEL_MB, "MB")
