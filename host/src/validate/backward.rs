@@ -4,7 +4,7 @@ use super::footprint::Footprint;
 use super::lse::{natural, per_query_head};
 use super::{Use, bias, cache, disjoint, input, memory, names, output};
 use crate::request::{
-    AttentionBackward, AttentionRequest, Bias, Index, Parts, Scratch, Splits, TableGradient,
+    self, AttentionBackward, AttentionRequest, Bias, Index, Parts, Scratch, Splits, TableGradient,
 };
 use crate::{Error, Problem};
 use spec::GRADIENTS;
@@ -30,6 +30,7 @@ pub(crate) fn backward(
     // The scratch memory and the splits of the forward are no part of the backward pass.
     let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
     has_kernels(&forward.problem())?;
+    const { assert!(PARTS + 10 == request::PARTS, "a re-bind has the same parts in the same order") }
     let mut all = [NONE; PARTS + 10];
     let p = parts(&forward, planned, &mut all)?;
     let Some(lse) = &forward.lse else {

@@ -9,13 +9,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A simulated card.
 pub(crate) struct Simulator {
     attention: Attention<SimDriver>,
+    /// The launch that runs. Another launch of several steps would take its findings.
+    running: Mutex<()>,
     /// The callers' memory, by address.
     memory: Mutex<BTreeMap<u64, SimBuffer>>,
 }
 
 impl Simulator {
     pub(crate) fn new(profile: &str) -> Result<Self, Error> {
-        Ok(Simulator { attention: Attention::new(SimDriver::new(profile)?), memory: Mutex::default() })
+        let attention = Attention::new(SimDriver::new(profile)?);
+        Ok(Simulator { attention, running: Mutex::default(), memory: Mutex::default() })
     }
 
     pub(crate) fn plan<R: Request>(&self, request: &R) -> Result<PlanOf<R>, Error> {
@@ -28,10 +31,11 @@ impl Simulator {
 
     /// Runs a launch. Returns the first finding of the checks as an error.
     pub(crate) fn launch<R: Request>(&self, plan: &PlanOf<R>, request: &R) -> Result<(), Error> {
+        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the simulator checks every access, and a launch has run when it returns.
-        unsafe { self.attention.launch(plan, request, &SimStream)? };
+        let launched = unsafe { self.attention.launch(plan, request, &SimStream) };
         let card = self.attention.driver();
-        let outcome = card.synchronize(&SimStream);
+        let outcome = launched.and_then(|_| card.synchronize(&SimStream));
         // The next launch must not fail because of these findings.
         card.take_reports();
         outcome

@@ -153,9 +153,8 @@ mod tests {
     use std::vec::Vec;
 
     /// Compares visits and turns with the keys of each query.
-    fn check<M: MaskMod>(mask: M, [queries, keys]: [u32; 2], shift: i32) {
+    fn check<M: MaskMod>(mask: M, [queries, keys]: [u32; 2], shift: i32, [tile_m, tile_n]: [u32; 2]) {
         let of = Sequence { shift, ..sequence(0, 0, [queries, keys], 1.0) };
-        let (tile_m, tile_n) = (32, 16);
         let (blocks, tiles) = (keys.div_ceil(tile_m), queries.div_ceil(tile_n));
         let at = std::format!("{} {queries} x {keys}, shift {shift}", std::any::type_name::<M>());
         let all: Vec<_> = (0..blocks)
@@ -191,15 +190,17 @@ mod tests {
 
     #[test]
     fn blocks_visit_each_tile_in_consecutive_turns() {
-        for lens @ [queries, keys] in [[1, 1], [17, 64], [64, 17], [40, 200], [200, 40], [130, 130], [1, 300]]
-        {
-            for shift in [0, keys as i32 - queries as i32] {
-                check(Full, lens, shift);
-                check(Causal, lens, shift);
-                for (left, right) in
-                    [(0, 0), (5, 3), (20, Window::UNBOUNDED), (70, 1), (Window::UNBOUNDED, 9)]
-                {
-                    check(Windowed { left, right }, lens, shift);
+        let lengths = [[1, 1], [17, 64], [64, 17], [40, 200], [200, 40], [130, 130], [1, 300]];
+        let windows = [(0, 0), (5, 3), (20, Window::UNBOUNDED), (70, 1), (Window::UNBOUNDED, 9)];
+        // A block has whole stages of queries, or a part of one.
+        for tiles in [[32, 16], [48, 20], [32, 80]] {
+            for lens @ [queries, keys] in lengths {
+                for shift in [0, keys as i32 - queries as i32] {
+                    check(Full, lens, shift, tiles);
+                    check(Causal, lens, shift, tiles);
+                    for (left, right) in windows {
+                        check(Windowed { left, right }, lens, shift, tiles);
+                    }
                 }
             }
         }
