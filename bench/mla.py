@@ -100,6 +100,13 @@ def contenders(q, pages, table, lengths, dense, peers, config):
     return calls, launch
 
 
+def judged(calls, q, dense):
+    """Returns the error of each call, and the largest error that passes."""
+    want = exact(q, dense)
+    tolerance = 2 * (naive(q, dense).double() - want).abs().max().item() + 1e-5
+    return report.judged(calls, lambda _, o: (o.double() - want).abs().max().item()), tolerance
+
+
 def run(batch, keys, heads, queries, dtype, args, rng):
     """Returns the report's rows of one shape."""
     kind, columns = DTYPES[dtype], keys // PAGE
@@ -109,10 +116,7 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
     dense = pages[table.long()].reshape(batch, keys, WIDTH)
     calls, launch = contenders(q, pages, table, lengths, dense, args.peers, args.config)
-    want, rounded = exact(q, dense), naive(q, dense)
-    tolerance = 2 * (rounded.double() - want).abs().max().item() + 1e-5
-    errors = report.judged(calls, lambda _, o: (o.double() - want).abs().max().item())
-    del want, rounded
+    errors, tolerance = judged(calls, q, dense)
     medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, "cold")[0])
     size = 2 * batch * (keys * WIDTH + queries * heads * (WIDTH + VALUES))
     flops = 2 * batch * heads * queries * keys * (WIDTH + VALUES)

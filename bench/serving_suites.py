@@ -29,7 +29,7 @@ def lengths_of(shape):
 
 def decode(spec, wanted):
     """Yields sequences of equal lengths on dense, paged and e4m3 caches. The peers are cuDNN and FlashAttention-2 on dense caches."""
-    hq, hk, dim = spec["heads_q"], spec["heads_k"], spec["head_dim"]
+    hk, dim = spec["heads_k"], spec["head_dim"]
     for dtype in ("f16", "bf16"):
         for batch in spec["batch"]:
             for keys in spec["seqlen_k"]:
