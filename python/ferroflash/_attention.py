@@ -1,20 +1,30 @@
 """Attention and its gradients on the tensors of any device, with one list of arguments."""
+from __future__ import annotations
+
+from typing import Any
+
 from . import _backward, dense, varlen
+from ._types import Memory
 from .planned import masked
 
 
-def _extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys):
+def _extras(sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory, prefix_keys: int | None,
+            chunked: int | None, mask_keys: int) -> dict[str, Any]:
     extras = {"sinks": sinks, "bias": bias, "prefix": prefix_keys if prefix is None else prefix, "chunked": chunked,
               "mask_bits": mask_bits}
     extras = {name: of for name, of in extras.items() if of is not None}
     return {**extras, "mask_keys": mask_keys} if mask_keys else extras
 
 
-def forward(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, alibi_slopes, sinks, bias, prefix, mask_bits, max_seqlen_q,
-            max_seqlen_k, softmax_scale, causal, left, right, softcap, prefix_keys, chunked, mask_keys, bhsd, config,
-            return_lse=True, return_max_logits=False):
+def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, seqused_k: Memory,
+            alibi_slopes: Memory, sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory,
+            max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool, left: int, right: int,
+            softcap: float, prefix_keys: int | None, chunked: int | None, mask_keys: int, bhsd: bool,
+            config: str | None, return_lse: bool = True,
+            return_max_logits: bool = False) -> tuple[Memory, Memory, Memory]:
     """Returns o, the LSE and the largest scores, or None for outputs that are not wanted. With `cu_seqlens_q`, tensors
     are varlen."""
+    launch: dense.Launch | varlen.Launch
     options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": (left, right), "softcap": softcap,
                "alibi_slopes": alibi_slopes, "config": config, "return_lse": return_lse,
                **_extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}
@@ -28,10 +38,15 @@ def forward(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, alibi_slopes, sinks,
     return o, lse, max_logits
 
 
-def backward(d_o, d_lse, o, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, alibi_slopes, sinks, bias, prefix,
-             mask_bits, max_seqlen_q, max_seqlen_k, softmax_scale, causal, left, right, softcap, prefix_keys, chunked,
-             mask_keys, bhsd, wants_sinks, wants_bias):
+def backward(d_o: Memory, d_lse: Memory, o: Memory, lse: Memory, q: Memory, k: Memory, v: Memory,
+             cu_seqlens_q: Memory, cu_seqlens_k: Memory, seqused_k: Memory, alibi_slopes: Memory, sinks: Memory,
+             bias: Memory, prefix: Memory | int | None, mask_bits: Memory, max_seqlen_q: int, max_seqlen_k: int,
+             softmax_scale: float | None, causal: bool, left: int, right: int, softcap: float,
+             prefix_keys: int | None, chunked: int | None, mask_keys: int, bhsd: bool, wants_sinks: bool,
+             wants_bias: bool) -> tuple[Memory, ...]:
     """Returns the gradients of q, k, v, sinks and bias, the last two None if they are not wanted."""
+    launch: dense.Launch | varlen.Launch
+    order: tuple[int, ...]
     extras = _extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)
     if cu_seqlens_q is None:
         mask, window = masked(causal, (left, right))

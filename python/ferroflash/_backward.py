@@ -1,10 +1,14 @@
 """The backward pass: the gradients of q, k, v, sinks and bias, planned once per layout."""
+from __future__ import annotations
+
 import ctypes
 import threading
 import weakref
+from typing import Any
 
 from . import _devices
 from ._library import LIB, c, check
+from ._types import Memory
 from .planned import padded
 
 # Plans that a thread keeps. Lengths of varlen batches change at every step of a training.
@@ -14,17 +18,18 @@ KEPT = 256
 class _Local(threading.local):
     """The backward passes that a thread has planned, the last one last."""
 
-    def __init__(self):
-        self.planned = {}
+    def __init__(self) -> None:
+        self.planned: dict[Any, Backward] = {}
 
 
 _local = _Local()
 
 
-def layout(forward):
+def layout(forward: Any) -> bytes:
     """Returns a forward's arguments as bytes, in which a pointer says only whether it is set."""
     blank = c.Attention.from_buffer_copy(forward)
-    for name, kind in c.Attention._fields_:
+    fields: list[tuple[str, Any]] = c.Attention._fields_  # type: ignore[assignment]
+    for name, kind in fields:
         if kind is ctypes.c_void_p:
             setattr(blank, name, 1 if getattr(blank, name) else None)
     return bytes(blank)
@@ -34,11 +39,12 @@ class Backward:
     """The backward pass of one layout on the stream that is current now: its arguments and its plan. It belongs to
     one thread."""
 
-    def __init__(self, forward, device, stream, order, d_lse, dsinks, dbias, **tensors):
+    def __init__(self, forward: Any, device: Any, stream: Any, order: tuple[int, ...], d_lse: Memory, dsinks: Memory,
+                 dbias: Memory, **tensors: Memory) -> None:
         self.context, self.stream = device.context, stream
         self.forward = c.Attention.from_buffer_copy(forward)
-        args = self.args = c.Backward(size=ctypes.sizeof(c.Backward), forward=ctypes.addressof(self.forward))
-        self.where = ctypes.addressof(args)
+        args: Any = c.Backward(size=ctypes.sizeof(c.Backward), forward=ctypes.addressof(self.forward))
+        self.args, self.where = args, ctypes.addressof(args)
         for name, tensor in tensors.items():
             setattr(args, f"{name}_strides", padded([tensor.stride()[i] for i in order], 4))
         if d_lse is not None:
@@ -54,19 +60,20 @@ class Backward:
         # The kernels must be compiled before the launch, because a graph may capture the launch.
         check(LIB.ferroflash_load(self.context, plan))
 
-    def point(self, forward, **tensors):
+    def point(self, forward: Any, **tensors: Memory) -> None:
         """Sets the forward, and the addresses of tensors."""
         ctypes.memmove(ctypes.addressof(self.forward), ctypes.addressof(forward), ctypes.sizeof(forward))
         for name, tensor in tensors.items():
             setattr(self.args, name, None if tensor is None else tensor.data_ptr())
 
-    def enqueue(self, workspace):
+    def enqueue(self, workspace: Memory) -> None:
         """Launches the kernels on the stream."""
         self.args.workspace = workspace.data_ptr()
         check(LIB.ferroflash_backward_launch(self.context, self.plan, self.where, self.stream))
 
 
-def gradients(forward, order, q, k, v, sinks, bias, d_o, d_lse):
+def gradients(forward: Any, order: tuple[int, ...], q: Memory, k: Memory, v: Memory, sinks: Memory, bias: Memory,
+              d_o: Memory, d_lse: Memory) -> tuple[Memory, ...]:
     """Returns the gradients of q, k, v, sinks and bias. `sinks` or `bias` is None if its gradient is not wanted.
     `forward` has the arguments of the forward; `order` are the dimensions of batch, row, head and column."""
     device = _devices.of(q)
@@ -89,7 +96,7 @@ def gradients(forward, order, q, k, v, sinks, bias, d_o, d_lse):
     return tensors["dq"], tensors["dk"], tensors["dv"], dsinks, dbias
 
 
-def rows_like(bias):
+def rows_like(bias: Memory) -> Memory:
     """Returns memory for the gradient of a bias. Kernels write its rows in words of 4 bytes."""
     *shape, keys = bias.shape
     return bias.new_empty((*shape, keys + keys % 2))[..., :keys]

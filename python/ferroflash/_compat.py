@@ -1,8 +1,11 @@
 """FerroFlash under the name `flash_attn`, for programs that import FlashAttention."""
+from __future__ import annotations
+
 import importlib.machinery
 import importlib.metadata
 import sys
 import types
+from typing import Any
 
 # The version of FlashAttention whose names and arguments this package has.
 VERSION = "2.8.3"
@@ -11,11 +14,11 @@ VERSION = "2.8.3"
 class _Distribution(importlib.metadata.Distribution):
     """The metadata that programs ask for before they import flash_attn."""
 
-    def read_text(self, filename):
+    def read_text(self, filename: str) -> Any:
         return {"METADATA": f"Metadata-Version: 2.1\nName: flash_attn\nVersion: {VERSION}\n",
                 "top_level.txt": "flash_attn\n"}.get(filename)
 
-    def locate_file(self, path):
+    def locate_file(self, path: Any) -> Any:
         return path
 
 
@@ -23,16 +26,16 @@ class _Finder:
     """Finds the metadata of flash_attn."""
 
     @staticmethod
-    def find_spec(name, path=None, target=None):
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
         return None
 
     @staticmethod
-    def find_distributions(context=importlib.metadata.DistributionFinder.Context()):
+    def find_distributions(context: Any = importlib.metadata.DistributionFinder.Context()) -> Any:
         if context.name is None or context.name.replace("-", "_").lower() == "flash_attn":
             yield _Distribution()
 
 
-def install_as_flash_attn():
+def install_as_flash_attn() -> None:
     """Makes `import flash_attn` import FerroFlash, in this process. Call it before the program imports FlashAttention,
     or asks whether it is installed.
 
@@ -53,7 +56,7 @@ def install_as_flash_attn():
     sys.meta_path.append(_Finder)
 
 
-def _module(name, of):
+def _module(name: str, of: Any) -> Any:
     module = types.ModuleType(name, of.__doc__)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None)
     module.__dict__.update({key: value for key, value in vars(of).items() if not key.startswith("_")})

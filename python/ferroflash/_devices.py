@@ -1,14 +1,19 @@
 """The devices on which tensors are: a GPU through torch, or a simulated card. Imports neither torch nor numpy."""
+from __future__ import annotations
+
 import ctypes
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 from ._library import LIB, WrongType, c, check
+from ._types import Memory
 
 _CODES = {"float16": c.F16, "bfloat16": c.BF16, "float8_e4m3fn": c.E4M3, "int8": c.INT8, "float32": c.F32}
-_names = {}
+_names: dict[Any, str] = {}
 
 
-def name(dtype):
+def name(dtype: Any) -> str:
     """Returns the name of a dtype of torch or of a simulated card: "float16", "int32", .."""
     try:
         return _names[dtype]
@@ -16,7 +21,7 @@ def name(dtype):
         return _names.setdefault(dtype, str(dtype).rpartition(".")[2])
 
 
-def code(dtype, what, allowed):
+def code(dtype: Any, what: str, allowed: Sequence[str]) -> int:
     """Returns the library's number of a dtype. `allowed` has names."""
     found = name(dtype)
     if found not in allowed:
@@ -32,38 +37,39 @@ WIDE = (*INPUTS, "float32")
 class Cuda:
     """A GPU of torch."""
 
-    def __init__(self, device):
+    def __init__(self, device: Any) -> None:
         import torch
 
         self.torch, self.device, self.index = torch, device, device.index
         self._raw_stream = torch._C._cuda_getCurrentRawStream
-        self._counters, self._lock = {}, threading.Lock()
+        self._counters: dict[Any, list[Memory]] = {}
+        self._lock = threading.Lock()
         self.context = ctypes.c_void_p()
         with torch.cuda.device(device):
             torch.cuda.current_stream().synchronize()
             check(LIB.ferroflash_context_create(ctypes.byref(self.context)))
 
-    def stream(self):
+    def stream(self) -> int:
         """Returns the CUstream that is current now."""
         return self._raw_stream(self.index)
 
-    def dtype(self, name):
+    def dtype(self, name: str) -> Any:
         """Returns torch's dtype of this name."""
         return getattr(self.torch, name)
 
-    def empty_like(self, tensor):
+    def empty_like(self, tensor: Memory) -> Any:
         """Returns memory of a tensor's layout."""
         return self.torch.empty_like(tensor)
 
-    def zeros_like(self, tensor):
+    def zeros_like(self, tensor: Memory) -> Any:
         """Returns zeros of a tensor's layout."""
         return self.torch.zeros_like(tensor)
 
-    def arange(self, count):
+    def arange(self, count: int) -> Any:
         """Returns the first numbers."""
         return self.torch.arange(count, device=self.device)
 
-    def slots(self, starts, new, page, block_table, rows):
+    def slots(self, starts: Memory, new: int, page: int, block_table: Memory, rows: Memory) -> tuple[Memory, Memory]:
         """Returns positions and slots of `new` keys behind the first `starts` keys of each sequence: (batch * new)
         in int64. A slot is -1 if the cache has no row for it."""
         torch = self.torch
@@ -76,7 +82,7 @@ class Cuda:
             slots = torch.where(at < columns * page, number * page + at % page, -1)
         return at.reshape(-1).contiguous(), slots.reshape(-1).contiguous()
 
-    def counters(self, stream, count):
+    def counters(self, stream: Any, count: int) -> Any:
         """Returns the counters of a stream. Every launch leaves zeros in them. If a launch needs more
         counters, older launches keep the smaller buffer.
 
@@ -93,10 +99,11 @@ class Cuda:
             return kept[-1]
 
 
-_devices, _lock = {}, threading.Lock()
+_devices: dict[Any, Cuda] = {}
+_lock = threading.Lock()
 
 
-def of(tensor):
+def of(tensor: Memory) -> Any:
     """Returns the device of a tensor."""
     device = tensor.device
     found = _devices.get(device)
@@ -113,7 +120,7 @@ def of(tensor):
         return _devices[device]
 
 
-def integers(tensor, like):
+def integers(tensor: Memory, like: Memory) -> Memory:
     """Returns offsets, lengths or a block table as int32 beside `like`, with contiguous columns; None stays None."""
     if tensor is None:
         return None

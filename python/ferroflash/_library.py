@@ -1,8 +1,13 @@
 """Loads the shared library, and turns its statuses into Python's errors."""
+from __future__ import annotations
+
 import ctypes
 import os
+from typing import Any
 
 from . import _bindings as c
+
+__all__ = ["LIB", "Error", "Invalid", "Unsupported", "WrongType", "c", "check", "entries"]
 
 
 class Error(RuntimeError):
@@ -21,7 +26,7 @@ class Unsupported(Error, NotImplementedError):
     """A valid request that FerroFlash does not support."""
 
 
-def _find():
+def _find() -> str:
     """Returns the library's path: FERROFLASH_LIBRARY, or the file that the wheel carries."""
     path = os.environ.get("FERROFLASH_LIBRARY")
     path = path or os.path.join(os.path.dirname(os.path.abspath(__file__)), "libferroflash_c.so")
@@ -31,7 +36,7 @@ def _find():
                       "or set FERROFLASH_LIBRARY to a libferroflash_c.so")
 
 
-def _open():
+def _open() -> Any:
     lib = ctypes.CDLL(_find())
     version = lib.ferroflash_abi_version()
     if version != c.ABI_VERSION:
@@ -54,12 +59,12 @@ LIB = _open()
 _ERRORS = {c.INVALID: Invalid, c.UNSUPPORTED: Unsupported}
 
 
-def check(status):
+def check(status: int) -> None:
     """Raises the error of a failed call."""
     if status != c.OK:
         raise _ERRORS.get(status, Error)(LIB.ferroflash_last_error().decode())
 
 
-def entries():
+def entries() -> list[str]:
     """Returns the names of all compiled kernels."""
     return [LIB.ferroflash_entry_name(i).decode() for i in range(LIB.ferroflash_entry_count())]

@@ -1,12 +1,17 @@
 """Simulated cards: numpy arrays and CPU tensors of torch in a simulated GPU's memory. Needs numpy."""
+from __future__ import annotations
+
 import ctypes
 import threading
 import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from . import _devices
 from ._library import LIB, Invalid, check
+from ._types import Memory
 
 # The card of device="sim". Its kernels are the portable ones, which run on every GPU.
 CARD = "l4"
@@ -18,39 +23,39 @@ _BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1
 class Card:
     """A simulated card: a device like `_devices.Cuda`."""
 
-    def __init__(self, card):
+    def __init__(self, card: str) -> None:
         self.context = ctypes.c_void_p()
         check(LIB.ferroflash_context_create_simulator(card.encode(), ctypes.byref(self.context)))
 
-    def stream(self):
+    def stream(self) -> Any:
         """Returns no stream: a launch has run when it returns."""
         return None
 
-    def dtype(self, name):
+    def dtype(self, name: str) -> str:
         """Returns the dtype of this name."""
         return name
 
-    def counters(self, stream, count):
+    def counters(self, stream: Any, count: int) -> Tensor:
         """Returns counters for one launch."""
         return self.zeros((count,), "uint8")
 
-    def zeros(self, shape, dtype):
+    def zeros(self, shape: Sequence[int], dtype: str) -> Tensor:
         """Returns a tensor of zeros."""
         return Tensor.uploaded(self, np.zeros(shape, _RAW[_BYTES[dtype]]), dtype)
 
-    def empty_like(self, tensor):
+    def empty_like(self, tensor: Memory) -> Tensor:
         """Returns memory of a tensor's shape."""
         return tensor.new_empty(tensor.shape)
 
-    def zeros_like(self, tensor):
+    def zeros_like(self, tensor: Memory) -> Tensor:
         """Returns zeros of a tensor's shape."""
         return self.zeros(tensor.shape, tensor.dtype)
 
-    def arange(self, count):
+    def arange(self, count: int) -> Tensor:
         """Returns the first numbers."""
         return Tensor.uploaded(self, np.arange(count).view(np.uint64), "int64")
 
-    def slots(self, starts, new, page, block_table, rows):
+    def slots(self, starts: Memory, new: int, page: int, block_table: Memory, rows: Memory) -> tuple[Tensor, Tensor]:
         """Returns positions and slots of new keys; see `_devices.Cuda.slots`."""
         at = starts.integers()[:, None] + np.arange(new)[None, :]
         if block_table is None:
@@ -66,9 +71,9 @@ class Card:
 class Tensor:
     """A contiguous array in a card's memory, with those methods of torch's tensors that this package calls."""
 
-    def __init__(self, card, raw, dtype, of=None):
+    def __init__(self, card: Card, raw: Any, dtype: str, of: Tensor | None = None) -> None:
         self.device, self.dtype, self.shape = card, dtype, tuple(raw.shape)
-        self._raw, self._of = raw, of
+        self._raw, self._of, self.address = raw, of, 0
         if of is not None:
             self.address = of.address
             return
@@ -79,94 +84,95 @@ class Tensor:
         weakref.finalize(self, LIB.ferroflash_simulator_free, card.context, self.address)
 
     @classmethod
-    def uploaded(cls, card, raw, dtype):
+    def uploaded(cls, card: Card, raw: Any, dtype: str) -> Tensor:
         """Returns a tensor with these numbers."""
         tensor = cls(card, np.ascontiguousarray(raw), dtype)
         return tensor._upload()
 
-    def _upload(self):
+    def _upload(self) -> Tensor:
         if self._raw.size:
             check(LIB.ferroflash_simulator_write(self.device.context, self.address, self._raw.ctypes.data,
                                                  self._raw.nbytes))
         return self
 
-    def raw(self):
+    def raw(self) -> Any:
         """Returns a copy of the tensor's bytes, as unsigned integers of its shape."""
         copy = np.empty(self.shape, self._raw.dtype)
         if copy.size:
             check(LIB.ferroflash_simulator_read(self.device.context, self.address, copy.ctypes.data, copy.nbytes))
         return copy
 
-    def integers(self):
+    def integers(self) -> Any:
         """Returns the numbers of an integer tensor."""
         return self.raw().view(np.dtype(self.dtype)).astype(np.int64)
 
-    def data_ptr(self):
+    def data_ptr(self) -> int:
         return self.address
 
-    def stride(self):
+    def stride(self) -> tuple[int, ...]:
         strides, count = [], 1
         for extent in reversed(self.shape):
             strides.append(count)
             count *= extent
         return tuple(reversed(strides))
 
-    def numel(self):
+    def numel(self) -> int:
         return self._raw.size
 
-    def is_contiguous(self):
+    def is_contiguous(self) -> bool:
         return True
 
-    def contiguous(self):
+    def contiguous(self) -> Tensor:
         return self
 
-    def new_empty(self, shape, dtype=None):
+    def new_empty(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         dtype = dtype or self.dtype
         return Tensor(self.device, np.empty(shape, _RAW[_BYTES[dtype]]), dtype)
 
-    def new_full(self, shape, number, dtype):
+    def new_full(self, shape: Sequence[int], number: Any, dtype: str) -> Tensor:
         return self._like(np.full(shape, number, np.dtype(dtype)), dtype)
 
-    def _like(self, numbers, dtype):
+    def _like(self, numbers: Any, dtype: str) -> Tensor:
         return Tensor.uploaded(self.device, numbers.view(_RAW[numbers.itemsize]), dtype)
 
-    def reshape(self, *shape):
+    def reshape(self, *shape: Any) -> Tensor:
         return Tensor(self.device, self._raw.reshape(shape), self.dtype, of=self)
 
-    def to(self, device=None, dtype=None):
+    def to(self, device: Any = None, dtype: str | None = None) -> Tensor:
         if dtype is None or dtype == self.dtype:
             return self
         return self._like(self.raw().view(np.dtype(self.dtype)).astype(np.dtype(dtype)), dtype)
 
-    def float(self):
+    def float(self) -> Tensor:
         return self.to(dtype="float32")
 
-    def isneginf(self):
+    def isneginf(self) -> Any:
         return np.isneginf(self.raw().view(np.float32))
 
-    def isposinf(self):
+    def isposinf(self) -> Any:
         return np.isposinf(self.raw().view(np.float32))
 
-    def masked_fill_(self, where, number):
+    def masked_fill_(self, where: Any, number: Any) -> Tensor:
         numbers = self.raw().view(np.float32)
         numbers[where] = number
         self._raw = numbers.view(np.uint32)
         return self._upload()
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Tensor:
         return Tensor.uploaded(self.device, self.raw()[index], self.dtype)
 
-    def __add__(self, number):
+    def __add__(self, number: Any) -> Tensor:
         return self._like((self.integers() + number).astype(self.dtype), self.dtype)
 
-    def __sub__(self, other):
+    def __sub__(self, other: Any) -> Tensor:
         return self._like((self.integers() - other.integers()).astype(self.dtype), self.dtype)
 
 
-_cards, _lock = {}, threading.Lock()
+_cards: dict[str, Card] = {}
+_lock = threading.Lock()
 
 
-def card(device):
+def card(device: Any) -> Card:
     """Returns the card of device="sim", or of device="sim:h200" and the like."""
     kind, _, name = str(device).partition(":")
     if kind != "sim":
@@ -182,18 +188,18 @@ class _Numpy:
     """Arrays of numpy. bfloat16 and float8_e4m3fn are those of the package ml_dtypes."""
 
     @staticmethod
-    def raw(array):
+    def raw(array: Memory) -> Any:
         return np.ascontiguousarray(array).view(_RAW[array.itemsize]).reshape(array.shape), array.dtype.name
 
     @staticmethod
-    def back(raw, dtype):
+    def back(raw: Any, dtype: str) -> Any:
         if dtype in ("bfloat16", "float8_e4m3fn"):
             import ml_dtypes
             return raw.view(getattr(ml_dtypes, dtype))
         return raw.view(np.dtype(dtype))
 
     @staticmethod
-    def write(array, raw):
+    def write(array: Memory, raw: Any) -> None:
         array[...] = raw.view(array.dtype)
 
 
@@ -201,24 +207,24 @@ class _Torch:
     """CPU tensors of torch."""
 
     @staticmethod
-    def raw(tensor):
+    def raw(tensor: Memory) -> Any:
         import torch
         integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         flat = tensor.detach().contiguous().view(integers[tensor.element_size()]).numpy()
         return flat.view(_RAW[tensor.element_size()]), _devices.name(tensor.dtype)
 
     @staticmethod
-    def back(raw, dtype):
+    def back(raw: Any, dtype: str) -> Any:
         import torch
         integers = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
         return torch.from_numpy(raw.view(integers[raw.itemsize])).view(getattr(torch, dtype))
 
     @staticmethod
-    def write(tensor, raw):
+    def write(tensor: Memory, raw: Any) -> None:
         tensor.detach().copy_(_Torch.back(raw, _devices.name(tensor.dtype)))
 
 
-def _kind(x):
+def _kind(x: Memory) -> Any:
     if isinstance(x, np.ndarray):
         return _Numpy
     if type(x).__module__.split(".")[0] == "torch" and hasattr(x, "data_ptr"):
@@ -229,12 +235,14 @@ def _kind(x):
     return None
 
 
-def run(function, arguments, options, device):
+def run(function: Callable[..., Any], arguments: Any, options: Any, device: Any) -> Any:
     """Calls a function on arrays in a card's memory. Writes changed arrays back, and returns arrays of the callers'
     kind."""
-    on, kinds, copies = card(device), [], []
+    on = card(device)
+    kinds: list[Any] = []
+    copies: list[tuple[Any, ...]] = []
 
-    def there(x):
+    def there(x: Memory) -> Any:
         kind = _kind(x)
         if kind is not None:
             raw, dtype = kind.raw(x)
@@ -248,7 +256,7 @@ def run(function, arguments, options, device):
             return type(x)(map(there, x))
         return x
 
-    def here(x):
+    def here(x: Memory) -> Any:
         if isinstance(x, Tensor):
             return kinds[0].back(x.raw(), x.dtype)
         return tuple(map(here, x)) if isinstance(x, tuple) else x

@@ -1,8 +1,13 @@
 """`torch.ops.ferroflash`: attention and its gradients as operators, with fake kernels and autograd."""
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
 from . import _attention
 from ._library import Unsupported
+from ._types import Memory
 
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_k, Tensor? alibi_slopes, "
@@ -17,13 +22,13 @@ _LIBRARY.define(f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor o, Tensor
                 "bool wants_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
-def _forward(*arguments):
-    *arguments, device = arguments
-    with torch.cuda.device(arguments[0].device):
-        return _attention.forward(*arguments)[:2]
+def _forward(*arguments: Any) -> Any:
+    *inputs, device = arguments
+    with torch.cuda.device(inputs[0].device):
+        return _attention.forward(*inputs)[:2]
 
 
-def _simulated(arguments, device):
+def _simulated(arguments: Any, device: Any) -> Any:
     if device is None:
         raise Unsupported(f"q is on {arguments[0].device}: FerroFlash runs on a GPU; move the tensors there, or pass "
                           "device=\"sim\" to run in the simulator")
@@ -31,38 +36,45 @@ def _simulated(arguments, device):
     return _simulator
 
 
-def _forward_simulated(*arguments):
-    *arguments, device = arguments
-    return _simulated(arguments, device).run(_attention.forward, arguments, {}, device)[:2]
+def _forward_simulated(*arguments: Any) -> Any:
+    *inputs, device = arguments
+    out = _simulated(inputs, device).run(_attention.forward, inputs, {}, device)
+    return _laid_out(_forward_fake(*arguments), out)
 
 
-def _readable(tensor):
+def _readable(tensor: Memory) -> Any:
     """Returns the tensor, or a contiguous copy if kernels cannot read it: rows of 16 bytes, contiguous columns."""
     aligned = tensor.stride(-1) == 1 and all(stride % 8 == 0 for stride in tensor.stride()[:-1])
     readable = aligned and tensor.data_ptr() % 16 == 0
     return tensor if readable else tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _backward(*arguments):
-    *arguments, config, device, wants_sinks, wants_bias = arguments
-    q, arguments[0] = arguments[4], _readable(arguments[0])
+def _backward(*arguments: Any) -> Any:
+    *inputs, _config, _device, wants_sinks, wants_bias = arguments
+    q, inputs[0] = inputs[4], _readable(inputs[0])
+    options = (*inputs, wants_sinks, wants_bias)
     with torch.cuda.device(q.device):
-        out = _attention.backward(*arguments, wants_sinks, wants_bias)
+        out = _attention.backward(*options)
     return tuple(q.new_empty(0) if gradient is None else gradient for gradient in out)
 
 
-def _backward_simulated(*arguments):
-    *arguments, config, device, wants_sinks, wants_bias = arguments
-    options = (*arguments, wants_sinks, wants_bias)
-    out = _simulated(arguments, device).run(_attention.backward, options, {}, device)
-    return tuple(arguments[4].new_empty(0) if gradient is None else gradient for gradient in out)
+def _backward_simulated(*arguments: Any) -> Any:
+    *inputs, _config, device, wants_sinks, wants_bias = arguments
+    options = (*inputs, wants_sinks, wants_bias)
+    out = _simulated(inputs, device).run(_attention.backward, options, {}, device)
+    return _laid_out(_backward_fake(*arguments), out)
 
 
-def _like(q, v):
+def _laid_out(fake: Any, out: Any) -> Any:
+    """Returns results of the simulator, which are contiguous, in the layout that a GPU's results have."""
+    return tuple(like if of is None else like.copy_(of) for like, of in zip(fake, out))
+
+
+def _like(q: Memory, v: Memory) -> Any:
     return torch.empty_like(q) if q.shape[-1] == v.shape[-1] else q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
-def _forward_fake(q, k, v, cu_seqlens_q, *arguments):
+def _forward_fake(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, *arguments: Any) -> Any:
     bhsd = arguments[-3]
     if cu_seqlens_q is not None:
         return q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
@@ -70,21 +82,22 @@ def _forward_fake(q, k, v, cu_seqlens_q, *arguments):
     return _like(q, v), q.new_empty((q.shape[0], heads, rows), dtype=torch.float32)
 
 
-def _backward_fake(d_o, d_lse, o, lse, q, k, v, *arguments):
+def _backward_fake(d_o: Memory, d_lse: Memory, o: Memory, lse: Memory, q: Memory, k: Memory, v: Memory,
+                   *arguments: Any) -> Any:
     sinks, bias, wants_sinks, wants_bias = arguments[4], arguments[5], arguments[-2], arguments[-1]
     wanted = lambda tensor, wants, make: make(tensor) if wants else q.new_empty(0)
     return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), wanted(sinks, wants_sinks, torch.empty_like),
             wanted(bias, wants_bias, lambda b: b.new_empty((*b.shape[:-1], b.shape[-1] + b.shape[-1] % 2))[..., :b.shape[-1]]))
 
 
-def _saves(ctx, inputs, output):
+def _saves(ctx: Any, inputs: Any, output: Memory) -> None:
     tensors, ctx.numbers = inputs[:11], inputs[11:]
     # torch raises an error in the backward pass if one of these has changed since.
     ctx.save_for_backward(*output, *tensors)
     ctx.set_materialize_grads(False)
 
 
-def _differentiates(ctx, d_o, d_lse):
+def _differentiates(ctx: Any, d_o: Memory, d_lse: Memory) -> Any:
     o, lse, *tensors = ctx.saved_tensors
     d_o = torch.zeros_like(o) if d_o is None else d_o
     d_lse = None if d_lse is None else d_lse.contiguous()
@@ -93,7 +106,7 @@ def _differentiates(ctx, d_o, d_lse):
     return (*three, *[None] * 4, dsinks if wants[0] else None, dbias if wants[1] else None, *[None] * 15)
 
 
-def _refuses(ctx, *gradients):
+def _refuses(ctx: Any, *gradients: Any) -> None:
     raise Unsupported("a second derivative of attention: FerroFlash computes first derivatives only; leave out "
                       "create_graph")
 
@@ -111,14 +124,14 @@ torch.library.register_autograd(f"{_NAME}::attention_backward", _refuses, lib=_L
 _OPERATORS = getattr(torch.ops, _NAME)
 
 
-def wanted(device, *tensors):
+def wanted(device: Any, *tensors: Any) -> bool:
     """Returns whether a call must go through the operator: the simulator, torch.compile, or gradients."""
     if device is not None or torch.compiler.is_compiling():
         return True
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def refuse_tracked(**options):
+def refuse_tracked(**options: Any) -> None:
     """Raises an error if a gradient of an option is wanted."""
     for name, option in options.items():
         if isinstance(option, torch.Tensor) and option.requires_grad and torch.is_grad_enabled():
@@ -126,15 +139,15 @@ def refuse_tracked(**options):
                               f"{name}.detach()")
 
 
-def attend(*arguments):
+def attend(*arguments: Any) -> Any:
     """Calls the operator. Of an expanded bias that requires a gradient, it gets a copy: autograd sums the gradient of
     the copy, and the kernels would sum it, too."""
-    arguments = list(arguments)
-    bias = arguments[8]
+    inputs = list(arguments)
+    bias = inputs[8]
     if bias is not None and bias.requires_grad and any(
             n > 1 and stride == 0 for n, stride in zip(bias.shape, bias.stride())):
-        arguments[8] = bias.contiguous()
-    refuse_tracked(alibi_slopes=arguments[6])
+        inputs[8] = bias.contiguous()
+    refuse_tracked(alibi_slopes=inputs[6])
     for at in (3, 4, 5):
-        arguments[at] = None if arguments[at] is None else arguments[at].to(arguments[0].device, torch.int32)
-    return _OPERATORS.attention(*arguments)
+        inputs[at] = None if inputs[at] is None else inputs[at].to(inputs[0].device, torch.int32)
+    return _OPERATORS.attention(*inputs)

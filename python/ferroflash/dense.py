@@ -1,16 +1,22 @@
 """Attention on tensors (batch, seqlen, heads, head_dim), prepared once per layout."""
+from __future__ import annotations
+
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from . import _devices
 from ._library import Invalid, WrongType
+from ._types import Memory, Window
 from .planned import Planned, masked, sloped
 
 
 class Launch(Planned):
     """Attention on tensors. Its thread may set other tensors of the same layout."""
 
-    def __init__(self, q, k, v, o, lse, mask, window, scale, softcap, config, bhsd, slopes=None, max_logits=None,
-                 plans=True, **extras):
+    def __init__(self, q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, mask: int, window: tuple[int, int],
+                 scale: float | None, softcap: float, config: str | None, bhsd: bool, slopes: Memory = None,
+                 max_logits: Memory = None, plans: bool = True, **extras: Any) -> None:
         super().__init__(q, mask, window, scale, softcap, config)
         args, (row, head) = self.args, (2, 1) if bhsd else (1, 2)
         order = (0, row, head, 3)
@@ -27,28 +33,28 @@ class Launch(Planned):
 class _Local(threading.local):
     """The launches that a thread has prepared."""
 
-    def __init__(self):
-        self.launches = {}
+    def __init__(self) -> None:
+        self.launches: dict[Any, Launch] = {}
 
 
 _local = _Local()
 
 
-def layouts(extras):
+def layouts(extras: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns extras without their addresses. Launches of tensors with the same layout then share one prepared
     launch."""
     of = lambda x: (x.dtype, tuple(x.shape), x.stride()) if hasattr(x, "data_ptr") else x
     return sorted((name, str(of(x))) for name, x in extras.items())
 
 
-def output(q, v):
+def output(q: Memory, v: Memory) -> Memory:
     """Allocates o, of q's memory order with v's columns."""
     if v.shape[-1] != q.shape[-1]:
         return q.new_empty((*q.shape[:-1], v.shape[-1]))
     return _devices.of(q).empty_like(q)
 
 
-def checked(q, k, v):
+def checked(q: Memory, k: Memory, v: Memory) -> None:
     """Checks what the library's struct cannot express."""
     if k.device != q.device or v.device != q.device:
         raise Invalid(f"q, k and v must be on one GPU; they are on {q.device}, {k.device}, {v.device}")
@@ -61,8 +67,10 @@ def checked(q, k, v):
                       "(batch, seqlen_q, heads_q, head_dim), k and v are (batch, seqlen_k, heads_k, head_dim)")
 
 
-def prepare(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
-            return_lse=False, return_max_logits=False, config=None, bhsd=False, **extras):
+def prepare(q: Memory, k: Memory, v: Memory, *, softmax_scale: float | None = None, causal: bool = False,
+            window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
+            return_lse: bool = False, return_max_logits: bool = False, config: str | None = None, bhsd: bool = False,
+            **extras: Any) -> tuple[Launch, Memory, Memory, Memory]:
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse, max_logits)."""
     device = _devices.of(q)
     # Each stream has its own arguments and workspace, because launches of two streams may run concurrently.

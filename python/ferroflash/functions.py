@@ -3,41 +3,53 @@
 Arguments behind `*` are FerroFlash's own. Every function takes torch tensors on a GPU. With `device="sim"`, it takes
 numpy arrays or CPU tensors of torch, runs in the simulator, and returns arrays of the callers' kind.
 """
+from __future__ import annotations
+
 import functools
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from . import _attention, _devices, kvcache, merge
+from . import _attention, _devices, _fa3, kvcache, merge
 from ._library import Invalid, Unsupported
+from ._types import Array, Memory, Tensor, Window
 from .planned import CAUSAL, FULL, like_flash_attn, masked, sloped
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def simulated(function):
-    """Gives a function the argument `device`."""
+    from ._types import Dense, Hopper, HopperCache, Varlen
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _simulated(function: _Function) -> _Function:
+    """Runs a function in the simulator if its argument `device` names a card."""
 
     @functools.wraps(function)
-    def call(*arguments, device=None, **options):
+    def call(*arguments: Any, device: str | None = None, **options: Any) -> Any:
         if device is None:
             return function(*arguments, **options)
         from . import _simulator
         return _simulator.run(function, arguments, options, device)
 
-    return call
+    return cast(_Function, call)
 
 
-_forward = simulated(_attention.forward)
+_forward: Callable[..., Any] = _simulated(_attention.forward)
 
 
-def _refuse_dropout(dropout_p):
+def _refuse_dropout(dropout_p: float) -> None:
     if dropout_p != 0.0:
         raise Unsupported(f"dropout_p {dropout_p}: FerroFlash has no dropout; it must be 0.0")
 
 
-def _through_operator(device, tensors):
+def _through_operator(device: str | None, tensors: tuple[Any, ...]) -> bool:
     from . import _torch
     return _torch.wanted(device, *tensors)
 
 
-def _like_flash_attn(lse):
+def _like_flash_attn(lse: Any) -> Any:
     """Converts an LSE that a caller gets. Of the LSE of `return_attn_probs` there is no gradient."""
     if hasattr(lse, "masked_fill"):
         lse = lse.detach()
@@ -46,7 +58,15 @@ def _like_flash_attn(lse):
     return lse
 
 
-def _attend(q, k, v, starts, lengths, scores, config, bhsd, return_lse, return_attn_probs, return_max_logits, device):
+def _probabilities(q: Any) -> Any:
+    """Returns the probabilities that FlashAttention-2 returns without dropout: a tensor of no element."""
+    empty = q[..., :0].reshape(-1)
+    return empty.detach() if hasattr(empty, "detach") else empty
+
+
+def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple[int, int], scores: tuple[Any, ...],
+            config: str | None, bhsd: bool, return_lse: bool, return_attn_probs: bool, return_max_logits: bool,
+            device: str | None) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
     is_tensor = hasattr(prefix, "shape")
@@ -64,15 +84,18 @@ def _attend(q, k, v, starts, lengths, scores, config, bhsd, return_lse, return_a
                               "torch.no_grad()")
         o, lse, max_logits = _forward(*arguments, wants_lse, return_max_logits, device=device)
     if return_attn_probs:
-        return o, _like_flash_attn(lse), None
+        return o, _like_flash_attn(lse), _probabilities(q)
     out = (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
     return out if len(out) > 1 else o
 
 
-def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
-                    alibi_slopes=None, deterministic=False, return_attn_probs=False, *, sinks=None, bias=None,
-                    prefix=None, chunked=None, mask_bits=None, mask_keys=0, return_lse=False, return_max_logits=False,
-                    config=None, bhsd=False, device=None):
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
+                    causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False,
+                    *, sinks: Array | None = None, bias: Array | None = None, prefix: Array | int | None = None,
+                    chunked: int | None = None, mask_bits: Array | None = None, mask_keys: int = 0,
+                    return_lse: bool = False, return_max_logits: bool = False, config: str | None = None,
+                    bhsd: bool = False, device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention, with gradients of q, k, v, sinks and bias. Masks are aligned bottom-right.
 
     | argument | shape |
@@ -87,40 +110,50 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     | mask_bits | uint8 (batch or 1, heads or 1, seqlen_q, bytes): bits of the last `mask_keys` keys, or of all |
 
     `deterministic` changes nothing: results are always the same in every bit. Dropout is refused. `config` names a
-    kernel. Returns o; with return_lse or return_max_logits also (batch, heads, seqlen_q) in float32; with
-    return_attn_probs (o, lse, None), as FlashAttention-2 does without dropout.
+    kernel. `fa3` are FlashAttention-3's arguments: docs/python.md says what becomes of each. Returns o; with return_lse or return_max_logits also (batch, heads, seqlen_q) in float32; with
+    return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without dropout.
     """
     _refuse_dropout(dropout_p)
+    chunked = _fa3.chunk("flash_attn_func", fa3, causal, chunked)
     scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
               softcap)
     return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, return_lse, return_attn_probs,
                    return_max_logits, device)
 
 
-def flash_attn_func_bhsd(q, k, v, **options):
+def flash_attn_func_bhsd(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor | Any:
     """Computes flash_attn_func on tensors (batch, heads, seqlen, head_dim), PyTorch's order."""
     return flash_attn_func(q, k, v, bhsd=True, **options)
 
 
-def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
-                              alibi_slopes=None, deterministic=False, return_attn_probs=False, **options):
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
+                              causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Array | None = None, deterministic: bool = False,
+                              return_attn_probs: bool = False, **options: Unpack[Dense]) -> Tensor | Any:
     """Computes flash_attn_func of qkv (batch, seqlen, 3, heads, head_dim)."""
     return flash_attn_func(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], dropout_p, softmax_scale, causal, window_size,
                            softcap, alibi_slopes, deterministic, return_attn_probs, **options)
 
 
-def flash_attn_kvpacked_func(q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
-                             alibi_slopes=None, deterministic=False, return_attn_probs=False, **options):
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
+                             causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Array | None = None, deterministic: bool = False,
+                             return_attn_probs: bool = False, **options: Unpack[Dense]) -> Tensor | Any:
     """Computes flash_attn_func of q and kv (batch, seqlen_k, 2, heads_k, head_dim)."""
     return flash_attn_func(q, kv[:, :, 0], kv[:, :, 1], dropout_p, softmax_scale, causal, window_size, softcap,
                            alibi_slopes, deterministic, return_attn_probs, **options)
 
 
-def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
-                           softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
-                           deterministic=False, return_attn_probs=False, block_table=None, *, seqused_k=None, sinks=None,
-                           bias=None, prefix=None, chunked=None, mask_bits=None, mask_keys=0, return_lse=False,
-                           config=None, device=None):
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+                           max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
+                           softmax_scale: float | None = None, causal: bool = False, window_size: Window = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Array | None = None, deterministic: bool = False,
+                           return_attn_probs: bool = False, block_table: Array | None = None, *,
+                           seqused_k: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
+                           prefix: Array | int | None = None, chunked: int | None = None,
+                           mask_bits: Array | None = None, mask_keys: int = 0, return_lse: bool = False,
+                           config: str | None = None, device: str | None = None,
+                           **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention of varlen sequences, with gradients of q, k, v, sinks and bias.
 
     q, k and v are (rows of all sequences, heads, head_dim); `cu_seqlens_q` and `cu_seqlens_k` are int32 (batch + 1) on
@@ -129,26 +162,30 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     without gradients, and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. Rows of o that belong to no
     sequence are not written. The other arguments are flash_attn_func's.
 
-    Returns o; with return_lse (o, lse); with return_attn_probs (o, lse, None). lse is (heads, rows) in float32. For a
-    row without a key it is -inf, or with return_attn_probs +inf, as in FlashAttention-2.
+    Returns o; with return_lse (o, lse); with return_attn_probs (o, lse, a tensor without elements). lse is (heads, rows)
+    in float32. For a row without a key it is -inf, or with return_attn_probs +inf, as in FlashAttention-2.
     """
     _refuse_dropout(dropout_p)
+    scales: dict[str, Any] = {}
+    if block_table is not None:
+        scales = {"k_descale": fa3.pop("k_descale", None), "v_descale": fa3.pop("v_descale", None)}
+    chunked = _fa3.chunk("flash_attn_varlen_func", fa3, causal, chunked)
     if block_table is None:
         scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
                   softcap)
         return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k, seqused_k), (max_seqlen_q, max_seqlen_k), scores, config,
                        False, return_lse, return_attn_probs, False, device)
-    out = flash_attn_varlen_paged(
+    out: Any = _varlen_paged(
         q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, max_seqlen_q, return_attn_probs, device=device,
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap, config=config,
         alibi_slopes=alibi_slopes, sinks=sinks, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
-        mask_keys=mask_keys, return_softmax_lse=return_lse or return_attn_probs)
-    return (*out, None) if return_attn_probs else out
+        mask_keys=mask_keys, return_softmax_lse=return_lse or return_attn_probs, **scales)
+    return (*out, _probabilities(q)) if return_attn_probs else out
 
 
-@simulated
-def flash_attn_varlen_paged(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, max_seqlen_q, like_fa2,
-                            **options):
+@_simulated
+def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_k: Any, block_table: Any,
+                  max_seqlen_q: int, like_fa2: bool, device: str | None = None, **options: Any) -> Any:
     """Computes flash_attn_varlen_func on a cache with a block table."""
     starts, ends, used = (_devices.integers(t, q) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
     used = ends[1:] - ends[:-1] if used is None else used
@@ -159,25 +196,31 @@ def flash_attn_varlen_paged(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, bloc
     return out
 
 
-def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0, softmax_scale=None, causal=False,
-                                     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
-                                     return_attn_probs=False, **options):
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
+                                     softmax_scale: float | None = None, causal: bool = False,
+                                     window_size: Window = (-1, -1), softcap: float = 0.0,
+                                     alibi_slopes: Array | None = None, deterministic: bool = False,
+                                     return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of qkv (rows of all sequences, 3, heads, head_dim)."""
     return flash_attn_varlen_func(qkv[:, 0], qkv[:, 1], qkv[:, 2], cu_seqlens, cu_seqlens, max_seqlen, max_seqlen,
                                   dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                                   return_attn_probs, **options)
 
 
-def flash_attn_varlen_kvpacked_func(q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
-                                    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
-                                    alibi_slopes=None, deterministic=False, return_attn_probs=False, **options):
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+                                    max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
+                                    softmax_scale: float | None = None, causal: bool = False,
+                                    window_size: Window = (-1, -1), softcap: float = 0.0,
+                                    alibi_slopes: Array | None = None, deterministic: bool = False,
+                                    return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of q and kv (rows of all sequences, 2, heads_k, head_dim)."""
     return flash_attn_varlen_func(q, kv[:, 0], kv[:, 1], cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
                                   dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                                   return_attn_probs, **options)
 
 
-def _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, window_size, cos, sin, leftpad):
+def _check_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, cu_seqlens_q: Any, max_seqlen_q: int | None,
+                 causal: bool, window_size: Window, cos: Any, sin: Any, leftpad: Any) -> None:
     if leftpad is not None:
         raise Unsupported("cache_leftpad: FerroFlash has no padding on the left; it must be None; move the keys to the "
                           "start of their rows, or use block_table")
@@ -206,7 +249,7 @@ def _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, win
         raise Unsupported("k, v beside cu_seqlens_q: append new keys and values first")
 
 
-def _descales(k_cache, k, scales):
+def _descales(k_cache: Any, k: Any, scales: tuple[Any, Any]) -> tuple[Any, Any]:
     """Returns the scales of a cache in float32."""
     if _devices.name(k_cache.dtype) == "int8":
         kvcache.token_scales(k_cache, scales)
@@ -221,12 +264,21 @@ def _descales(k_cache, k, scales):
     return scales
 
 
-@simulated
-def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
-                            cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
-                            window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-                            return_softmax_lse=False, *, cu_seqlens_q=None, max_seqlen_q=None, k_descale=None,
-                            v_descale=None, sinks=None, chunk=0, shared_prefixes=None, config=None, **extras):
+@_simulated
+def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array | None = None, v: Array | None = None,
+                            rotary_cos: Array | None = None, rotary_sin: Array | None = None,
+                            cache_seqlens: Array | int | None = None, cache_batch_idx: Array | None = None,
+                            cache_leftpad: Array | None = None, block_table: Array | None = None,
+                            softmax_scale: float | None = None, causal: bool = False, window_size: Window = (-1, -1),
+                            softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
+                            num_splits: int = 0, return_softmax_lse: bool = False, *,
+                            cu_seqlens_q: Array | None = None, max_seqlen_q: int | None = None,
+                            k_descale: Array | float | None = None, v_descale: Array | float | None = None,
+                            page_table: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
+                            prefix: Array | int | None = None, chunked: int | None = None,
+                            mask_bits: Array | None = None, mask_keys: int = 0, chunk: int = 0,
+                            shared_prefixes: tuple[int, int, Array] | None = None, config: str | None = None,
+                            device: str | None = None, **fa3: Unpack[HopperCache]) -> Tensor | Any:
     """Computes attention of q (batch, seqlen_q, heads, head_dim) on a cache. Masks are aligned bottom-right.
 
     The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with `block_table` (pages, page, heads_k, head_dim).
@@ -235,28 +287,37 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     the dtype of q, it rotates `k` on the way, and q: row i of a sequence by the angles of position cache_seqlens + i.
     `alibi_slopes` are (heads) or (batch, heads) in float32. `cache_leftpad` is refused.
 
-    Three arguments are FlashAttention-3's. With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a
+    With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a
     sequence has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors
     of a float8_e4m3fn cache. For an int8 cache they are float32 (pages, page, heads_k), without pages (batch_cache,
     seqlen_cache, heads_k): the factor of each row. The call writes the factors of the rows of `k` and `v`: largest
     magnitude / 127. `sinks` (heads) are logits that belong to no key. `chunk`, keys per split, makes results independent
     of the batch. `shared_prefixes` is (groups, pages, rest): the sequences of a group share their first pages, and rest,
-    int32 (batch), has the keys of each sequence behind them. `extras` are bias, prefix, chunked, mask_bits and mask_keys
-    of flash_attn_func.
+    int32 (batch), has the keys of each sequence behind them. `page_table` is
+    FlashAttention-3's name of `block_table`. bias, prefix, chunked, mask_bits and mask_keys are flash_attn_func's.
 
     Returns o, or with return_softmax_lse (o, lse). lse is float32 (batch, heads, seqlen_q), or (heads, rows) for varlen.
     For a row without a key it is +inf, as in FlashAttention-2.
     """
+    chunked = _fa3.chunk("flash_attn_with_kvcache", fa3, causal, chunked)
+    if page_table is not None:
+        if block_table is not None:
+            raise Invalid("page_table beside block_table: one is FlashAttention-3's name of the other; pass one")
+        block_table = page_table
     _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
                  cache_leftpad)
     scales = _descales(k_cache, k, (k_descale, v_descale))
-    device, batch = _devices.of(q), q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-    int32, float32 = device.dtype("int32"), device.dtype("float32")
+    # Tensors of a device, even if the caller's are arrays.
+    queries: Memory = q
+    on, batch = _devices.of(q), q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    int32, float32 = on.dtype("int32"), on.dtype("float32")
     rows, table, starts = (_devices.integers(t, q) for t in (cache_batch_idx, block_table, cu_seqlens_q))
     # Without lengths, every sequence has all keys of the cache, as in FlashAttention.
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
-    lengths = (full if k is None else 0) if cache_seqlens is None else cache_seqlens
-    lengths = q.new_full((batch,), lengths, dtype=int32) if isinstance(lengths, int) else _devices.integers(lengths, q)
+    lengths: Memory = (full if k is None else 0) if cache_seqlens is None else cache_seqlens
+    if isinstance(lengths, int):
+        lengths = queries.new_full((batch,), lengths, dtype=int32)
+    lengths = _devices.integers(lengths, q)
     slopes = sloped(alibi_slopes, q, batch, q.shape[-2])
     for name, tensor in (("cache_seqlens", lengths), ("cache_batch_idx", rows), ("block_table", table)):
         if tensor is not None and tensor.shape[0] < batch:
@@ -265,52 +326,56 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         if _devices.name(sinks.dtype) != "float32" or tuple(sinks.shape) != (q.shape[-2],) or sinks.device != q.device:
             raise Invalid(f"sinks {sinks.dtype} {tuple(sinks.shape)} on {sinks.device}: they are float32 "
                           f"({q.shape[-2]},), beside q")
-        sinks = sinks.contiguous()
+        sinks = cast(Memory, sinks).contiguous()
     if k is not None:
-        own = device.arange(batch) if rows is None else rows
+        own = on.arange(batch) if rows is None else rows
         angles = None if rotary_cos is None else (rotary_cos, rotary_sin, rotary_interleaved)
         rotated = kvcache.append_after(k, v, k_cache, v_cache, lengths, table, own, scales, angles, q)
-        q = q if rotated is None else rotated
+        queries = q if rotated is None else rotated
         lengths = lengths + k.shape[1]
 
-    o, lse = q.new_empty((*q.shape[:-1], v_cache.shape[-1])), None
+    o, lse = queries.new_empty((*q.shape[:-1], v_cache.shape[-1])), None
     if return_softmax_lse:
         shape = (batch, q.shape[2], q.shape[1]) if starts is None else (q.shape[1], q.shape[0])
-        lse = q.new_empty(shape, dtype=float32)
+        lse = queries.new_empty(shape, dtype=float32)
     mask, window = masked(causal, window_size)
-    # Without extras of flash_attn_varlen_func that are None.
-    extras = {name: of for name, of in extras.items() if of is not None}
-    kvcache.Launch(q, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask,
-                    window=window, scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config,
-                    cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes,
-                    shared_prefixes=shared_prefixes, **extras).enqueue()
+    kvcache.Launch(queries, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask,
+                   window=window, scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config,
+                   cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes,
+                   shared_prefixes=shared_prefixes, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
+                   mask_keys=mask_keys).enqueue()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o
 
 
-def get_mla_metadata(*_args, **_options):
+def get_mla_metadata(*_args: object, **_options: object) -> tuple[None, None]:
     """FlashMLA's plan. FerroFlash's kernels schedule themselves on the device, so both parts are None."""
     return None, None
 
 
-@simulated
-def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata=None,
-                           num_splits=None, softmax_scale=None, causal=False):
+@_simulated
+def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array, cache_seqlens: Array, head_dim_v: int,
+                           tile_scheduler_metadata: object = None, num_splits: object = None,
+                           softmax_scale: float | None = None, causal: bool = False, *,
+                           device: str | None = None) -> tuple[Tensor, Tensor]:
     """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
 
     FlashMLA's arguments in its order. The values are the first `head_dim_v` columns of the cache. The default of
     `softmax_scale` is FlashMLA's, head_dim ** -0.5; a model's is that of its keys before absorption. Returns o (batch,
     seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key, lse is +inf.
     """
-    o = q.new_empty((*q.shape[:-1], head_dim_v))
-    lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
-    kvcache.Launch(q, k_cache, None, o, _devices.integers(cache_seqlens, q), lse=lse,
+    queries: Memory = q
+    o = queries.new_empty((*q.shape[:-1], head_dim_v))
+    lse = queries.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
+    kvcache.Launch(queries, k_cache, None, o, _devices.integers(cache_seqlens, q), lse=lse,
                     table=_devices.integers(block_table, q), mask=CAUSAL if causal else FULL,
                     scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale).enqueue()
     return o, like_flash_attn(lse)
 
 
-@simulated
-def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse=None, *, sinks=None):
+@_simulated
+def merge_attn_states(output: Tensor, prefix_output: Array, prefix_lse: Array, suffix_output: Array,
+                      suffix_lse: Array, output_lse: Array | None = None, *, sinks: Array | None = None,
+                      device: str | None = None) -> None:
     """Merges attention over a prefix's keys with attention over the other keys, into `output`.
 
     The arguments are vLLM's, in its order: outputs (tokens, heads, head_dim), log-sum-exps (heads, tokens) in float32.

@@ -1,17 +1,22 @@
 """Attention on KV caches, and the append of new keys and values."""
+from __future__ import annotations
+
 import ctypes
+from collections.abc import Callable
+from typing import Any
 
 from . import _devices
 from ._library import LIB, Invalid, c, check
+from ._types import Memory
 from .planned import FULL, Planned
 
 
-def is_tensor(x):
+def is_tensor(x: Memory) -> bool:
     """Returns whether this is a tensor and not a number."""
     return hasattr(x, "data_ptr")
 
 
-def token_scales(k_cache, scales):
+def token_scales(k_cache: Memory, scales: tuple[Any, Any]) -> None:
     """Checks the scales of an int8 cache: one for each row of a head."""
     for name, scale in zip(("k_descale", "v_descale"), scales):
         want = tuple(k_cache.shape[:3])
@@ -21,7 +26,7 @@ def token_scales(k_cache, scales):
             raise Invalid(f"{name} {got}: an int8 cache needs contiguous float32 {want}, (pages, page, heads_k)")
 
 
-def _scale(args, scales):
+def _scale(args: Any, scales: tuple[Any, Any]) -> None:
     """Sets the scales of keys and of values."""
     for name, scale in zip("kv", scales):
         if is_tensor(scale):
@@ -46,10 +51,17 @@ class Launch(Planned):
     `v_cache` may have another head_dim than `k_cache`, and other strides.
     """
 
-    def __init__(self, q, k_cache, v_cache, o, lengths, *, lse=None, table=None, rows=None, sinks=None, mask=FULL,
-                 window=(-1, -1), scale=None, softcap=0.0, splits=0, chunk=0, config=None, share=None,
-                 cu_seqlens_q=None, seqlen_q=None, scales=(None, None), alibi_slopes=None, shared_prefixes=None,
-                 **extras):
+    o: Memory
+    lse: Memory
+    kept: Any
+
+    def __init__(self, q: Memory, k_cache: Memory, v_cache: Memory, o: Memory, lengths: Memory, *, lse: Memory = None,
+                 table: Memory = None, rows: Memory = None, sinks: Memory = None, mask: int = FULL,
+                 window: tuple[int, int] = (-1, -1), scale: float | None = None, softcap: float = 0.0,
+                 splits: int = 0, chunk: int = 0, config: str | None = None, share: Planned | None = None,
+                 cu_seqlens_q: Memory = None, seqlen_q: int | None = None, scales: tuple[Any, Any] = (None, None),
+                 alibi_slopes: Memory = None, shared_prefixes: tuple[int, int, Memory] | None = None,
+                 **extras: Any) -> None:
         super().__init__(q, mask, window, scale, softcap, config)
         self.o, self.lse = o, lse
         named = {"q": q, "k": k_cache, "v": v_cache, "o": o, "lse": lse, "block_table": table,
@@ -84,7 +96,8 @@ class Launch(Planned):
         self.plan_it(share)
 
 
-def _rotate(args, cos, sin, positions, q, rotated, interleaved):
+def _rotate(args: Any, cos: Memory, sin: Memory, positions: Memory, q: Memory, rotated: Memory,
+            interleaved: bool) -> None:
     """Sets the rotation of an append: cos and sin (rows, columns / 2), positions (tokens), q (tokens, heads,
     head_dim)."""
     if cos.shape != sin.shape or cos.stride() != sin.stride() or cos.dtype != sin.dtype or cos.stride()[-1] != 1:
@@ -101,7 +114,9 @@ def _rotate(args, cos, sin, positions, q, rotated, interleaved):
         args.q_strides, args.rotated_q_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (q, rotated))
 
 
-def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head_dim_v=0):
+def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory,
+           scales: tuple[Any, Any] = (None, None), rotary: tuple[Any, ...] | None = None,
+           head_dim_v: int = 0) -> Callable[[], None]:
     """Returns a call that writes k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads,
     head_dim).
 
@@ -114,7 +129,7 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head
     """
     device = _devices.of(k)
     context, stream = device.context, device.stream()
-    args = c.Append(size=ctypes.sizeof(c.Append))
+    args: Any = c.Append(size=ctypes.sizeof(c.Append))
     args.k, args.k_cache, args.slots = k.data_ptr(), k_cache.data_ptr(), slots.data_ptr()
     args.v, args.v_cache = (None if t is None else t.data_ptr() for t in (v, v_cache))
     args.head_dim_v = args.rotary_first = head_dim_v
@@ -131,10 +146,16 @@ def append(k, v, k_cache, v_cache, slots, scales=(None, None), rotary=None, head
     if rotary is not None:
         _rotate(args, *rotary)
     kept = (k, v, k_cache, v_cache, slots, scales, rotary)
-    return lambda: kept and check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
+
+    def enqueue(_kept: Any = kept) -> None:
+        check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
+
+    return enqueue
 
 
-def append_after(k, v, k_cache, v_cache, starts, block_table, rows, scales, angles=None, q=None):
+def append_after(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, starts: Memory, block_table: Memory,
+                 rows: Memory, scales: tuple[Any, Any], angles: tuple[Memory, Memory, bool] | None = None,
+                 q: Memory = None) -> Memory:
     """Writes k and v (batch, new, heads, head_dim) after the first `starts` keys of each sequence.
 
     With `angles` (cos, sin, interleaved), the call rotates k and q (batch, new, heads, head_dim), and returns the

@@ -1,13 +1,19 @@
 """Merges partial states of attention."""
+from __future__ import annotations
+
 import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from . import _devices
 from ._library import LIB, c, check
+from ._types import Memory
 
 NATURAL, BASE_TWO = c.LSE_NATURAL, c.LSE_BASE_TWO
 
 
-def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
+def prepare(output: Memory, states: Sequence[tuple[Memory, Memory]], output_lse: Memory = None, sinks: Memory = None,
+            unit: int = NATURAL) -> Callable[[], None]:
     """Returns a call that enqueues the merge of `states` [(o, lse), ..] into output, on the stream that is current
     now.
 
@@ -20,7 +26,7 @@ def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
     lse_strides = lambda t: (ctypes.c_int64 * 3)(0, *t.stride())
     array = (c.State * len(states))(*(c.State(o.data_ptr(), lse.data_ptr(), o_strides(o), lse_strides(lse))
                                       for o, lse in states))
-    args = c.Merge(size=ctypes.sizeof(c.Merge), state_size=ctypes.sizeof(c.State), states=ctypes.addressof(array),
+    args: Any = c.Merge(size=ctypes.sizeof(c.Merge), state_size=ctypes.sizeof(c.State), states=ctypes.addressof(array),
                    count=len(states), batch=1)
     args.seqlen, args.heads, args.head_dim = output.shape
     args.o, args.o_strides = output.data_ptr(), o_strides(output)
@@ -31,4 +37,8 @@ def prepare(output, states, output_lse=None, sinks=None, unit=NATURAL):
     args.dtype = _devices.code(output.dtype, "output", _devices.WIDE)
     args.states_lse_unit = args.lse_unit = unit
     kept = (output, states, output_lse, sinks, array)
-    return lambda: kept and check(LIB.ferroflash_merge(context, ctypes.addressof(args), stream))
+
+    def enqueue(_kept: Any = kept) -> None:
+        check(LIB.ferroflash_merge(context, ctypes.addressof(args), stream))
+
+    return enqueue

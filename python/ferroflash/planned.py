@@ -1,28 +1,33 @@
 """A request in the library's struct, its plan and its scratch memory."""
+from __future__ import annotations
+
 import ctypes
 import math
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 from . import _devices
-from ._library import LIB, Invalid, c, check
+from ._library import LIB, Invalid, Unsupported, c, check
+from ._types import Memory, Window
 
 FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = (
     c.MASK_FULL, c.MASK_CAUSAL, c.MASK_WINDOW, c.MASK_PREFIX, c.MASK_CHUNKED, c.MASK_BITS)
 
 
-def padded(strides, count):
+def padded(strides: Sequence[int], count: int) -> Any:
     """Returns strides for the structs, with zeros before them."""
     return (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
 
 
-def masked(causal, window_size):
+def masked(causal: bool, window_size: Window) -> tuple[int, tuple[int, int]]:
     """Returns the mask and the window for FlashAttention's arguments. A negative side means no bound."""
     left, right = (max(int(side), -1) for side in window_size)
     right = 0 if causal else right
     return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
 
 
-def scaled(softmax_scale):
+def scaled(softmax_scale: float | None) -> float:
     """Returns a scale for the structs. In a struct, 0 means the library's default, so a caller's 0 becomes an
     error."""
     if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
@@ -30,7 +35,7 @@ def scaled(softmax_scale):
     return 0.0 if softmax_scale is None else softmax_scale
 
 
-def sloped(alibi_slopes, q, batch, heads):
+def sloped(alibi_slopes: Memory, q: Memory, batch: int, heads: int) -> Memory:
     """Checks ALiBi slopes: (heads) or (batch, heads) in float32 beside q. None stays None."""
     if alibi_slopes is not None and (
             _devices.name(alibi_slopes.dtype) != "float32" or alibi_slopes.device != q.device
@@ -40,7 +45,7 @@ def sloped(alibi_slopes, q, batch, heads):
     return alibi_slopes
 
 
-def like_flash_attn(lse):
+def like_flash_attn(lse: Memory) -> Memory:
     """Converts the LSE of rows without a key to +inf, as FlashAttention-2 returns it. FerroFlash returns -inf,
     the logarithm of 0."""
     return lse.masked_fill_(lse.isneginf(), math.inf)
@@ -50,22 +55,33 @@ class Planned:
     """One request on the stream that is current now: its arguments, its plan, its scratch memory. It belongs to
     one thread."""
 
-    def __init__(self, q, mask, window, scale, softcap, config):
+    device: Any
+    context: ctypes.c_void_p
+    stream: Any
+    args: Any
+    where: int
+    like: Memory
+    workspace: Memory
+    counted: Memory
+    plan: ctypes.c_void_p
+
+    def __init__(self, q: Memory, mask: int, window: tuple[int, int], scale: float | None, softcap: float,
+                 config: str | None) -> None:
         self.device, self.like = _devices.of(q), q
         self.context, self.stream = self.device.context, self.device.stream()
-        args = self.args = c.Attention(size=ctypes.sizeof(c.Attention))
-        self.where = ctypes.addressof(args)
+        args: Any = c.Attention(size=ctypes.sizeof(c.Attention))
+        self.args, self.where = args, ctypes.addressof(args)
         args.dtype = _devices.code(q.dtype, "q", _devices.INPUTS)
         args.mask, (args.window_left, args.window_right) = mask, window
         args.scale, args.softcap = scaled(scale), softcap
         args.config = config.encode() if config else None
 
-    def point(self, **tensors):
+    def point(self, **tensors: Memory) -> None:
         """Sets the addresses of tensors."""
         for name, tensor in tensors.items():
             setattr(self.args, name, None if tensor is None else tensor.data_ptr())
 
-    def strides(self, lse, slopes, max_logits=None, **tensors):
+    def strides(self, lse: Memory, slopes: Memory, max_logits: Memory = None, **tensors: Memory) -> None:
         """Sets the strides of tensors, aligned at the last dimension, and the strides of ALiBi slopes, (heads) or
         (batch, heads)."""
         for name, strides in tensors.items():
@@ -76,7 +92,8 @@ class Planned:
         if slopes is not None:
             self.args.alibi_strides = padded(slopes.stride(), 2)
 
-    def extras(self, sinks=None, bias=None, prefix=None, chunked=None, mask_bits=None, mask_keys=0):
+    def extras(self, sinks: Memory = None, bias: Memory = None, prefix: Memory | int | None = None,
+               chunked: int | None = None, mask_bits: Memory = None, mask_keys: int = 0) -> None:
         """Sets sinks, a bias and masks. The sizes must be set before.
 
         `sinks` are float32 (heads), `bias` is (batch or 1, heads or 1, queries or 1, keys) in float16, bfloat16 or
@@ -100,6 +117,7 @@ class Planned:
                 raise Invalid(f"bias {tuple(bias.shape)}: it must be {wanted} or 1 each, and keys, which are contiguous")
             args.bias_dtype = _devices.code(bias.dtype, "bias", _devices.WIDE)
             args.bias_strides = shared(bias)
+        self._check_masks(prefix=prefix, chunked=chunked, mask_bits=mask_bits)
         if prefix is not None:
             args.mask, args.mask_length = PREFIX, number
         if chunked is not None:
@@ -110,7 +128,19 @@ class Planned:
                 # A stride of 0 would make queries share a row.
                 args.mask_bits_strides[2] = mask_bits.shape[3]
 
-    def plan_it(self, share=None):
+    def _check_masks(self, **masks: Any) -> None:
+        """A request has one mask. Prefix and chunked are causal themselves."""
+        names = [name for name, of in masks.items() if of is not None]
+        if len(names) > 1:
+            raise Unsupported(f"{' and '.join(names)}: a call has one mask; pass one of them, or mask_bits for both")
+        if names and self.args.mask == WINDOW:
+            raise Unsupported(f"{names[0]} beside window_size ({self.args.window_left}, {self.args.window_right}): a "
+                              "call has one mask; leave window_size (-1, -1), or pass mask_bits for both")
+        if names == ["mask_bits"] and self.args.mask == CAUSAL:
+            raise Unsupported("mask_bits beside causal: a call has one mask; clear the bits of later keys, and leave "
+                              "causal False")
+
+    def plan_it(self, share: Planned | None = None) -> None:
         """Allocates scratch memory, plans, and loads the kernels. `share` is another launch on the same stream;
         this launch uses the other launch's workspace if that is large enough."""
         args, room, counted = self.args, ctypes.c_uint64(), ctypes.c_uint64()
@@ -131,11 +161,11 @@ class Planned:
         # The kernel must be compiled before the launch, because a graph may capture the launch.
         check(LIB.ferroflash_load(self.context, plan))
 
-    def enqueue(self):
+    def enqueue(self) -> None:
         """Launches the kernels on the stream."""
         check(LIB.ferroflash_launch(self.context, self.plan, self.where, self.stream))
 
-    def describe(self):
+    def describe(self) -> dict[str, Any]:
         """Returns the planner's choice: entry, reason, grid, threads, shared memory."""
         info = c.PlanInfo(size=ctypes.sizeof(c.PlanInfo))
         check(LIB.ferroflash_plan_describe(self.plan, ctypes.byref(info)))

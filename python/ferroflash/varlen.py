@@ -1,6 +1,11 @@
 """Attention on varlen sequences: tensors (rows of all sequences, heads, head_dim) and offsets on the device."""
+from __future__ import annotations
+
+from typing import Any
+
 from . import _devices
 from ._library import Invalid, WrongType
+from ._types import Memory, Window
 from .planned import FULL, Planned, masked, sloped
 
 
@@ -11,9 +16,15 @@ class Launch(Planned):
     `cu_seqlens_k` and `seqused_k` are int32 on the device.
     """
 
-    def __init__(self, q, k, v, o, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, lse=None,
-                 seqused_k=None, mask=FULL, window=(-1, -1), scale=None, softcap=0.0, config=None, alibi_slopes=None,
-                 plans=True, **extras):
+    o: Memory
+    lse: Memory
+    kept: Any
+
+    def __init__(self, q: Memory, k: Memory, v: Memory, o: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory,
+                 max_seqlen_q: int, max_seqlen_k: int, *, lse: Memory = None, seqused_k: Memory = None,
+                 mask: int = FULL, window: tuple[int, int] = (-1, -1), scale: float | None = None,
+                 softcap: float = 0.0, config: str | None = None, alibi_slopes: Memory = None, plans: bool = True,
+                 **extras: Any) -> None:
         super().__init__(q, mask, window, scale, softcap, config)
         self.o, self.lse, args = o, lse, self.args
         self.kept = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q,
@@ -22,14 +33,14 @@ class Launch(Planned):
         self.point(**self.kept)
         args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
         args.total_q, args.heads_q, args.head_dim = q.shape
-        args.total_k, args.heads_k, args.head_dim_v = *k.shape[:2], v.shape[2]
+        args.total_k, args.heads_k, args.head_dim_v = k.shape[0], k.shape[1], v.shape[2]
         self.strides(lse, alibi_slopes, q=q.stride(), k=k.stride(), v=v.stride(), o=o.stride())
         self.extras(**extras)
         if plans:
             self.plan_it()
 
 
-def checked(q, cu_seqlens_q, alibi_slopes, **tensors):
+def checked(q: Memory, cu_seqlens_q: Memory, alibi_slopes: Memory, **tensors: Memory) -> Memory:
     """Checks tensors of varlen sequences, and returns the slopes."""
     for name, tensor in {"q": q, **tensors}.items():
         if tensor.stride()[-1] != 1:
@@ -37,9 +48,10 @@ def checked(q, cu_seqlens_q, alibi_slopes, **tensors):
     return sloped(alibi_slopes, q, cu_seqlens_q.shape[0] - 1, q.shape[1])
 
 
-def launched(q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, softmax_scale=None,
-             causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, seqused_k=None, config=None,
-             plans=True, **extras):
+def launched(q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory,
+             max_seqlen_q: int, max_seqlen_k: int, *, softmax_scale: float | None = None, causal: bool = False,
+             window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
+             seqused_k: Memory = None, config: str | None = None, plans: bool = True, **extras: Any) -> Launch:
     """Returns the launch of FlashAttention's arguments. Offsets are int32 beside q."""
     slopes = checked(q, cu_seqlens_q, alibi_slopes, k=k, v=v)
     if k.dtype != q.dtype or v.dtype != q.dtype:
@@ -53,7 +65,9 @@ def launched(q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seql
                   plans=plans, **extras)
 
 
-def prepare(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, return_lse, seqused_k=None, **options):
+def prepare(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, max_seqlen_q: int,
+            max_seqlen_k: int, *, return_lse: bool, seqused_k: Memory = None,
+            **options: Any) -> tuple[Launch, Memory, Memory]:
     """Allocates o and, if wanted, the LSE, and returns (launch, o, lse)."""
     starts, ends, used = (_devices.integers(t, q) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
     o = q.new_empty((*q.shape[:2], v.shape[2]))

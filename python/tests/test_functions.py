@@ -3,6 +3,7 @@
 The largest error is at most twice that of the naive computation in the inputs' precision.
 """
 import inspect
+import operator
 import re
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import ferroflash
+import ferroflash.bert_padding
 from reference import attend, rotated
 
 F16, F32, I32 = np.float16, np.float32, np.int32
@@ -93,7 +95,8 @@ def test_packed_forms_equal_flash_attn_func():
 def test_return_attn_probs_is_flash_attentions():
     q, k, v = tensors([1, 70, 33, 1, 1, 64])
     o, lse, probabilities = ferroflash.flash_attn_func(q, k, v, causal=True, return_attn_probs=True, **SIM)
-    assert probabilities is None and np.isposinf(lse[0, 0, :37]).all() and np.isfinite(lse[0, 0, 37:]).all()
+    assert probabilities.shape == (0,) and probabilities.dtype == q.dtype
+    assert np.isposinf(lse[0, 0, :37]).all() and np.isfinite(lse[0, 0, 37:]).all()
     assert not o[0, :37].any()
 
 
@@ -206,7 +209,9 @@ def test_merge():
 
 Q, K, V = tensors([1, 16, 16, 2, 2, 64])
 CACHE = numbers(8, (1, 32, 2, 64))
-func, kvcache = ferroflash.flash_attn_func, ferroflash.flash_attn_with_kvcache
+func, kvcache, varlen = ferroflash.flash_attn_func, ferroflash.flash_attn_with_kvcache, ferroflash.flash_attn_varlen_func
+STARTS_OF_Q = np.array([0, 16], I32)
+BITS = np.zeros((1, 1, 16, 2), np.uint8)
 # What the error must say, its class, the call
 REFUSED = {
     "dropout_p 0.1": (NotImplementedError, lambda: func(Q, K, V, 0.1, **SIM)),
@@ -227,6 +232,18 @@ REFUSED = {
     "rotary_cos and rotary_sin": (ValueError, lambda: kvcache(Q, CACHE, CACHE, rotary_cos=np.ones((4, 8), F32), **SIM)),
     "cache_seqlens (1,)": (ValueError, lambda: kvcache(numbers(1, (2, 1, 2, 64)), numbers(1, (2, 32, 2, 64)),
                                                        numbers(1, (2, 32, 2, 64)), cache_seqlens=np.ones(1, I32), **SIM)),
+    "chunked and mask_bits": (NotImplementedError, lambda: func(Q, K, V, chunked=5, mask_bits=BITS, **SIM)),
+    "prefix beside window_size (3, -1)": (NotImplementedError, lambda: func(Q, K, V, prefix=5, window_size=(3, -1), **SIM)),
+    "mask_bits beside causal": (NotImplementedError, lambda: func(Q, K, V, causal=True, mask_bits=BITS, **SIM)),
+    "qv": (NotImplementedError, lambda: func(Q, K, V, qv=Q, **SIM)),
+    "multiply q by it": (NotImplementedError, lambda: kvcache(Q, CACHE, CACHE, q_descale=np.ones((1, 2), F32), **SIM)),
+    "multiply k by it": (NotImplementedError, lambda: varlen(Q[0], K[0], V[0], STARTS_OF_Q, STARTS_OF_Q, 16, 16,
+                                                             k_descale=np.ones((1, 2), F32), **SIM)),
+    "rotary_seqlens": (NotImplementedError, lambda: kvcache(Q, CACHE, CACHE, rotary_seqlens=np.ones(1, I32), **SIM)),
+    "attention_chunk 5 without causal": (NotImplementedError, lambda: func(Q, K, V, attention_chunk=5, **SIM)),
+    "attention_chunk -1": (ValueError, lambda: func(Q, K, V, causal=True, attention_chunk=-1, **SIM)),
+    "page_table beside block_table": (ValueError, lambda: kvcache(Q, CACHE, CACHE, block_table=np.zeros((1, 1), I32),
+                                                                  page_table=np.zeros((1, 1), I32), **SIM)),
     "k_cache is float32": (TypeError, lambda: kvcache(Q, CACHE.astype(F32), CACHE.astype(F32), **SIM)),
 }
 
@@ -239,7 +256,14 @@ def test_refusals_name_the_argument(words):
     assert isinstance(error.value, ferroflash.Error)
 
 
-# FlashAttention 2.8's arguments and defaults.
+@pytest.mark.parametrize("call", [func, varlen, kvcache])
+def test_an_unknown_keyword_is_refused(call):
+    numbers_of = {func: 3, varlen: 7, kvcache: 3}[call]
+    with pytest.raises(TypeError, match=f"{call.__name__}.. got an unexpected keyword argument 'sink'"):
+        call(*[Q] * numbers_of, sink=None, **SIM)
+
+
+# The arguments and defaults of FlashAttention 2.8.3: flash_attn_interface.py and bert_padding.py.
 SCORES = ("dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
           "deterministic=False, return_attn_probs=False")
 STARTS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
@@ -254,11 +278,42 @@ SIGNATURES = {
                                "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, "
                                "causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, "
                                "alibi_slopes=None, num_splits=0, return_softmax_lse=False",
+    "bert_padding.unpad_input": "hidden_states, attention_mask, unused_mask=None",
+    "bert_padding.unpad_input_for_concatenated_sequences": "hidden_states, attention_mask_in_length",
+    "bert_padding.pad_input": "hidden_states, indices, batch, seqlen",
 }
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_arguments_are_flash_attentions(name):
-    parameters = inspect.signature(getattr(ferroflash, name)).parameters.values()
-    own = [str(p) for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
-    assert ", ".join(own) == SIGNATURES[name]
+    parameters = inspect.signature(operator.attrgetter(name)(ferroflash)).parameters.values()
+    theirs = [p.replace(annotation=p.empty) for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+    assert ", ".join(map(str, theirs)) == SIGNATURES[name]
+
+
+# FlashAttention-3's hints, and its names of other arguments
+HINTS = {"pack_gqa": True, "sm_margin": 8, "scheduler_metadata": None, "attention_chunk": 0, "qv": None, "q_descale": None}
+
+
+def test_hints_of_flash_attention_3_change_nothing():
+    o = func(Q, K, V, causal=True, **SIM)
+    assert np.array_equal(o, func(Q, K, V, causal=True, num_splits=3, k_descale=None, **HINTS, **SIM))
+    assert np.array_equal(kvcache(Q, CACHE, CACHE, **SIM), kvcache(Q, CACHE, CACHE, **HINTS, **SIM))
+    chunked = func(Q, K, V, chunked=5, **SIM)
+    assert not np.array_equal(o, chunked)
+    assert np.array_equal(chunked, func(Q, K, V, causal=True, attention_chunk=5, **SIM))
+
+
+def test_page_table_is_block_table():
+    pages, table, lengths = CACHE.reshape(2, 16, 2, 64), np.array([[1, 0]], I32), np.array([20], I32)
+    paged = lambda **name: kvcache(Q, pages, pages, cache_seqlens=lengths, causal=True, **name, **SIM)
+    assert np.array_equal(paged(block_table=table), paged(page_table=table))
+
+
+def test_varlen_on_pages_takes_scales():
+    table, starts = np.array([[1, 0]], I32), np.array([0, 16], I32)
+    pages, factor = CACHE.reshape(2, 16, 2, 64).astype(E4M3), 0.5
+    o = varlen(Q[0], pages, pages, starts, starts, 16, 16, causal=True, block_table=table, k_descale=factor,
+               v_descale=factor, **SIM)
+    k = pages[table[0]].reshape(1, 32, 2, 64)[:, :16].astype(F16) * F16(factor)
+    check(o, attend(Q, k, k, causal=True)[0][0], attend(Q, k, k, F16, causal=True)[0][0])

@@ -1,0 +1,38 @@
+"""FlashAttention-3's arguments that FlashAttention-2 lacks: which change nothing, are translated, or are refused."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ._library import Invalid, Unsupported
+
+# Results do not depend on how FlashAttention-3 schedules its work.
+HINTS = ("num_splits", "pack_gqa", "sm_margin", "scheduler_metadata")
+_WIDE = "{0} is float16 or bfloat16, which needs no factor; multiply {0} by it, and leave it None"
+REFUSED = {
+    "qv": "scores have one product; concatenate q with qv, and k with v, along head_dim; for a latent cache call "
+          "flash_mla_with_kvcache",
+    "q_descale": _WIDE.format("q"), "k_descale": _WIDE.format("k"), "v_descale": _WIDE.format("v"),
+    "seqused_q": "every row of cu_seqlens_q is a query; it must be None",
+    "cu_seqlens_k_new": "new keys are (batch, new, heads_k, head_dim), of one length; write keys of several lengths "
+                        "into the cache before the call",
+    "rotary_seqlens": "angles begin at cache_seqlens; rotate q and k before the call",
+    "num_heads_q": "qkv has dimension 3 of q, k and v; slice such a tensor, and call the function of q, k and v",
+}
+
+
+def chunk(function: str, options: Mapping[str, object], causal: bool, chunked: int | None) -> int | None:
+    """Checks FlashAttention-3's arguments, and returns the chunk: `chunked`, or `attention_chunk`."""
+    for name, of in options.items():
+        if name in REFUSED and of is not None:
+            raise Unsupported(f"{name}: {REFUSED[name]}")
+        if name not in (*REFUSED, *HINTS, "attention_chunk"):
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+    attention_chunk = options.get("attention_chunk", 0)
+    if not attention_chunk:
+        return chunked
+    if not isinstance(attention_chunk, int) or attention_chunk < 0 or chunked is not None:
+        raise Invalid(f"attention_chunk {attention_chunk}: it must be 0 or more, and chunked, its other name, None")
+    if not causal:
+        raise Unsupported(f"attention_chunk {attention_chunk} without causal: a query sees no later key of its chunk; "
+                          "pass causal=True")
+    return attention_chunk
