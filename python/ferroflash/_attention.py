@@ -3,15 +3,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _backward, dense, varlen
+from . import _backward, checks, dense, varlen
 from ._types import Memory
 from .planned import masked
 
 
-def _extras(sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory, prefix_keys: int | None,
-            chunked: int | None, mask_keys: int) -> dict[str, Any]:
-    extras = {"sinks": sinks, "bias": bias, "prefix": prefix_keys if prefix is None else prefix, "chunked": chunked,
-              "mask_bits": mask_bits}
+def _extras(q: Memory, sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory,
+            prefix_keys: int | None, chunked: int | None, mask_keys: int) -> dict[str, Any]:
+    sinks, prefix = checks.converted(q, sinks, prefix_keys if prefix is None else prefix)
+    extras = {"sinks": sinks, "bias": bias, "prefix": prefix, "chunked": chunked, "mask_bits": mask_bits}
     extras = {name: of for name, of in extras.items() if of is not None}
     return {**extras, "mask_keys": mask_keys} if mask_keys else extras
 
@@ -27,7 +27,7 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
     launch: dense.Launch | varlen.Launch
     options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": (left, right), "softcap": softcap,
                "alibi_slopes": alibi_slopes, "config": config, "return_lse": return_lse,
-               **_extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}
+               **_extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}
     if cu_seqlens_q is None:
         launch, o, lse, max_logits = dense.prepare(q, k, v, bhsd=bhsd, return_max_logits=return_max_logits, **options)
     else:
@@ -35,6 +35,7 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
                                          seqused_k=seqused_k, **options)
         max_logits = None
     launch.enqueue()
+    launch.release()
     return o, lse, max_logits
 
 
@@ -47,7 +48,7 @@ def backward(d_o: Memory, d_lse: Memory, o: Memory, lse: Memory, q: Memory, k: M
     """Returns the gradients of q, k, v, sinks and bias, the last two None if they are not wanted."""
     launch: dense.Launch | varlen.Launch
     order: tuple[int, ...]
-    extras = _extras(sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)
+    extras = _extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)
     if cu_seqlens_q is None:
         mask, window = masked(causal, (left, right))
         launch = dense.Launch(q, k, v, o, lse, mask, window, softmax_scale, softcap, None, bhsd, alibi_slopes,

@@ -57,6 +57,14 @@ class Cuda:
         """Returns torch's dtype of this name."""
         return getattr(self.torch, name)
 
+    def capturing(self) -> bool:
+        """Returns whether a graph captures the stream that is current now."""
+        return self.torch.cuda.is_current_stream_capturing()
+
+    def empty(self, count: int) -> Any:
+        """Returns bytes of memory."""
+        return self.torch.empty(count, dtype=self.torch.uint8, device=self.device)
+
     def empty_like(self, tensor: Memory) -> Any:
         """Returns memory of a tensor's layout."""
         return self.torch.empty_like(tensor)
@@ -90,7 +98,7 @@ class Cuda:
         """
         torch = self.torch
         make = lambda: torch.zeros(count, dtype=torch.uint8, device=self.device)
-        if torch.cuda.is_current_stream_capturing():
+        if self.capturing():
             return make()
         with self._lock:
             kept = self._counters.setdefault(stream, [])
@@ -125,4 +133,4 @@ def integers(tensor: Memory, like: Memory) -> Memory:
     if tensor is None:
         return None
     tensor = tensor.to(device=like.device, dtype=of(like).dtype("int32"))
-    return tensor if tensor.stride()[-1] == 1 else tensor.contiguous()
+    return tensor if tensor.stride()[-1:] == (1,) else tensor.contiguous()

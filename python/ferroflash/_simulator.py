@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _devices
-from ._library import LIB, Invalid, check
+from ._library import LIB, Invalid, WrongType, check
 from ._types import Memory
 
 # The card of device="sim". Its kernels are the portable ones, which run on every GPU.
@@ -24,8 +24,11 @@ class Card:
     """A simulated card: a device like `_devices.Cuda`."""
 
     def __init__(self, card: str) -> None:
-        self.context = ctypes.c_void_p()
+        self.context, self.name = ctypes.c_void_p(), card
         check(LIB.ferroflash_context_create_simulator(card.encode(), ctypes.byref(self.context)))
+
+    def __str__(self) -> str:
+        return f"sim:{self.name}"
 
     def stream(self) -> Any:
         """Returns no stream: a launch has run when it returns."""
@@ -34,6 +37,14 @@ class Card:
     def dtype(self, name: str) -> str:
         """Returns the dtype of this name."""
         return name
+
+    def capturing(self) -> bool:
+        """Returns whether a graph captures launches."""
+        return False
+
+    def empty(self, count: int) -> Tensor:
+        """Returns bytes of memory."""
+        return Tensor(self, np.empty(count, np.uint8), "uint8")
 
     def counters(self, stream: Any, count: int) -> Tensor:
         """Returns counters for one launch."""
@@ -86,7 +97,7 @@ class Tensor:
     @classmethod
     def uploaded(cls, card: Card, raw: Any, dtype: str) -> Tensor:
         """Returns a tensor with these numbers."""
-        tensor = cls(card, np.ascontiguousarray(raw), dtype)
+        tensor = cls(card, np.ascontiguousarray(raw).reshape(raw.shape), dtype)
         return tensor._upload()
 
     def _upload(self) -> Tensor:
@@ -189,7 +200,11 @@ class _Numpy:
 
     @staticmethod
     def raw(array: Memory) -> Any:
-        return np.ascontiguousarray(array).view(_RAW[array.itemsize]).reshape(array.shape), array.dtype.name
+        return np.ascontiguousarray(array).view(_RAW[array.itemsize]).reshape(array.shape)
+
+    @staticmethod
+    def dtype(array: Memory) -> str:
+        return array.dtype.name if array.dtype.isnative else array.dtype.str
 
     @staticmethod
     def back(raw: Any, dtype: str) -> Any:
@@ -211,7 +226,11 @@ class _Torch:
         import torch
         integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         flat = tensor.detach().contiguous().view(integers[tensor.element_size()]).numpy()
-        return flat.view(_RAW[tensor.element_size()]), _devices.name(tensor.dtype)
+        return flat.view(_RAW[tensor.element_size()])
+
+    @staticmethod
+    def dtype(tensor: Memory) -> str:
+        return _devices.name(tensor.dtype)
 
     @staticmethod
     def back(raw: Any, dtype: str) -> Any:
@@ -245,9 +264,10 @@ def run(function: Callable[..., Any], arguments: Any, options: Any, device: Any)
     def there(x: Memory) -> Any:
         kind = _kind(x)
         if kind is not None:
-            raw, dtype = kind.raw(x)
+            dtype = kind.dtype(x)
             if dtype not in _BYTES:
-                raise Invalid(f"an array is {dtype}; it must be one of {', '.join(_BYTES)}")
+                raise WrongType(f"an array is {dtype}; it must be one of {', '.join(_BYTES)}; convert it")
+            raw = kind.raw(x)
             tensor = Tensor.uploaded(on, raw, dtype)
             kinds.append(kind)
             copies.append((kind, x, np.array(raw, copy=True), tensor))

@@ -17,9 +17,11 @@ _ARGUMENTS = (
 # Two packages in one process, of two commits, have one namespace each.
 _NAME = __package__
 _LIBRARY = torch.library.Library(_NAME, "DEF")
-_LIBRARY.define(f"attention({_ARGUMENTS}) -> (Tensor, Tensor)")
+# torch.compile then passes tensors of the strides that an eager call has.
+_TAGS = [getattr(torch.Tag, name) for name in ("needs_fixed_stride_order",) if hasattr(torch.Tag, name)]
+_LIBRARY.define(f"attention({_ARGUMENTS}) -> (Tensor, Tensor)", tags=_TAGS)
 _LIBRARY.define(f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor o, Tensor lse, {_ARGUMENTS}, bool wants_sinks, "
-                "bool wants_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+                "bool wants_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
 
 
 def _forward(*arguments: Any) -> Any:
@@ -128,13 +130,18 @@ def wanted(device: Any, *tensors: Any) -> bool:
     """Returns whether a call must go through the operator: the simulator, torch.compile, or gradients."""
     if device is not None or torch.compiler.is_compiling():
         return True
+    return tracked(*tensors)
+
+
+def tracked(*tensors: Any) -> bool:
+    """Returns whether a gradient of one of the tensors is wanted."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def refuse_tracked(**options: Any) -> None:
     """Raises an error if a gradient of an option is wanted."""
     for name, option in options.items():
-        if isinstance(option, torch.Tensor) and option.requires_grad and torch.is_grad_enabled():
+        if isinstance(option, torch.Tensor) and tracked(option):
             raise Unsupported(f"{name} requires a gradient: FerroFlash computes those of q, k, v, sinks and bias; pass "
                               f"{name}.detach()")
 
@@ -148,6 +155,7 @@ def attend(*arguments: Any) -> Any:
             n > 1 and stride == 0 for n, stride in zip(bias.shape, bias.stride())):
         inputs[8] = bias.contiguous()
     refuse_tracked(alibi_slopes=inputs[6])
+    # The backward pass reads these, too.
     for at in (3, 4, 5):
-        inputs[at] = None if inputs[at] is None else inputs[at].to(inputs[0].device, torch.int32)
+        inputs[at] = None if inputs[at] is None else inputs[at].to(inputs[0].device, torch.int32).contiguous()
     return _OPERATORS.attention(*inputs)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from . import _attention, _devices, _fa3, kvcache, merge
+from . import _attention, _devices, _fa3, checks, kvcache, merge
 from ._library import Invalid, Unsupported
 from ._types import Array, Memory, Tensor, Window
-from .planned import CAUSAL, FULL, like_flash_attn, masked, sloped
+from .planned import CAUSAL, FULL, like_flash_attn, masked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -49,6 +50,14 @@ def _through_operator(device: str | None, tensors: tuple[Any, ...]) -> bool:
     return _torch.wanted(device, *tensors)
 
 
+def _refuse_gradients(*tensors: Any) -> None:
+    if hasattr(tensors[0], "requires_grad"):
+        from . import _torch
+        if _torch.tracked(*tensors):
+            raise Unsupported("block_table with q, k or v that require gradients: a KV cache has none; call it under "
+                              "torch.no_grad(), or leave block_table out")
+
+
 def _like_flash_attn(lse: Any) -> Any:
     """Converts an LSE that a caller gets. Of the LSE of `return_attn_probs` there is no gradient."""
     if hasattr(lse, "masked_fill"):
@@ -69,7 +78,7 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
             device: str | None) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
-    is_tensor = hasattr(prefix, "shape")
+    is_tensor = hasattr(prefix, "shape") and not isinstance(prefix, numbers.Integral)
     (left, right), wants_lse = window_size, return_lse or return_attn_probs
     arguments = (q, k, v, *starts, slopes, sinks, bias, prefix if is_tensor else None, mask_bits, *lengths,
                  softmax_scale, causal, left, right, softcap, None if is_tensor else prefix, chunked, mask_keys, bhsd,
@@ -168,6 +177,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     _refuse_dropout(dropout_p)
     scales: dict[str, Any] = {}
     if block_table is not None:
+        _refuse_gradients(q, k, v)
         scales = {"k_descale": fa3.pop("k_descale", None), "v_descale": fa3.pop("v_descale", None)}
     chunked = _fa3.chunk("flash_attn_varlen_func", fa3, causal, chunked)
     if block_table is None:
@@ -240,8 +250,6 @@ def _check_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, cu_seqlens_q: Any, 
                       f"{tuple(k_cache.shape[:3])}")
     if k is not None and (k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape):
         raise Unsupported(f"k, v with v_cache of strides {v_cache.stride()}: an append needs k_cache's shape and strides")
-    if k_cache.stride()[-1] != 1 or v_cache.stride()[-1] != 1:
-        raise Invalid("k_cache and v_cache must have contiguous columns: stride(-1) must be 1")
     if (cu_seqlens_q is None) != (max_seqlen_q is None) or len(q.shape) != (4 if cu_seqlens_q is None else 3):
         raise Invalid(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and "
                       "max_seqlen_q")
@@ -252,7 +260,6 @@ def _check_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, cu_seqlens_q: Any, 
 def _descales(k_cache: Any, k: Any, scales: tuple[Any, Any]) -> tuple[Any, Any]:
     """Returns the scales of a cache in float32."""
     if _devices.name(k_cache.dtype) == "int8":
-        kvcache.token_scales(k_cache, scales)
         return scales
     scales = tuple(scale.float() if kvcache.is_tensor(scale) else scale for scale in scales)
     tensors = [scale for scale in scales if kvcache.is_tensor(scale)]
@@ -304,6 +311,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         if block_table is not None:
             raise Invalid("page_table beside block_table: one is FlashAttention-3's name of the other; pass one")
         block_table = page_table
+    layout = checks.CACHE if cu_seqlens_q is None else checks.VARLEN_CACHE
+    checks.ranks(layout, k_cache=k_cache, v_cache=v_cache, block_table=block_table, k=k, v=v)
+    if (k is None) != (v is None):
+        raise Invalid("k and v belong together: pass both, or neither")
     _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
                  cache_leftpad)
     scales = _descales(k_cache, k, (k_descale, v_descale))
@@ -315,18 +326,13 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     # Without lengths, every sequence has all keys of the cache, as in FlashAttention.
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
     lengths: Memory = (full if k is None else 0) if cache_seqlens is None else cache_seqlens
-    if isinstance(lengths, int):
-        lengths = queries.new_full((batch,), lengths, dtype=int32)
+    if isinstance(lengths, numbers.Integral):
+        lengths = queries.new_full((batch,), int(lengths), dtype=int32)
     lengths = _devices.integers(lengths, q)
-    slopes = sloped(alibi_slopes, q, batch, q.shape[-2])
-    for name, tensor in (("cache_seqlens", lengths), ("cache_batch_idx", rows), ("block_table", table)):
-        if tensor is not None and tensor.shape[0] < batch:
-            raise Invalid(f"{name} {tuple(tensor.shape)}: there must be one for each of {batch} sequences")
-    if sinks is not None:
-        if _devices.name(sinks.dtype) != "float32" or tuple(sinks.shape) != (q.shape[-2],) or sinks.device != q.device:
-            raise Invalid(f"sinks {sinks.dtype} {tuple(sinks.shape)} on {sinks.device}: they are float32 "
-                          f"({q.shape[-2]},), beside q")
-        sinks = cast(Memory, sinks).contiguous()
+    sinks, prefix = checks.converted(q, sinks, prefix)
+    if shared_prefixes is not None:
+        groups, pages, rest = shared_prefixes
+        shared_prefixes = (groups, pages, _devices.integers(rest, q))
     if k is not None:
         own = on.arange(batch) if rows is None else rows
         angles = None if rotary_cos is None else (rotary_cos, rotary_sin, rotary_interleaved)
@@ -341,7 +347,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     mask, window = masked(causal, window_size)
     kvcache.Launch(queries, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask,
                    window=window, scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config,
-                   cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=slopes,
+                   cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes,
                    shared_prefixes=shared_prefixes, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
                    mask_keys=mask_keys).enqueue()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o
@@ -364,6 +370,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array, cache_
     seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key, lse is +inf.
     """
     queries: Memory = q
+    checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
     o = queries.new_empty((*q.shape[:-1], head_dim_v))
     lse = queries.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
     kvcache.Launch(queries, k_cache, None, o, _devices.integers(cache_seqlens, q), lse=lse,
@@ -381,4 +388,5 @@ def merge_attn_states(output: Tensor, prefix_output: Array, prefix_lse: Array, s
     The arguments are vLLM's, in its order: outputs (tokens, heads, head_dim), log-sum-exps (heads, tokens) in float32.
     A row without a key has an infinite log-sum-exp. `sinks` (heads) are logits that belong to no key.
     """
+    sinks, _ = checks.converted(output, sinks, None)
     merge.prepare(output, [(prefix_output, prefix_lse), (suffix_output, suffix_lse)], output_lse, sinks)()

@@ -5,7 +5,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from . import _devices
+from . import _devices, checks
 from ._library import LIB, Invalid, c, check
 from ._types import Memory
 from .planned import FULL, Planned
@@ -16,21 +16,15 @@ def is_tensor(x: Memory) -> bool:
     return hasattr(x, "data_ptr")
 
 
-def token_scales(k_cache: Memory, scales: tuple[Any, Any]) -> None:
-    """Checks the scales of an int8 cache: one for each row of a head."""
-    for name, scale in zip(("k_descale", "v_descale"), scales):
-        want = tuple(k_cache.shape[:3])
-        if (not is_tensor(scale) or _devices.name(scale.dtype) != "float32" or tuple(scale.shape) != want
-                or not scale.is_contiguous()):
-            got = f"{scale.dtype} {tuple(scale.shape)}" if is_tensor(scale) else scale
-            raise Invalid(f"{name} {got}: an int8 cache needs contiguous float32 {want}, (pages, page, heads_k)")
-
-
-def _scale(args: Any, scales: tuple[Any, Any]) -> None:
-    """Sets the scales of keys and of values."""
+def _scale(args: Any, scales: tuple[Any, Any], field: str, call: checks.Call) -> None:
+    """Checks the scales of keys and of values as a field of `call`, and sets them. An int8 cache has one per key."""
+    is_int8 = args.cache_dtype == c.INT8
     for name, scale in zip("kv", scales):
         if is_tensor(scale):
+            call.one("descale of keys" if is_int8 else field, scale, f"{name}_descale")
             setattr(args, f"{name}_scales", scale.data_ptr())
+        elif is_int8:
+            raise Invalid(f"{name}_descale {scale}: an int8 cache needs a tensor, float32 (pages, page, heads_k)")
         elif scale is not None:
             setattr(args, f"{name}_scale", scale)
 
@@ -62,15 +56,19 @@ class Launch(Planned):
                  cu_seqlens_q: Memory = None, seqlen_q: int | None = None, scales: tuple[Any, Any] = (None, None),
                  alibi_slopes: Memory = None, shared_prefixes: tuple[int, int, Memory] | None = None,
                  **extras: Any) -> None:
-        super().__init__(q, mask, window, scale, softcap, config)
+        layout, sizes = checks.CACHE, dict[str, Any]()
+        if cu_seqlens_q is not None:
+            layout, sizes = checks.VARLEN_CACHE, {**checks.of_varlen(cu_seqlens_q), "seqlen_q": seqlen_q}
+        super().__init__(q, mask, window, scale, softcap, config, checks.Call(layout, q.device, sizes))
         self.o, self.lse = o, lse
-        named = {"q": q, "k": k_cache, "v": v_cache, "o": o, "lse": lse, "block_table": table,
-                 "cache_batch_idx": rows, "seqused_k": lengths, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
+        named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
+                 "cache_batch_idx": rows, "cache_seqlens": lengths, "cu_seqlens_q": cu_seqlens_q,
                  "alibi_slopes": alibi_slopes}
         if shared_prefixes is not None:
-            self.args.prefix_groups, self.args.prefix_pages, named["rest_lengths"] = shared_prefixes
+            self.args.prefix_groups, self.args.prefix_pages, named["rest"] = shared_prefixes
+        extras["sinks"] = sinks
         self.kept, args = (named, scales, extras), self.args
-        self.point(**named)
+        self.take(**named)
         args.batch, (args.heads_q, args.head_dim) = lengths.shape[0], q.shape[-2:]
         if cu_seqlens_q is None:
             args.seqlen_q = q.shape[1]
@@ -82,27 +80,26 @@ class Launch(Planned):
             args.columns, args.table_stride = table.shape[1], table.stride()[0]
         self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
                      v=(k_cache if v_cache is None else v_cache).stride())
-        is_int8 = _devices.name(k_cache.dtype) == "int8"
-        if is_int8:
-            token_scales(k_cache, scales)
-        _scale(args, scales)
+        args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
+        _scale(args, scales, "descale", self.call)
         for of in scales:
             # Strides of 0 mean contiguous scales of an int8 cache.
-            if is_tensor(of) and not is_int8:
+            if is_tensor(of) and args.cache_dtype != c.INT8:
                 args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
-        args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
         args.splits, args.chunk = splits, chunk
+        self.call.sizes["seqlen_k"] = args.page * (1 if table is None else args.columns)
         self.extras(**extras)
         self.plan_it(share)
 
 
 def _rotate(args: Any, cos: Memory, sin: Memory, positions: Memory, q: Memory, rotated: Memory,
-            interleaved: bool) -> None:
+            interleaved: bool, *, call: checks.Call) -> None:
     """Sets the rotation of an append: cos and sin (rows, columns / 2), positions (tokens), q (tokens, heads,
     head_dim)."""
-    if cos.shape != sin.shape or cos.stride() != sin.stride() or cos.dtype != sin.dtype or cos.stride()[-1] != 1:
-        raise Invalid(f"rotary_sin {sin.dtype} {tuple(sin.shape)}: it must be like rotary_cos, {cos.dtype} "
-                      f"{tuple(cos.shape)}")
+    call.require(rotary_cos=cos, rotary_sin=sin, positions=positions, q=q, rotated_q=rotated)
+    if cos.stride() != sin.stride():
+        raise Invalid(f"rotary_sin.stride() = {sin.stride()}: it must be that of rotary_cos, {cos.stride()}; copy both "
+                      "with .contiguous()")
     args.rotary_cos, args.rotary_sin, args.positions = cos.data_ptr(), sin.data_ptr(), positions.data_ptr()
     args.rotary_rows, args.rotary_dims, args.rotary_stride = cos.shape[0], 2 * cos.shape[1], cos.stride()[0]
     # A table may be wider than the tokens.
@@ -130,6 +127,8 @@ def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory
     device = _devices.of(k)
     context, stream = device.context, device.stream()
     args: Any = c.Append(size=ctypes.sizeof(c.Append))
+    call = checks.Call(checks.APPEND, k.device)
+    call.require(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slots=slots)
     args.k, args.k_cache, args.slots = k.data_ptr(), k_cache.data_ptr(), slots.data_ptr()
     args.v, args.v_cache = (None if t is None else t.data_ptr() for t in (v, v_cache))
     args.head_dim_v = args.rotary_first = head_dim_v
@@ -140,11 +139,9 @@ def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory
     args.dtype = _devices.code(k.dtype, "k", _devices.INPUTS)
     args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
     args.wide_slots = int(_devices.name(slots.dtype) == "int64")
-    if _devices.name(k_cache.dtype) == "int8":
-        token_scales(k_cache, scales)
-    _scale(args, scales)
+    _scale(args, scales, "descale of heads", call)
     if rotary is not None:
-        _rotate(args, *rotary)
+        _rotate(args, *rotary, call=call)
     kept = (k, v, k_cache, v_cache, slots, scales, rotary)
 
     def enqueue(_kept: Any = kept) -> None:
@@ -161,6 +158,9 @@ def append_after(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, starts:
     With `angles` (cos, sin, interleaved), the call rotates k and q (batch, new, heads, head_dim), and returns the
     rotated q.
     """
+    checks.Call(checks.NEW, (k if q is None else q).device).require(
+        q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, cache_seqlens=starts, block_table=block_table,
+        cache_batch_idx=rows)
     _, new, heads, head_dim = k.shape
     at, slots = _devices.of(k).slots(starts, new, k_cache.shape[1], block_table, rows)
     k, v = k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)

@@ -5,7 +5,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _devices
+from . import _devices, checks
 from ._library import LIB, c, check
 from ._types import Memory
 
@@ -21,7 +21,11 @@ def prepare(output: Memory, states: Sequence[tuple[Memory, Memory]], output_lse:
     output and output_lse may be the memory of a state.
     """
     device = _devices.of(output)
-    context, stream = device.context, device.stream()
+    context, stream, call = device.context, device.stream(), checks.Call(checks.MERGE, output.device)
+    call.require(output=output, output_lse=output_lse, sinks=sinks)
+    for n, (o, lse) in enumerate(states):
+        call.one("o of a state" if n else "o of state 0", o, f"o of state {n}")
+        call.one("lse of a state", lse, f"lse of state {n}")
     o_strides = lambda t: (ctypes.c_int64 * 4)(0, *t.stride())
     lse_strides = lambda t: (ctypes.c_int64 * 3)(0, *t.stride())
     array = (c.State * len(states))(*(c.State(o.data_ptr(), lse.data_ptr(), o_strides(o), lse_strides(lse))

@@ -7,9 +7,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from . import _devices
+from . import _devices, checks
 from ._library import LIB, Invalid, Unsupported, c, check
 from ._types import Memory, Window
+
+# Names of the functions' arguments, and of the struct's fields where these differ
+_FIELDS = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k", "rest": "rest_lengths",
+           "prefix": "prefix_lengths"}
 
 FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = (
     c.MASK_FULL, c.MASK_CAUSAL, c.MASK_WINDOW, c.MASK_PREFIX, c.MASK_CHUNKED, c.MASK_BITS)
@@ -35,16 +39,6 @@ def scaled(softmax_scale: float | None) -> float:
     return 0.0 if softmax_scale is None else softmax_scale
 
 
-def sloped(alibi_slopes: Memory, q: Memory, batch: int, heads: int) -> Memory:
-    """Checks ALiBi slopes: (heads) or (batch, heads) in float32 beside q. None stays None."""
-    if alibi_slopes is not None and (
-            _devices.name(alibi_slopes.dtype) != "float32" or alibi_slopes.device != q.device
-            or tuple(alibi_slopes.shape) not in ((heads,), (batch, heads))):
-        raise Invalid(f"alibi_slopes {tuple(alibi_slopes.shape)} in {alibi_slopes.dtype}: it must be ({heads},) or "
-                      f"({batch}, {heads}) in float32 beside q")
-    return alibi_slopes
-
-
 def like_flash_attn(lse: Memory) -> Memory:
     """Converts the LSE of rows without a key to +inf, as FlashAttention-2 returns it. FerroFlash returns -inf,
     the logarithm of 0."""
@@ -60,14 +54,14 @@ class Planned:
     stream: Any
     args: Any
     where: int
-    like: Memory
+    call: checks.Call
     workspace: Memory
     counted: Memory
     plan: ctypes.c_void_p
 
     def __init__(self, q: Memory, mask: int, window: tuple[int, int], scale: float | None, softcap: float,
-                 config: str | None) -> None:
-        self.device, self.like = _devices.of(q), q
+                 config: str | None, call: checks.Call) -> None:
+        self.device, self.call, self.workspace = _devices.of(q), call, None
         self.context, self.stream = self.device.context, self.device.stream()
         args: Any = c.Attention(size=ctypes.sizeof(c.Attention))
         self.args, self.where = args, ctypes.addressof(args)
@@ -79,7 +73,12 @@ class Planned:
     def point(self, **tensors: Memory) -> None:
         """Sets the addresses of tensors."""
         for name, tensor in tensors.items():
-            setattr(self.args, name, None if tensor is None else tensor.data_ptr())
+            setattr(self.args, _FIELDS.get(name, name), None if tensor is None else tensor.data_ptr())
+
+    def take(self, **tensors: Memory) -> None:
+        """Checks tensors, and sets their addresses."""
+        self.call.require(**tensors)
+        self.point(**tensors)
 
     def strides(self, lse: Memory, slopes: Memory, max_logits: Memory = None, **tensors: Memory) -> None:
         """Sets the strides of tensors, aligned at the last dimension, and the strides of ALiBi slopes, (heads) or
@@ -94,27 +93,18 @@ class Planned:
 
     def extras(self, sinks: Memory = None, bias: Memory = None, prefix: Memory | int | None = None,
                chunked: int | None = None, mask_bits: Memory = None, mask_keys: int = 0) -> None:
-        """Sets sinks, a bias and masks. The sizes must be set before.
+        """Sets sinks, a bias and masks, after the tensors of which `checks.py` takes the sizes.
 
-        `sinks` are float32 (heads), `bias` is (batch or 1, heads or 1, queries or 1, keys) in float16, bfloat16 or
-        float32. `prefix` is a number of keys that every query sees, or int32 (batch). `chunked` is the number of
-        positions per chunk. `mask_bits` is uint8 (batch or 1, heads or 1, queries, bytes): bits of the last
-        `mask_keys` keys, or of all.
+        `prefix` is a number of keys that every query sees, or their numbers. `chunked` is the number of positions per
+        chunk. `mask_bits` has bits of the last `mask_keys` keys, or of all.
         """
         args = self.args
+        self.call.sizes["bytes"] = -(-(mask_keys or self.call.sizes["seqlen_k"]) // 8)
         lengths, number = (prefix, 0) if hasattr(prefix, "data_ptr") else (None, prefix)
         shared = lambda t: (ctypes.c_int64 * 3)(
             *(0 if n == 1 else stride for n, stride in zip(t.shape[:3], t.stride())))
-        self.point(bias=bias, prefix_lengths=lengths, mask_bits=mask_bits)
-        if sinks is not None:
-            if _devices.name(sinks.dtype) != "float32" or tuple(sinks.shape) != (args.heads_q,):
-                raise Invalid(f"sinks {tuple(sinks.shape)} in {sinks.dtype}: they must be ({args.heads_q},) in float32")
-            self.point(sinks=sinks)
+        self.take(sinks=sinks, bias=bias, prefix=lengths, mask_bits=mask_bits)
         if bias is not None:
-            wanted = (args.batch, args.heads_q, args.seqlen_q)
-            if (len(bias.shape) != 4 or bias.stride()[3] != 1
-                    or any(n not in (1, want) for n, want in zip(bias.shape, wanted))):
-                raise Invalid(f"bias {tuple(bias.shape)}: it must be {wanted} or 1 each, and keys, which are contiguous")
             args.bias_dtype = _devices.code(bias.dtype, "bias", _devices.WIDE)
             args.bias_strides = shared(bias)
         self._check_masks(prefix=prefix, chunked=chunked, mask_bits=mask_bits)
@@ -145,21 +135,29 @@ class Planned:
         this launch uses the other launch's workspace if that is large enough."""
         args, room, counted = self.args, ctypes.c_uint64(), ctypes.c_uint64()
         check(LIB.ferroflash_scratch_size(self.context, self.where, ctypes.byref(room), ctypes.byref(counted)))
-        self.workspace = share.workspace if share else None
-        if room.value and (self.workspace is None or self.workspace.numel() < room.value):
-            self.workspace = self.like.new_empty((room.value,), dtype=self.device.dtype("uint8"))
-        if room.value:
-            args.workspace, args.workspace_bytes = self.workspace.data_ptr(), room.value
+        args.workspace_bytes, self.workspace = room.value, share.workspace if share else None
+        if self.workspace is not None and self.workspace.numel() < room.value:
+            self.workspace = None
+        self.lend()
         if counted.value:
             self.counted = self.device.counters(self.stream, counted.value)
             args.counters, args.counters_bytes = self.counted.data_ptr(), counted.value
-        # A prepared launch must not keep its first tensors.
-        self.like, plan = None, ctypes.c_void_p()
+        plan = ctypes.c_void_p()
         check(LIB.ferroflash_plan_create(self.context, self.where, ctypes.byref(plan)))
         self.plan = plan
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
         # The kernel must be compiled before the launch, because a graph may capture the launch.
         check(LIB.ferroflash_load(self.context, plan))
+
+    def lend(self) -> None:
+        """Sets the workspace, which may be new."""
+        if self.args.workspace_bytes:
+            self.workspace = self.device.empty(self.args.workspace_bytes) if self.workspace is None else self.workspace
+            self.args.workspace = self.workspace.data_ptr()
+
+    def release(self) -> None:
+        """Returns the workspace to the allocator, which gives it to later work of the same stream only."""
+        self.workspace = self.args.workspace = None
 
     def enqueue(self) -> None:
         """Launches the kernels on the stream."""

@@ -3,17 +3,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _devices
-from ._library import Invalid, WrongType
+from . import _devices, checks
 from ._types import Memory, Window
-from .planned import FULL, Planned, masked, sloped
+from .planned import FULL, Planned, masked
 
 
 class Launch(Planned):
     """One varlen attention launch on fixed tensors, on the stream that is current now.
 
     q and o are (rows of all sequences, heads, head_dim), k and v likewise, lse is (heads, rows); `cu_seqlens_q`,
-    `cu_seqlens_k` and `seqused_k` are int32 on the device.
+    `cu_seqlens_k` and `seqused_k` are int32 on the device. `checks.py` has the shapes.
     """
 
     o: Memory
@@ -25,12 +24,13 @@ class Launch(Planned):
                  mask: int = FULL, window: tuple[int, int] = (-1, -1), scale: float | None = None,
                  softcap: float = 0.0, config: str | None = None, alibi_slopes: Memory = None, plans: bool = True,
                  **extras: Any) -> None:
-        super().__init__(q, mask, window, scale, softcap, config)
+        sizes = {**checks.of_varlen(cu_seqlens_q), "seqlen_q": max_seqlen_q, "seqlen_k": max_seqlen_k}
+        super().__init__(q, mask, window, scale, softcap, config, checks.Call(checks.VARLEN, q.device, sizes))
         self.o, self.lse, args = o, lse, self.args
         self.kept = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q,
                      "cu_seqlens_k": cu_seqlens_k, "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
         self.kept_extras = extras
-        self.point(**self.kept)
+        self.take(**self.kept)
         args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
         args.total_q, args.heads_q, args.head_dim = q.shape
         args.total_k, args.heads_k, args.head_dim_v = k.shape[0], k.shape[1], v.shape[2]
@@ -40,38 +40,24 @@ class Launch(Planned):
             self.plan_it()
 
 
-def checked(q: Memory, cu_seqlens_q: Memory, alibi_slopes: Memory, **tensors: Memory) -> Memory:
-    """Checks tensors of varlen sequences, and returns the slopes."""
-    for name, tensor in {"q": q, **tensors}.items():
-        if tensor.stride()[-1] != 1:
-            raise Invalid(f"{name}.stride(-1) = {tensor.stride()[-1]}: it must be 1; copy {name} with .contiguous()")
-    return sloped(alibi_slopes, q, cu_seqlens_q.shape[0] - 1, q.shape[1])
-
-
 def launched(q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory,
              max_seqlen_q: int, max_seqlen_k: int, *, softmax_scale: float | None = None, causal: bool = False,
              window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
              seqused_k: Memory = None, config: str | None = None, plans: bool = True, **extras: Any) -> Launch:
-    """Returns the launch of FlashAttention's arguments. Offsets are int32 beside q."""
-    slopes = checked(q, cu_seqlens_q, alibi_slopes, k=k, v=v)
-    if k.dtype != q.dtype or v.dtype != q.dtype:
-        raise WrongType(f"k is {k.dtype} and v {v.dtype}; they must have the dtype of q, {q.dtype}")
-    if len(q.shape) != 3 or v.shape[:2] != k.shape[:2]:
-        raise Invalid(f"shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not fit together: they are "
-                      "(rows of all sequences, heads, head_dim); k and v have equal rows and heads")
+    """Returns the launch of FlashAttention's arguments."""
+    starts, ends, used = (_devices.integers(t, q) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
     mask, window = masked(causal, window_size)
-    return Launch(q, k, v, o, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=seqused_k,
-                  mask=mask, window=window, scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=slopes,
+    return Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask,
+                  window=window, scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=alibi_slopes,
                   plans=plans, **extras)
 
 
 def prepare(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, max_seqlen_q: int,
-            max_seqlen_k: int, *, return_lse: bool, seqused_k: Memory = None,
-            **options: Any) -> tuple[Launch, Memory, Memory]:
+            max_seqlen_k: int, *, return_lse: bool, **options: Any) -> tuple[Launch, Memory, Memory]:
     """Allocates o and, if wanted, the LSE, and returns (launch, o, lse)."""
-    starts, ends, used = (_devices.integers(t, q) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
+    checks.ranks(checks.VARLEN, q=q, k=k, v=v)
     o = q.new_empty((*q.shape[:2], v.shape[2]))
     float32 = _devices.of(q).dtype("float32")
     lse = q.new_empty((q.shape[1], q.shape[0]), dtype=float32) if return_lse else None
-    launch = launched(q, k, v, o, lse, starts, ends, max_seqlen_q, max_seqlen_k, seqused_k=used, **options)
+    launch = launched(q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
     return launch, o, lse

@@ -172,6 +172,11 @@ def test_fake_kernels_have_the_layout_of_results(name):
         assert layout(gradients) == layout(torch.ops.ferroflash.attention_backward(*there(backward)))
 
 
+def test_compiled_calls_keep_the_strides_of_eager_calls():
+    for name in ("attention", "attention_backward"):
+        assert torch.Tag.needs_fixed_stride_order in getattr(torch.ops.ferroflash, name).default.tags
+
+
 def test_no_grad_keeps_nothing():
     given = [t.requires_grad_() for t in tensors(1, 16, 16, 2, 2, 64)]
     with torch.no_grad():
@@ -251,14 +256,16 @@ REFUSED = {
     "q is on cpu": (NotImplementedError, lambda q, k, v: flash_attn_func(q, k, v)),
     "call .cpu()": (ValueError, lambda q, k, v: flash_attn_with_kvcache(q, k, v.to("meta"), **SIM)),
     "q is float32": (TypeError, lambda q, k, v: flash_attn_func(q.float(), k.float(), v.float(), **SIM)),
-    "all three of one dtype": (TypeError, lambda q, k, v: flash_attn_func(q, k.bfloat16(), v, **SIM)),
-    "an array is float64": (ValueError, lambda q, k, v: flash_attn_func(q.double(), k, v, **SIM)),
-    "do not fit together": (ValueError, lambda q, k, v: flash_attn_func(q, k[..., :32], v, **SIM)),
-    "sinks (2,) in float16": (ValueError, lambda q, k, v: flash_attn_func(q, k, v, sinks=torch.zeros(2, dtype=F16), **SIM)),
+    "k is bfloat16; it must be float16": (TypeError, lambda q, k, v: flash_attn_func(q, k.bfloat16(), v, **SIM)),
+    "an array is float64": (TypeError, lambda q, k, v: flash_attn_func(q.double(), k, v, **SIM)),
+    "k (1, 16, 2, 32)": (ValueError, lambda q, k, v: flash_attn_func(q, k[..., :32], v, **SIM)),
+    "sinks is float16": (TypeError, lambda q, k, v: flash_attn_func(q, k, v, sinks=torch.zeros(2, dtype=F16), **SIM)),
     "alibi_slopes.detach()": (NotImplementedError, lambda q, k, v: flash_attn_func(
         q, k, v, alibi_slopes=torch.ones(2, requires_grad=True), **SIM)),
     "return_max_logits with gradients": (NotImplementedError, lambda q, k, v: flash_attn_func(
         q, k, v, return_max_logits=True, **SIM)),
+    "block_table with q, k or v that require": (NotImplementedError, lambda q, k, v: flash_attn_varlen_func(
+        q[0], k, v, starts(q), starts(q), 16, 16, block_table=torch.zeros(1, 1, dtype=torch.int32), **SIM)),
     "a second derivative": (NotImplementedError, twice),
     "modified by an inplace operation": (RuntimeError, changed),
 }
