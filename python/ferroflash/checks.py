@@ -133,13 +133,9 @@ class Call:
         names, suffixes = wanted
         if len(names) != len(shape):
             return False
-        sizes, at = self.sizes, 0
-        for n in shape:
-            size = sizes.setdefault(names[at], n)
-            if size != n and not (suffixes[at] == "?" and n == 1 or suffixes[at] == "+" and n > size):
-                return False
-            at += 1
-        return True
+        sizes = tuple(map(self.sizes.setdefault, names, shape))
+        return sizes == shape or all(n == size or suffix == "?" and n == 1 or suffix == "+" and n > size
+                                     for size, suffix, n in zip(sizes, suffixes, shape))
 
 
 def _misfit(name: str, shape: Any, shapes: Sequence[_Shape], sizes: dict[str, Any]) -> Invalid:

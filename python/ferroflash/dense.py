@@ -45,11 +45,11 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def layouts(extras: Mapping[str, Any]) -> list[tuple[str, str]]:
+def layouts(extras: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Returns extras without their addresses. Launches of tensors with the same layout then share one prepared
     launch."""
-    of = lambda x: (x.dtype, x.device, tuple(x.shape), x.stride()) if hasattr(x, "data_ptr") else x
-    return sorted((name, str(of(x))) for name, x in extras.items())
+    of = lambda x: (x.dtype, x.device, x.shape, x.stride()) if hasattr(x, "data_ptr") else x
+    return sorted((name, of(x)) for name, x in extras.items())
 
 
 def output(q: Memory, v: Memory) -> Memory:
