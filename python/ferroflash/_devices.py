@@ -128,9 +128,14 @@ def of(tensor: Memory) -> Any:
         return _devices[device]
 
 
-def integers(tensor: Memory, like: Memory) -> Memory:
+def integers(like: Memory, **tensors: Memory) -> list[Memory]:
     """Returns offsets, lengths or a block table as int32 beside `like`, with contiguous columns; None stays None."""
-    if tensor is None:
-        return None
+    return [None if tensor is None else _integers(what, tensor, like) for what, tensor in tensors.items()]
+
+
+def _integers(what: str, tensor: Memory, like: Memory) -> Memory:
+    if not hasattr(tensor, "data_ptr") or "int" not in name(tensor.dtype):
+        found = name(tensor.dtype) if hasattr(tensor, "data_ptr") else repr(tensor)
+        raise WrongType(f"{what} is {found}; it must be a tensor of int32 or int64; convert {what}")
     tensor = tensor.to(device=like.device, dtype=of(like).dtype("int32"))
     return tensor if tensor.stride()[-1:] == (1,) else tensor.contiguous()

@@ -123,6 +123,8 @@ class Call:
             raise Invalid(f"{name} is on {tensor.device}; it must be on {self.device}, as the others; move {name}")
         if not self._fits(shapes[0], shape) and not any(self._fits(other, shape) for other in shapes[1:]):
             raise _misfit(name, shape, shapes, self.sizes)
+        if 0 in shape:
+            raise Invalid(f"{name} {tuple(shape)}: every size must be 1 or more; leave the call out")
         if strides == ANY or tensor.is_contiguous():
             return
         if strides == WHOLE or (shape[-1] > 1 and tensor.stride()[-1] != 1):
@@ -151,13 +153,14 @@ def _misfit(name: str, shape: Any, shapes: Sequence[_Shape], sizes: dict[str, An
 def ranks(layout: dict[str, _Requirement], **tensors: Memory) -> None:
     """Checks numbers of dimensions, for code that reads shapes before a launch checks them."""
     for name, tensor in tensors.items():
-        shapes = layout[name].shapes
-        if tensor is not None and len(tensor.shape) != len(shapes[0].sizes):
-            raise _misfit(name, tensor.shape, shapes, {})
+        if tensor is not None and len(tensor.shape) != len(layout[name].shapes[0].sizes):
+            raise _misfit(name, tensor.shape, layout[name].shapes, {})
 
 
 def converted(q: Memory, sinks: Memory, prefix: Memory | int | None) -> tuple[Memory, Memory | int | None]:
     """Returns sinks and prefixes of which the library gets addresses only: contiguous, prefixes in int32 beside q."""
     if sinks is not None:
+        if not hasattr(sinks, "data_ptr"):
+            raise WrongType(f"sinks is {sinks!r}; it must be a tensor of float32 (heads)")
         sinks = sinks.contiguous()
-    return sinks, _devices.integers(prefix, q) if hasattr(prefix, "data_ptr") else prefix
+    return sinks, _devices.integers(q, prefix=prefix)[0] if hasattr(prefix, "data_ptr") else prefix

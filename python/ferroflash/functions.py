@@ -197,7 +197,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
 def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_k: Any, block_table: Any,
                   max_seqlen_q: int, like_fa2: bool, device: str | None = None, **options: Any) -> Any:
     """Computes flash_attn_varlen_func on a cache with a block table."""
-    starts, ends, used = (_devices.integers(t, q) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
+    starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     used = ends[1:] - ends[:-1] if used is None else used
     out = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=block_table, cu_seqlens_q=starts,
                                   max_seqlen_q=max_seqlen_q, **options)
@@ -312,7 +312,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
             raise Invalid("page_table beside block_table: one is FlashAttention-3's name of the other; pass one")
         block_table = page_table
     layout = checks.CACHE if cu_seqlens_q is None else checks.VARLEN_CACHE
-    checks.ranks(layout, k_cache=k_cache, v_cache=v_cache, block_table=block_table, k=k, v=v)
+    checks.ranks(layout, k_cache=k_cache, v_cache=v_cache, block_table=block_table, k=k, v=v, cu_seqlens_q=cu_seqlens_q)
     if (k is None) != (v is None):
         raise Invalid("k and v belong together: pass both, or neither")
     _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
@@ -322,17 +322,18 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     queries: Memory = q
     on, batch = _devices.of(q), q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     int32, float32 = on.dtype("int32"), on.dtype("float32")
-    rows, table, starts = (_devices.integers(t, q) for t in (cache_batch_idx, block_table, cu_seqlens_q))
+    rows, table, starts = _devices.integers(
+        q, cache_batch_idx=cache_batch_idx, block_table=block_table, cu_seqlens_q=cu_seqlens_q)
     # Without lengths, every sequence has all keys of the cache, as in FlashAttention.
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
     lengths: Memory = (full if k is None else 0) if cache_seqlens is None else cache_seqlens
     if isinstance(lengths, numbers.Integral):
         lengths = queries.new_full((batch,), int(lengths), dtype=int32)
-    lengths = _devices.integers(lengths, q)
+    (lengths,) = _devices.integers(q, cache_seqlens=lengths)
     sinks, prefix = checks.converted(q, sinks, prefix)
     if shared_prefixes is not None:
-        groups, pages, rest = shared_prefixes
-        shared_prefixes = (groups, pages, _devices.integers(rest, q))
+        (rest,) = _devices.integers(q, rest=shared_prefixes[2])
+        shared_prefixes = (*shared_prefixes[:2], rest)
     if k is not None:
         own = on.arange(batch) if rows is None else rows
         angles = None if rotary_cos is None else (rotary_cos, rotary_sin, rotary_interleaved)
@@ -373,9 +374,9 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array, cache_
     checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
     o = queries.new_empty((*q.shape[:-1], head_dim_v))
     lse = queries.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
-    kvcache.Launch(queries, k_cache, None, o, _devices.integers(cache_seqlens, q), lse=lse,
-                    table=_devices.integers(block_table, q), mask=CAUSAL if causal else FULL,
-                    scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale).enqueue()
+    lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
+    kvcache.Launch(queries, k_cache, None, o, lengths, lse=lse, table=table, mask=CAUSAL if causal else FULL,
+                   scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale).enqueue()
     return o, like_flash_attn(lse)
 
 

@@ -45,7 +45,7 @@ def launched(q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, cu_seqlens
              window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
              seqused_k: Memory = None, config: str | None = None, plans: bool = True, **extras: Any) -> Launch:
     """Returns the launch of FlashAttention's arguments."""
-    starts, ends, used = (_devices.integers(t, q) for t in (cu_seqlens_q, cu_seqlens_k, seqused_k))
+    starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     mask, window = masked(causal, window_size)
     return Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask,
                   window=window, scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=alibi_slopes,
