@@ -332,8 +332,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     (lengths,) = _devices.integers(q, cache_seqlens=lengths)
     sinks, prefix = checks.converted(q, sinks, prefix)
     if shared_prefixes is not None:
-        (rest,) = _devices.integers(q, rest=shared_prefixes[2])
-        shared_prefixes = (*shared_prefixes[:2], rest)
+        groups, pages, rest = shared_prefixes
+        shared_prefixes = (groups, pages, _devices.integers(q, rest=rest)[0])
     if k is not None:
         own = on.arange(batch) if rows is None else rows
         angles = None if rotary_cos is None else (rotary_cos, rotary_sin, rotary_interleaved)
