@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a campaign knows about the row of one kernel, or of one tool that checks kernels.
+/// The facts that a campaign needs from the row of one kernel, or of one tool that checks kernels.
 pub(super) struct Outcome<'r> {
     pub name: Cow<'r, str>,
     /// The reason why the kernel cannot run here.

@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 /// Gradients of `M` base tiles of keys and of their values, in `T` tiles of 64 rows, over stages of `N` base
 /// tiles of queries. The head dim has `D` base tiles. Each of `W` warpgroups has a tile and all of its `C`
 /// base tiles of columns, or a part of the columns of the only tile, whose scores all of them compute.
-/// What each warpgroup adds to dQ's sums has 64 rows and `SHARE` base tiles of columns:
+/// Each warpgroup adds a part of 64 rows and `SHARE` base tiles of columns to dQ's sums:
 ///
 /// | queries of a stage | rows | columns |
 /// |---|---|---|

@@ -10,7 +10,10 @@ impl<E: Mma, const W: usize, const SHARE: usize, const D: usize> Run for BwdConv
     /// The blocks begin with the last tiles, which are the likeliest to be in the L2 cache.
     #[inline(always)]
     fn run(p: BwdConvertDqParams, block: Block<Self>, _: Smem<Self>) {
-        const { assert!(SHARE * W == D || 4 * W == D, "the warpgroups' columns must make up the head dim") }
+        const {
+            assert!(SHARE * W == D || 4 * W == D, "the warpgroups' columns must make up the head dim");
+            assert!(Self::IS_TRANSPOSED || SHARE.is_multiple_of(2), "a quad stores four chunks");
+        }
         let (of_all, tile) = p.tiles.div_rem(block.count() - 1 - block.index());
         let ((batch, head), warp) = (p.heads.div_rem(of_all), block.warp());
         let ConvertDqInfo { stage_rows: stage, block_rows: rows, .. } = Self::INFO;

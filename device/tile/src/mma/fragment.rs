@@ -72,7 +72,7 @@ impl<E, const M: usize, const K: usize> AFrag<E, M, K> {
         AFrag { registers: [[[0; 4]; M]; K], element: PhantomData }
     }
 
-    /// The same operand in other registers.
+    /// Copies the operand to other registers.
     #[inline(always)]
     pub(crate) fn copied(&self) -> Self {
         AFrag {

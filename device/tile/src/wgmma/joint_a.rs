@@ -81,7 +81,7 @@ impl<E: WarpgroupCore, const R: usize, const K: usize> JointA<E, R, K> {
     }
 }
 
-/// What of the product `a b` the warpgroups share. Each warpgroup computes 64 rows of it.
+/// The part of the product `a b` that the warpgroups share. Each warpgroup computes 64 rows of it.
 #[derive(Clone, Copy)]
 enum Shared {
     /// The columns: the operand has 64 rows.
@@ -93,8 +93,8 @@ enum Shared {
 }
 
 impl Shared {
-    /// What `w` warpgroups share of a product of `r x d` base tiles, if each computes `h` base tiles of
-    /// columns.
+    /// Returns the part of a product of `r x d` base tiles that `w` warpgroups share, if each computes `h`
+    /// base tiles of columns.
     const fn of(r: usize, h: usize, d: usize, w: usize) -> Self {
         match r {
             4 if h * w == d => Shared::Columns,
