@@ -8,7 +8,7 @@ use spec::{
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
     CombineParams, DecodeParams, FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams,
     MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams,
-    SinkParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
+    SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -113,8 +113,8 @@ parts! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
-    PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams, BwdConvertDqParams,
-    BwdSumHeadsParams, BwdTableParams, BwdDbiasParams;
+    SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams,
+    BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;

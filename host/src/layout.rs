@@ -32,7 +32,7 @@ impl Layout {
                 true => Err(FAR_HEADS),
                 false => Ok(()),
             }),
-            KeysValues::Cache(_) => Ok(()),
+            KeysValues::Cache(_) | KeysValues::Listed(_) => Ok(()),
         };
         let (maps, bias, rows) = (tma::accepts(r), tma::accepts_bias(r), RowOutputs::wanted(r));
         Layout { maps, bias, index, rows }

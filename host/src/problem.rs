@@ -308,6 +308,10 @@ impl AttentionRequest<'_> {
                 let KvPages { keys, values, .. } = &cache.pages;
                 (keys, values, cache.max_k, cache.max_k, Some(CacheShape::new(cache)))
             }
+            KeysValues::Listed(listed) => {
+                let KvPages { keys, values, .. } = &listed.pages;
+                (keys, values, listed.topk, listed.topk, Some(CacheShape::listed(&listed.pages)))
+            }
         };
         let (batch, seqlen_q, varlen) = match self.queries {
             Queries::Batched => (batches, rows_q, None),

@@ -5,6 +5,7 @@ mod anywhere;
 mod append;
 mod backward;
 mod cache;
+mod listed;
 mod mask;
 mod memory;
 mod merge;
@@ -21,6 +22,7 @@ mod view;
 pub use append::Append;
 pub use backward::{AttentionBackward, TableGradient};
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
+pub use listed::ListedKeys;
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use memory::Memory;
 pub(crate) use memory::{Resolve, ResolveVariant};
@@ -79,6 +81,8 @@ pub enum KeysValues<M = u64> {
     },
     /// A KV cache, paged or dense. The cache already contains the keys of the queries' own positions.
     Cache(KvCache<M>),
+    /// Lists of keys of a latent cache, one for each query. `q` is `[queries, 1, heads_q, head_dim]`.
+    Listed(ListedKeys<M>),
 }
 
 impl<M: Copy> KeysValues<M> {
@@ -86,7 +90,7 @@ impl<M: Copy> KeysValues<M> {
     pub const fn tensors(&self) -> Option<[&TensorView<M>; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
-            KeysValues::Cache(_) => None,
+            KeysValues::Cache(_) | KeysValues::Listed(_) => None,
         }
     }
 
@@ -94,7 +98,7 @@ impl<M: Copy> KeysValues<M> {
     pub const fn tensors_mut(&mut self) -> Option<[&mut TensorView<M>; 2]> {
         match self {
             KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => Some([k, v]),
-            KeysValues::Cache(_) => None,
+            KeysValues::Cache(_) | KeysValues::Listed(_) => None,
         }
     }
 }
@@ -107,6 +111,7 @@ impl<M: Copy> KeysValues<M> {
 /// | sequences of any lengths in one tensor (varlen) | [`AttentionRequest::varlen`] |
 /// | a KV cache, for decode and (chunked) prefill | [`AttentionRequest::cached`] |
 /// | a latent cache (MLA decode) | [`AttentionRequest::cached`] on [`KvPages::latent`] |
+/// | a latent cache, and a list of keys for each query (sparse MLA) | [`AttentionRequest::sparse`] |
 ///
 /// The setter of a field has the field's name.
 ///

@@ -52,7 +52,9 @@ impl Scheduled {
     ) -> Result<Self, Error> {
         let schedule = match kernel.keys {
             _ if kernel.decodes() => Schedule::Decode(Decode::new(p, kernel, on, allows)?),
-            Keys::Cache(_) | Keys::Latent => Schedule::Tiles(Tiles::on_cache(p, kernel, None, on)?),
+            Keys::Cache(_) | Keys::Latent | Keys::Listed => {
+                Schedule::Tiles(Tiles::on_cache(p, kernel, None, on)?)
+            }
             Keys::Batched | Keys::Varlen => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
         };
         Ok(Scheduled { kernel, place: Place::of_either(kernel, p.variant), schedule })

@@ -136,7 +136,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     if let Some(name) = config {
         return named::choose(q, name);
     }
-    if q.kind.keys == Keys::Latent {
+    if matches!(q.kind.keys, Keys::Latent | Keys::Listed) {
         return few::latent(q);
     }
     if let Some(choice) = few::decode(q)? {

@@ -12,6 +12,7 @@ const MAX_STRIDE: u64 = 1 << 40;
 const ALIGNMENT: u32 = 16;
 /// Minimum number of rows per box: the period of the swizzle.
 const LEAST_ROWS: u32 = 8;
+const LISTED: &str = "each query has a list of keys, which no tensor map describes";
 const SMALL_PAGES: &str = "a page is not a multiple of 8 keys, the smallest box of Hopper's TMA kernels";
 
 /// Columns and rows of boxes. Whether TMA accepts tensors depends on no kernel: every kernel's stages are a
@@ -96,6 +97,7 @@ fn maps_in(
             let rows = |view, box_shape| MapDescription { box_shape, kind: MapKind::Ragged, ..whole(view) };
             Ok([rows(&q, queries), k, v, rows(&o, output)])
         }
+        KeysValues::Listed(_) => Err(LISTED),
     }
 }
 

@@ -17,6 +17,7 @@ mod reference;
 mod sample;
 mod shared_prefixes;
 mod sinks;
+mod sparse;
 mod tolerance;
 mod variants;
 mod varlen;

@@ -26,9 +26,10 @@ Examples:
   ferroflash kernels --json")]
 pub(super) struct Args {
     /// List only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a
-    /// instructions), decode (few queries on a KV cache), mla (decode on a latent cache), paged (many queries
-    /// on a KV cache), mixed (few queries of some sequences and many of others on a KV cache), append, merge,
-    /// backward (in a build with the feature `training`).
+    /// instructions), decode (few queries on a KV cache), mla (decode on a latent cache), sparse (a list of
+    /// keys of a latent cache for each query), paged (many queries on a KV cache), mixed (few queries of some
+    /// sequences and many of others on a KV cache), append, merge, backward (in a build with the feature
+    /// `training`).
     /// A Hopper kernel for varlen or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
@@ -47,8 +48,9 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
-const FAMILIES: [&str; 11] = [
-    "forward", "split", "packed", "hopper", "decode", "mla", "paged", "mixed", "append", "merge", "backward",
+const FAMILIES: [&str; 12] = [
+    "forward", "split", "packed", "hopper", "decode", "mla", "sparse", "paged", "mixed", "append", "merge",
+    "backward",
 ];
 
 #[derive(Serialize)]
@@ -136,6 +138,12 @@ impl From<&AttnInfo> for Row {
                 cache: Some(e.kv_dtype.name()),
                 tile_n: Some(e.tile_n),
                 what: Some(format!("{} warps share keys of a latent cache, {} stages", e.warps(), e.stages)),
+                ..row
+            },
+            Keys::Listed => Row {
+                cache: Some(e.kv_dtype.name()),
+                tile_n: Some(e.tile_n),
+                what: Some(format!("{} warps share a query's list of keys, {} stages", e.warps(), e.stages)),
                 ..row
             },
             Keys::Cache(_) => Row {
@@ -235,7 +243,8 @@ impl From<&ConvertDqInfo> for Row {
 /// Returns every kernel, family by family.
 fn rows() -> Vec<Row> {
     let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
-    let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few].into_iter().flat_map(of_class);
+    let on_cache = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few];
+    let on_cache = on_cache.into_iter().flat_map(of_class);
     let attention = ferroflash::kernels::entries().map(Row::from).chain(on_cache);
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
     let gradients = |beside| GRADIENTS.iter().filter(move |e| e.pass.is_beside() == beside).map(Row::from);

@@ -74,6 +74,9 @@ pub struct Case {
     pub head_dim_v: Option<usize>,
     /// Whether values are the first columns of keys (MLA).
     pub latent: bool,
+    /// Whether each query has a list of keys of a latent cache: sequences are queries, and lists have `max_k`
+    /// entries.
+    pub listed: bool,
     /// Memory layout of keys and values.
     pub pages: Pages,
     /// The keys that a query sees.
@@ -133,6 +136,7 @@ impl Case {
             head_dim: 64,
             head_dim_v: None,
             latent: false,
+            listed: false,
             pages: Pages::Dense,
             mask: Mask::Full,
             alignment: Alignment::BottomRight,

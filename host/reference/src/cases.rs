@@ -45,12 +45,13 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 const LONG: usize = 1000;
 
 /// The kind of an attention kernel's problems: on tensors, on varlen tensors, decode, decode on a latent
-/// cache, prefill on a KV cache, or decode and prefill in one batch.
+/// cache, lists of keys of a latent cache, prefill on a KV cache, or decode and prefill in one batch.
 enum Kind {
     Tensors,
     Varlen,
     Decode,
     Latent,
+    Listed,
     Paged,
     Mixed,
 }
@@ -59,6 +60,7 @@ impl Kind {
     fn of(entry: &AttnInfo) -> Self {
         match (entry.schedule, entry.keys) {
             (_, Keys::Latent) => Kind::Latent,
+            (_, Keys::Listed) => Kind::Listed,
             _ if entry.queries == Queries::Mixed => Kind::Mixed,
             (Schedule::Transposed, _) => Kind::Decode,
             (_, Keys::Cache(_)) => Kind::Paged,
@@ -75,6 +77,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         Kind::Varlen => varlen::edges(entry, seed),
         Kind::Decode => seeded(cache::decode_edges(entry), seed),
         Kind::Latent => seeded(latent::edges(entry), seed),
+        Kind::Listed => seeded(latent::listed(entry), seed),
         Kind::Paged => seeded(paged_edges(entry), seed),
         Kind::Mixed => seeded(mixed::edges(entry), seed),
     }
@@ -88,6 +91,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         Kind::Varlen => return varlen::grid(entry, seed),
         Kind::Decode => cache::decode_long(entry),
         Kind::Latent => latent::long(entry),
+        Kind::Listed => latent::listed_long(entry),
         Kind::Paged => cache::paged_long(entry),
         Kind::Mixed => mixed::long(entry),
     };
@@ -98,7 +102,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Option<Case> {
     let case = match Kind::of(entry) {
         Kind::Varlen | Kind::Paged | Kind::Mixed => soak(entry, seed),
-        Kind::Tensors | Kind::Decode | Kind::Latent => return None,
+        Kind::Tensors | Kind::Decode | Kind::Latent | Kind::Listed => return None,
     };
     Some(Case { told: super::told::lost(), ..case })
 }

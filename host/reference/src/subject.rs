@@ -67,7 +67,7 @@ pub trait Subject: Sync {
 
 /// Returns all subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
-    let on_cache = [Class::Decode, Class::Latent, Class::Paged, Class::Few];
+    let on_cache = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few];
     let on_cache = on_cache.into_iter().flat_map(|class| attention().filter(move |e| e.class() == class));
     let attention = ferroflash::kernels::entries().chain(on_cache).map(|kernel| kernel as &dyn Subject);
     let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);

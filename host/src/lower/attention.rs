@@ -61,6 +61,8 @@ pub(crate) fn attention(
             let r = &single_queries(r);
             Lowering { r, ..lowering }.decode(decode, order, cache, [UNSCALED; 2]);
         }
+        (Schedule::Decode(decode), KeysValues::Listed(keys)) => lowering.listed(decode, keys),
+        (Schedule::Tiles(_), KeysValues::Listed(_)) => return Err(elsewhere(s).into()),
         (Schedule::Tiles(tiles), KeysValues::Cache(kv)) => match (tiles.sequences, maps()?) {
             (Some(sequences), maps) => lowering.cache(tiles, sequences, kv, maps),
             (None, _) => return Err(elsewhere(s).into()),

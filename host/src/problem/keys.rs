@@ -1,6 +1,6 @@
 //! The properties of keys and values that planning uses: their columns, and the KV cache that contains them.
 use super::{MAX_ROWS, Problem};
-use crate::request::{KvCache, Paged};
+use crate::request::{KvCache, KvPages, Paged};
 use spec::{Keys, MAX_SEQUENCES, PageKind, Pass, ProblemKind};
 
 /// The properties of a [`KvCache`] that planning uses.
@@ -17,6 +17,8 @@ pub struct CacheShape {
     pub latent: bool,
     /// Whether values have the strides of keys.
     pub equal_strides: bool,
+    /// Whether each query has a list of keys.
+    pub listed: bool,
 }
 
 impl CacheShape {
@@ -26,9 +28,14 @@ impl CacheShape {
             Paged::Dense { .. } => true,
             Paged::Table { .. } => page.is_multiple_of(16),
         };
-        let pages = &cache.pages;
+        CacheShape { tiled, total_k: cache.total_k, listed: false, ..Self::listed(&cache.pages) }
+    }
+
+    /// The properties of lists of keys in these pages.
+    pub(super) fn listed(pages: &KvPages) -> Self {
         let (latent, equal_strides) = (pages.latent_columns().is_some(), pages.has_equal_strides());
-        CacheShape { page, tiled, total_k: cache.total_k, latent, equal_strides }
+        let page = pages.keys.shape[1];
+        CacheShape { page, tiled: false, total_k: None, latent, equal_strides, listed: true }
     }
 }
 
@@ -49,6 +56,7 @@ impl Problem {
             o_dtype: self.o_dtype,
             grad_dtype: self.grad_dtype,
             keys: match self.cache {
+                Some(cache) if cache.listed => Keys::Listed,
                 Some(cache) if cache.latent => Keys::Latent,
                 Some(cache) => Keys::Cache(pages(cache)),
                 None if self.varlen.is_some() => Keys::Varlen,

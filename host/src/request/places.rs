@@ -48,6 +48,10 @@ impl KeysValues {
                 };
                 [k, v, k_scale, v_scale, table, Some(cache.lengths.place())]
             }
+            KeysValues::Listed(keys) => {
+                let [k, v, k_scale, v_scale] = keys.pages.places();
+                [k, v, k_scale, v_scale, Some(keys.indices.place()), None]
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Requests of named memory become requests of device addresses.
 use super::{
     AlibiSlopes, Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvCache,
-    KvPages, KvScale, Level, LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix, Queries, Resolve,
-    ResolveVariant, Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State,
+    KvPages, KvScale, Level, ListedKeys, LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix, Queries,
+    Resolve, ResolveVariant, Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State,
     TableGradient, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 
@@ -109,6 +109,10 @@ impl<M> KeysValues<M> {
                 KeysValues::Varlen { k, v, keys: VarlenKeys { cu_seqlens_k, seqused_k, max_seqlen_k } }
             }
             KeysValues::Cache(cache) => KeysValues::Cache(cache.on(memory)?),
+            KeysValues::Listed(ListedKeys { pages, indices, topk }) => {
+                let (pages, indices) = (pages.on(memory)?, indices.on(memory, "indices")?);
+                KeysValues::Listed(ListedKeys { pages, indices, topk })
+            }
         })
     }
 }

@@ -5,7 +5,7 @@
 use crate::place::Place;
 use crate::request::Splits;
 use crate::{Capabilities, DType, Error, Problem};
-use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, Keys, LEAST_KEYS, Partials};
+use spec::{AttnInfo, Counters, DecodeOrder, FastDiv, Integers, LEAST_KEYS, Partials};
 
 /// If the device has fewer shares than this number, decode splits no sequence. Two thread blocks that take
 /// half of a sequence each, and end at the same time, cost more than one thread block that takes the whole
@@ -191,7 +191,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         short if short < 2 * LEAST_KEYS => 0,
         keys => all(keys.div_ceil(LEAST_KEYS)),
     };
-    let is_busy = entry.keys == Keys::Latent || entry.kv_dtype == DType::Int8 && entry.tile_m == 8;
+    let is_busy = entry.is_latent() || entry.kv_dtype == DType::Int8 && entry.tile_m == 8;
     let threshold = if is_busy { BUSY_THRESHOLD } else { THRESHOLD };
     // Computes the maximum number of work items per row block and key head, and the number of places, if the
     // device has this number of shares.

@@ -151,16 +151,16 @@ fn cost(q: &Query<'_>, e: &AttnInfo) -> u32 {
     if idle && measured && !matches!(p.splits, Splits::Chunk(_)) { 1 } else { blocks }
 }
 
-/// Returns the best kernel on a latent cache. The best portable kernel has the fewest thread blocks, then the
-/// fewest rows, then the most stages, except as [`splits_fill`] and [`of_short_splits`] say. For chunks, the
-/// choice does not depend on the batch, so chunks are batch-invariant. Where this is a block of 64 rows, a
-/// Hopper kernel replaces it if it takes the tensors.
+/// Returns the best kernel on a latent cache, for its keys or for lists of them. The best portable kernel has
+/// the fewest thread blocks, then the fewest rows, then the most stages, except as [`splits_fill`] and
+/// [`of_short_splits`] say. For chunks, the choice does not depend on the batch, so chunks are
+/// batch-invariant. Where this is a block of 64 rows, a Hopper kernel replaces it if it takes the tensors.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device.
 pub(super) fn latent(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let all: Vec<_> = q.solving(Class::Latent).collect();
+    let all: Vec<_> = q.solving(q.kind.class()).collect();
     let blocks_per_sm = |e: &AttnInfo| if splits_fill(q) { on.blocks_per_sm(&e.contract) } else { 0 };
     let size = |e: &AttnInfo| (row_blocks(e, p), e.tile_m, Reverse(blocks_per_sm(e)), Reverse(e.stages));
     let none = || {

@@ -16,7 +16,8 @@ use spec::{Class, Keys, ProblemKind, ScoreKinds};
 /// device cannot run it.
 pub(super) fn choose(q: &Query<'_>, name: &str) -> Result<Choice, Error> {
     let entry = match q.kind.keys {
-        Keys::Latent => on_latents(q, name),
+        Keys::Latent => on_latents(q, name, "latent caches", "mla"),
+        Keys::Listed => on_latents(q, name, "lists of keys of a latent cache", "sparse"),
         Keys::Cache(_) => on_cache(q, name),
         Keys::Batched | Keys::Varlen => on_tensors(q, name),
     }?;
@@ -41,12 +42,12 @@ fn solves(q: &Query<'_>, e: &AttnInfo) -> (bool, bool) {
     (merges, e.solves(&ProblemKind { scores, tile: None, ..q.kind }))
 }
 
-fn on_latents(q: &Query<'_>, name: &str) -> Result<&'static AttnInfo, Error> {
-    q.solving(Class::Latent).find(|e| e.contract.symbol == name).ok_or_else(|| {
+/// Returns the named kernel, for keys `what` of this family.
+fn on_latents(q: &Query<'_>, name: &str, what: &str, family: &str) -> Result<&'static AttnInfo, Error> {
+    q.solving(q.kind.class()).find(|e| e.contract.symbol == name).ok_or_else(|| {
         let dtype = q.problem.dtype.name();
-        let expected = format_args!(
-            "it must be a kernel for latent caches of {dtype}: `ferroflash kernels --family mla`"
-        );
+        let expected =
+            format_args!("it must be a kernel for {what} of {dtype}: `ferroflash kernels --family {family}`");
         Error::invalid("config", name, expected)
     })
 }

@@ -8,6 +8,7 @@ use spec::Class;
 
 const DECODE: Of = Of::Few(Class::Decode);
 const LATENT: Of = Of::Few(Class::Latent);
+const LISTED: Of = Of::Few(Class::Listed);
 const HOPPER: Of = Of::HopperSpecial;
 const PAGED: Of = Of::Portable(Class::Paged);
 const VARLEN: Of = Of::Portable(Class::Varlen);
@@ -172,6 +173,10 @@ const RULES: &[Rule] = &[
         of a latent head").when(|case, e| row_blocks(e, case.q.problem) == 1),
     Rule::new(LATENT, "a latent cache, read once for keys and values: more rows than a block of this device \
         holds, so that several blocks read the same keys"),
+    Rule::new(LISTED, "a list of keys for each query: the smallest block that holds all rows of a latent \
+        head").when(|case, e| row_blocks(e, case.q.problem) == 1),
+    Rule::new(LISTED, "a list of keys for each query: more rows than a block of this device holds, so that \
+        several blocks read the same keys"),
 ];
 
 const LISTS: &str = "the variant's kernel with the tile of the block mask's lists";

@@ -6,7 +6,7 @@ use super::{
     input, lse, mask, memory, names, output, problem,
 };
 use crate::request::{
-    self, AttentionRequest, Index, KeysValues, KvCache, Parts, Queries, RowOutputs, Scratch, TensorView,
+    self, AttentionRequest, Index, KeysValues, KvPages, Parts, Queries, RowOutputs, Scratch, TensorView,
 };
 use crate::{DType, Error, Problem};
 
@@ -65,7 +65,14 @@ pub(super) fn parts(
             return Err(Error::invalid("queries", value, "queries and keys must both be varlen, or neither"));
         }
         (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => tensors(r, &p, all)?,
-        (KeysValues::Cache(kv), _) => on_cache(r, kv, &p, all)?,
+        (KeysValues::Cache(kv), _) => {
+            on_cache(r, &kv.pages, &p)?;
+            all[..KEYS].copy_from_slice(&cache::cache(kv, p.batch)?);
+        }
+        (KeysValues::Listed(keys), _) => {
+            on_cache(r, &keys.pages, &p)?;
+            all[..KEYS].copy_from_slice(&cache::listed(keys, p.batch)?);
+        }
     }
     let [q, o] = [(&Q, Some(input(&Q, &r.q)?)), (&O, Some(output(&O, &r.o)?))];
     let alibi = (&ALIBI, r.scores.alibi.as_ref().map(|view| lse::slopes(view, &p)).transpose()?);
@@ -118,9 +125,8 @@ pub(super) fn is_like(name: &Names, view: &TensorView, dtype: DType, shape: [usi
     Ok(())
 }
 
-/// Checks keys and values in a KV cache. Sets their parts.
-fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem, all: &mut [Part]) -> Result<(), Error> {
-    let keys = &kv.pages.keys;
+/// Checks that Q and O go with keys and values in a KV cache.
+fn on_cache(r: &AttentionRequest<'_>, KvPages { keys, .. }: &KvPages, p: &Problem) -> Result<(), Error> {
     if keys.shape[3] != p.head_dim {
         let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
         return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
@@ -137,7 +143,6 @@ fn on_cache(r: &AttentionRequest<'_>, kv: &KvCache, p: &Problem, all: &mut [Part
         };
         return Err(Error::invalid(O.shape, format!("{:?}", r.o.shape), expected));
     }
-    all[..KEYS].copy_from_slice(&cache::cache(kv, p.batch)?);
     Ok(())
 }
 

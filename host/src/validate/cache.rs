@@ -2,12 +2,14 @@
 //! values; kernels clamp them.
 use super::footprint::Footprint;
 use super::{Names, Part, Use, address, input, names, output};
-use crate::request::{Index, KvCache, KvPages, KvScale, MAX_SEQLEN, Paged, TensorView, TokenScales};
+use crate::request::{
+    Index, KvCache, KvPages, KvScale, ListedKeys, MAX_SEQLEN, Paged, TensorView, TokenScales,
+};
 use crate::{DType, Error};
 
 names!(
     KEYS "cache.keys" VALUES "cache.values" K_SCALE "cache.k_scale" V_SCALE "cache.v_scale"
-    ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths" SLOTS "slots"
+    ROWS "cache.rows" TABLE "cache.table" LENGTHS "cache.lengths" SLOTS "slots" INDICES "indices"
 );
 
 /// Maximum number of 16-byte chunks that keys, or values, may span: chunk indices have 32 bits.
@@ -268,6 +270,16 @@ pub(crate) fn cache(cache: &KvCache, sequences: usize) -> Result<[Part; 6], Erro
         }
     };
     Ok([keys, values, k_scale, v_scale, table, (&LENGTHS, Some(lengths))])
+}
+
+/// Checks lists of keys, for this number of queries.
+pub(super) fn listed(keys: &ListedKeys, queries: usize) -> Result<[Part; 6], Error> {
+    let [k, v, k_scale, v_scale] = pages(&keys.pages, queries, Use::Read)?;
+    let needed = [keys.pages.keys.shape[2], keys.topk]
+        .iter()
+        .fold(queries as u64, |n, extent| n.saturating_mul(*extent as u64));
+    let indices = index(&INDICES, &keys.indices, needed, "topk for each query and latent head")?;
+    Ok([k, v, k_scale, v_scale, (&INDICES, Some(indices)), (&LENGTHS, None)])
 }
 
 /// Checks that an array has enough integers.

@@ -7,6 +7,9 @@ const ON_TENSORS: &str = "project the latents up to k and v of each head, and ru
 
 /// Refuses each feature that decode kernels for latent caches lack.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
+    if p.cache.is_some_and(|cache| cache.listed) {
+        listed(p)?;
+    }
     if p.latent().is_none() {
         return Ok(());
     }
@@ -40,6 +43,36 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     };
     let reason = format!("kernels for latent caches have none; leave {field} out, or {ON_TENSORS}");
     refused(feature, &reason)
+}
+
+/// Refuses what lists of keys do not go with.
+fn listed(p: &Problem) -> Result<(), Error> {
+    let refused = |feature: std::fmt::Arguments<'_>, reason: &str| {
+        Err(Error::unsupported(format_args!("{feature} with lists of keys (`indices`)"), reason))
+    };
+    if p.latent().is_none() {
+        let reason = "kernels take lists on latent caches, whose values are the first columns of keys; run \
+                      attention under a mask of bits on tensors";
+        return refused(format_args!("a cache of keys and values"), reason);
+    }
+    if p.varlen.is_some() || p.seqlen_q != 1 {
+        let reason = "each query has its list, so that no sequence needs bounds; pass q and o as [queries, \
+                      1, heads, columns], with the queries of all sequences";
+        return match p.varlen {
+            Some(_) => refused(format_args!("varlen queries"), reason),
+            None => refused(format_args!("{} queries per batch", p.seqlen_q), reason),
+        };
+    }
+    if p.mask != Mask::Full {
+        let reason = "a query's list is its mask; list the keys that the query sees, and set no mask";
+        return refused(format_args!("mask {}", p.mask), reason);
+    }
+    let slots = (p.batch as u64).saturating_mul(p.heads_k as u64).saturating_mul(p.seqlen_k as u64);
+    if slots >= 1 << 32 {
+        let reason = "a launch counts entries in 32 bits; split the queries";
+        return refused(format_args!("{slots} entries"), reason);
+    }
+    Ok(())
 }
 
 /// Performs the checks that only appends to latent caches need, in addition to the checks of all appends.

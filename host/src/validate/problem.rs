@@ -79,9 +79,14 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
 /// Returns a problem's fields with their names in the request.
 fn named(p: &Problem) -> Vec<(&'static str, String)> {
     let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+    let kv = match p.cache {
+        Some(cache) if cache.listed => "lists of keys",
+        Some(_) => "a cache",
+        None => "tensors",
+    };
     let mut all = vec![
         ("queries", if p.varlen.is_some() { "varlen" } else { "batched" }.to_owned()),
-        ("kv", if p.cache.is_some() { "a cache" } else { "tensors" }.to_owned()),
+        ("kv", kv.to_owned()),
         ("dtype", p.dtype.name().to_owned()),
     ];
     let sizes = [
@@ -99,7 +104,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
     all.push(("alibi", p.alibi.to_string()));
     all.push(("mask", p.mask.to_string()));
     all.push(("alignment", format!("{:?}", p.alignment)));
-    if let Some(CacheShape { page, tiled, total_k, latent, equal_strides }) = p.cache {
+    if let Some(CacheShape { page, tiled, total_k, latent, equal_strides, .. }) = p.cache {
         all.push(("cache.keys.dtype", p.kv_dtype.name().to_owned()));
         all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
         all.push(("cache.values.shape", optional(latent.then(|| "a latent cache's".to_owned()))));
@@ -133,6 +138,7 @@ fn lengths(p: &Problem) -> [(&'static str, usize); 4] {
     let [longest_q, longest_k] = match (p.varlen, p.cache) {
         (None, None) => ["seqlen_q", "seqlen_k"],
         (Some(_), None) => ["max_seqlen_q", "max_seqlen_k"],
+        (_, Some(cache)) if cache.listed => ["seqlen_q", "topk"],
         (None, Some(_)) => ["seqlen_q", "cache.max_k"],
         (Some(_), Some(_)) => ["max_seqlen_q", "cache.max_k"],
     };

@@ -37,9 +37,10 @@ const FLAGS: [&str; 12] = [
     "dsinks",
     "dtable",
 ];
-const VALUES: [&str; 23] = [
+const VALUES: [&str; 24] = [
     "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
     "varlen", "keys", "scale", "softcap", "bias", "dbias", "counters", "config", "slots", "rotary", "merge",
+    "topk",
 ];
 
 /// Returns what a word describes, and whether a value follows the word.
@@ -146,6 +147,7 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
         .map(|[batch, longest]| VarlenQueries::new(batch, Index::new(7 * FAR, batch as u64 + 1), longest));
     let sequences = varlen.map_or(batch, |varlen| varlen.batch);
     let kv = match words.sizes("k") {
+        None if words.has("topk") => KeysValues::Listed(listed(words, q)),
         None => KeysValues::Cache(cache(words, sequences)),
         Some(shape) => {
             let (k, v) =
@@ -160,6 +162,7 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     };
     let columns = match &kv {
         KeysValues::Cache(cache) => cache.pages.values.shape[3],
+        KeysValues::Listed(keys) => keys.pages.values.shape[3],
         kv => kv.tensors().expect("tensors")[1].shape[3],
     };
     let o = words.sizes("o").unwrap_or([batch, queries, heads, columns]);
@@ -288,6 +291,13 @@ fn cache(words: &Words<'_>, sequences: usize) -> KvCache {
     cache.max_k = longest.unwrap_or(cache.max_k);
     cache.total_k = words.number("total_k");
     cache
+}
+
+/// Returns lists of keys for these queries.
+fn listed(words: &Words<'_>, [queries, ..]: [usize; 4]) -> ListedKeys {
+    let (pages, topk) = (pages(words, queries), words.number("topk").expect("topk"));
+    let slots = product(&[queries, pages.keys.shape[2], topk]);
+    ListedKeys::new(pages, Index::new(6 * FAR, slots), topk)
 }
 
 /// Returns groups of sequences that share this number of pages.

@@ -112,7 +112,7 @@ impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> P
     }
 
     /// Number of rows that a warp copies at once.
-    const AT_ONCE: u32 = {
+    pub(crate) const AT_ONCE: u32 = {
         let rows = 32 / Walk::<E, R, C, W>::ACROSS;
         assert!(
             rows * Walk::<E, R, C, W>::GROUPS <= 32,
@@ -123,7 +123,7 @@ impl<'p, E: Element, const R: usize, const C: usize, W: ThreadGroup, O: Order> P
 
     /// The row of a tile that this lane looks up. Some lanes may look up a row of the next tile instead.
     #[inline(always)]
-    fn looks_up(group: &W) -> u32 {
+    pub(crate) fn looks_up(group: &W) -> u32 {
         let lane = group.member() % 32;
         let warp = group.member() / 32;
         lane / Self::AT_ONCE * Walk::<E, R, C, W>::GROUP + warp * Self::AT_ONCE + lane % Self::AT_ONCE

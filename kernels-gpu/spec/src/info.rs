@@ -166,6 +166,8 @@ pub enum Keys {
     Cache(PageKind),
     /// A [`crate::Cache`] with pages of any size, whose values are the first columns of its keys (MLA).
     Latent,
+    /// [`Keys::Latent`], of which each query reads the keys of its list.
+    Listed,
 }
 
 impl AttnInfo {
@@ -196,6 +198,11 @@ impl AttnInfo {
         matches!(self.scheduler, TileScheduler::Lengths)
     }
 
+    /// Whether values are the first columns of keys.
+    pub const fn is_latent(&self) -> bool {
+        matches!(self.keys, Keys::Latent | Keys::Listed)
+    }
+
     /// Whether the kernel reads tensors through tensor maps.
     pub const fn has_maps(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
@@ -220,6 +227,7 @@ impl AttnInfo {
             _ if matches!(self.pass, Pass::Gradients) => "hopper backward",
             _ if matches!(self.pass, Pass::Table) => "backward table",
             _ if matches!(self.pass, Pass::Dbias) => "backward dbias",
+            _ if matches!(self.keys, Keys::Listed) => "sparse mla",
             (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",

@@ -152,6 +152,7 @@ mod tests {
                 "hopper packed" => "hopper_packed",
                 "hopper paged" => "hopper_paged",
                 "hopper mla" => "hopper_mla",
+                "sparse mla" => "sparse_mla",
                 "mixed few" => "mixed_few",
                 "mixed many" => "mixed_many",
                 family => family,
@@ -159,7 +160,7 @@ mod tests {
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };
             let (mask, scores) = (e.mask.name(), e.scores.name(e.dtype));
             let values = match e.columns() {
-                [keys, values] if keys != values && e.keys != Keys::Latent => format!("x{values}"),
+                [keys, values] if keys != values && !e.is_latent() => format!("x{values}"),
                 _ => "".into(),
             };
             let of = format!("{family}_{}{cache}_d{}{values}_{mask}{scores}", e.dtype.name(), e.head_dim);

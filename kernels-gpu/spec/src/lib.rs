@@ -103,6 +103,7 @@ pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState, States
 pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
+pub use mla::sparse::{Sparse, SparseParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};

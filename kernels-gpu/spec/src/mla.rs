@@ -1,5 +1,6 @@
 //! MLA decode (multi-head latent attention, DeepSeek-V2): few queries on a latent cache, whose values are the
-//! first columns of its keys. This file has the portable configuration, [`hopper`] has Hopper's.
+//! first columns of its keys. This file has the portable configuration, [`hopper`] has Hopper's,
+//! and [`sparse`] has the kernels on lists of keys.
 use crate::{
     AttnInfo, AttnKernel, Contract, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Pass, Path,
     Queries, Schedule, Sm80, Target, TileScheduler,
@@ -7,6 +8,7 @@ use crate::{
 use core::marker::PhantomData;
 
 pub mod hopper;
+pub mod sparse;
 
 /// MLA decode: keys have `D` base tiles of columns, and the first `DV` of them are the values. A block takes
 /// up to `8 * G` rows (queries x query heads per latent head). The block has `STAGES` stages of `KEYS` tiles

@@ -52,6 +52,8 @@ pub enum Class {
     Decode,
     /// Few queries on a latent cache.
     Latent,
+    /// Queries with lists of keys of a latent cache.
+    Listed,
     /// The sequences of few queries of a mixed batch.
     Few,
     /// The sequences of many queries of a mixed batch.
@@ -66,6 +68,7 @@ impl ProblemKind {
             Keys::Varlen => Class::Varlen,
             Keys::Cache(_) => Class::Paged,
             Keys::Latent => Class::Latent,
+            Keys::Listed => Class::Listed,
         }
     }
 
@@ -99,6 +102,7 @@ impl AttnInfo {
             (_, Keys::Batched) => Class::Dense,
             (_, Keys::Varlen) => Class::Varlen,
             (_, Keys::Latent) => Class::Latent,
+            (_, Keys::Listed) => Class::Listed,
             (_, Keys::Cache(_)) if self.decodes() => Class::Decode,
             (_, Keys::Cache(_)) => Class::Paged,
         }
@@ -141,7 +145,7 @@ impl AttnInfo {
     fn reads(&self, p: &ProblemKind) -> bool {
         let pages = matches!(self.keys, Keys::Cache(PageKind::Rows)) || p.keys != Keys::Cache(PageKind::Rows);
         match self.class() {
-            Class::Decode => p.few && pages && p.keys != Keys::Latent,
+            Class::Decode => p.few && pages && !matches!(p.keys, Keys::Latent | Keys::Listed),
             Class::Few | Class::Many => p.mixed,
             class => class == p.class(),
         }

@@ -150,6 +150,12 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d576 [Causal] 32x32_s4: Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 4, true>;
     d576 [Causal] 64x32_s4: Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>;
     }
+    // Each query has a list of keys.
+    sparse_mla {
+    d576 [Full] 16x32: Sparse<Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>>;
+    d576 [Full] 32x32: Sparse<Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 2, true>>;
+    d576 [Full] 64x32_s4: Sparse<Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>>;
+    }
     hopper_mla {
     d576 [Causal] 64x64: MlaHopper<E, Mask>;
     }

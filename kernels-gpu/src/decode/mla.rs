@@ -1,18 +1,20 @@
 //! One work item on a latent cache (MLA, DeepSeek-V2). The values are the first columns of the keys, so one
-//! copy serves both.
+//! copy serves both. [`super::latents`] has the keys of a work item: of its sequence, or of its query's
+//! list.
 //!
 //! The warps of a block share each stage of keys. For S^T = K Q^T, each warp takes 16 of the stage's keys and
 //! some of the queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, for
 //! all keys.
+use super::batch::Batch;
+use super::latents::Latents;
 use super::merge::{finish, store_empty};
 use super::schedule::{Item, first_lengths, in_window, items};
 use super::softmax::Softmax;
 use crate::entries::Run;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
-use attention_tile::{CacheRows, PageWalk, Up};
 use core::ops::ControlFlow;
-use spec::{DecodeParams, Mla};
+use spec::{DecodeParams, Kernel, Mla, Sparse, SparseParams};
 use tile::copy::CpAsync;
 use tile::exchange::JointB;
 use tile::mma::{ColAcc, ColFrag, ColVec, PlacePartB, Stored, TensorCore};
@@ -24,42 +26,52 @@ use tile::{Block, Smem, Steps};
 type Stages<K, E, const KEYS: usize, const D: usize, const STAGES: usize> =
     Ring<SharedTile<E, KEYS, D>, STAGES, CpAsync<Block<K>>>;
 
-impl<
-    E: TensorCore + Stored<As = E>,
-    Mask: MaskFn,
-    const G: usize,
-    const OWN: usize,
-    const KEYS: usize,
-    const D: usize,
-    const DV: usize,
-    const SHARE: usize,
-    const WARPS: usize,
-    const STAGES: usize,
-    const HELD: bool,
-> Run for Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>
-{
-    /// Processes a block's work items, whose indices differ by the grid size.
-    #[inline(always)]
-    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
-        let items = items(&block);
-        let few = first_lengths(&p, block.warp());
-        smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
-            block.forget_thread();
-            let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
-                return ControlFlow::Break(());
-            };
-            if item.counts {
-                attend::<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>(p, &item, block, smem);
+/// Makes a kernel of a configuration with these parameters.
+macro_rules! run {
+    ($config:ty, $params:ty) => {
+        impl<
+            E: TensorCore + Stored<As = E>,
+            Mask: MaskFn,
+            const G: usize,
+            const OWN: usize,
+            const KEYS: usize,
+            const D: usize,
+            const DV: usize,
+            const SHARE: usize,
+            const WARPS: usize,
+            const STAGES: usize,
+            const HELD: bool,
+        > Run for $config
+        {
+            /// Processes a block's work items, whose indices differ by the grid size.
+            #[inline(always)]
+            fn run(p: $params, mut block: Block<Self>, smem: Smem<Self>) {
+                let items = items(&block);
+                let few = first_lengths(&p, block.warp());
+                smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
+                    block.forget_thread();
+                    let Some(item) = Item::of::<Mask, _>(p, few, index, block, &mut smem) else {
+                        return ControlFlow::Break(());
+                    };
+                    if item.counts {
+                        attend::<Self, E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>(
+                            p, &item, block, smem,
+                        );
+                    }
+                    item.next(index, block)
+                });
+                store_empty::<E, _, DV>(&p, &block);
             }
-            item.next(index, block)
-        });
-        store_empty::<E, _, DV>(&p, &block);
-    }
+        }
+    };
 }
+run!(Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>, DecodeParams);
+run!(Sparse<Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>>, SparseParams);
 
 /// Processes one work item.
 #[inline(always)]
 fn attend<
+    C: Kernel<Params: Latents>,
     E: TensorCore + Stored<As = E>,
     Mask: MaskFn,
     const G: usize,
@@ -72,11 +84,12 @@ fn attend<
     const STAGES: usize,
     const HELD: bool,
 >(
-    p: &DecodeParams,
+    latents: &C::Params,
     item: &Item,
-    block: &mut Block<Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>>,
-    smem: Smem<Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>>,
+    block: &mut Block<C>,
+    smem: Smem<C>,
 ) {
+    let p = latents.decode();
     let (warp, (_, share)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let stage_keys = KEYS as u32 * 16;
     let queries = item.rows_of(p, &p.q);
@@ -88,8 +101,7 @@ fn attend<
     type Rest<E, const KEYS: usize, const G: usize, const D: usize, const HELD: bool> =
         (PlacePartB<E, D, G, HELD>, JointB<E, KEYS, G>);
     let (ring, (place, mut joint)): (Stages<_, E, KEYS, D, STAGES>, Rest<E, KEYS, G, D, HELD>) = smem.split();
-    let [keys, _] = CacheRows::<E, D>::new(&p.cache, item.sequence, item.kv_head, item.keys);
-    let mut walk = PageWalk::new(keys, item.split, Up(item.splits), block);
+    let mut walk = latents.walk::<E, KEYS, D, _>(item, block);
     // The block loads Q before it starts the copies of keys. Q has few bytes, which would otherwise wait
     // behind the keys.
     let one = |group: u32| ColFrag::load::<E, E>(&queries.part(group * 8, 8), warp).0;
@@ -100,9 +112,9 @@ fn attend<
             slot.copy_edge(&mut walk, block)
         }
     });
-    // Each row sees at least the keys that earlier rows see.
-    let all_see = in_window::<Mask>(p, queries.unpack(0)[0], item.keys).end;
+    let all_see = latents.all_see::<Mask>(item, queries.unpack(0)[0]);
     for n in (Steps { at: item.split, step: item.splits, end: stages }) {
+        let slots = latents.load_slots::<KEYS>(item, [n, tile], warp);
         let stage = kv.advance(block, |slot, block| {
             if n + (STAGES as u32 - 1) * item.splits < stages {
                 slot.copy_edge(&mut walk, block)
@@ -113,6 +125,7 @@ fn attend<
             let end = |row| in_window::<Mask>(p, mine.unpack(row)[0], item.keys).end;
             s.keep_before(&ColVec::<i32, OWN>::from_fn(warp, end), n * stage_keys + tile * 16, warp);
         }
+        latents.hide(item, &mut s, slots);
         // P = exp2(S - max), with the current maximum. If the scores of at least one warp grew too much, all
         // warps update their maxima and compute P again.
         let mut probs = softmax.probabilities::<E, 1>(&s, warp);

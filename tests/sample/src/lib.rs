@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// The words of symbols that name a kernel's family.
-const FAMILIES: [&str; 13] = [
-    "fwd", "hopper", "decode", "mla", "append", "merge", "combine", "packed", "paged", "split", "mixed",
-    "few", "many",
+const FAMILIES: [&str; 14] = [
+    "fwd", "hopper", "decode", "mla", "sparse", "append", "merge", "combine", "packed", "paged", "split",
+    "mixed", "few", "many",
 ];
 
 /// The kernels that represent the table, in the order of the table.

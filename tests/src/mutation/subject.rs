@@ -6,8 +6,7 @@ use ferroflash::kernels::{AttnInfo, MaskKind, entries};
 use ptx_sim::Options;
 use reference::{is_carried, subjects};
 use spec::{
-    COMBINES, CONVERT_DQS, Class, Contract, DELTAS, GRADIENTS, Keys, SplitKernels, attention, beside,
-    combine_of,
+    COMBINES, CONVERT_DQS, Class, Contract, DELTAS, GRADIENTS, SplitKernels, attention, beside, combine_of,
 };
 
 /// A kernel of which mutants are made.
@@ -49,7 +48,7 @@ impl Subject {
         let combines = combines.flat_map(move |combine| {
             let fits = |entry: &&AttnInfo| combine.finishes(entry) && entry.kv_dtype == combine.dtype;
             let of = attention().filter(fits).filter(|entry| entry.decodes() || splits(entry));
-            let of = of.filter(|entry| entry.keys != Keys::Latent).min_by_key(carried_first);
+            let of = of.filter(|entry| !entry.is_latent()).min_by_key(carried_first);
             of.map(|of| Subject { kernel: combine.contract, of })
         });
         // A launch of a mixed batch has a second kernel beside the kernel that names the launch.

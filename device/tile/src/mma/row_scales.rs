@@ -1,4 +1,5 @@
 //! Scales of rows in products with few columns: a score's row is a key, and a probability's row is a value.
+//! Rows of keys that do not exist.
 use crate::Warp;
 use crate::mma::ColAcc;
 use crate::shared::StageScales;
@@ -59,6 +60,16 @@ impl<const G: usize> ColAcc<1, G> {
     #[inline(always)]
     pub fn scale_rows(&mut self, by: [f32; 2]) {
         self.each(|_, _, i, x| *x *= by[i / 2]);
+    }
+
+    /// Keeps those of this lane's two rows that are `true` in `keep`. All other values become minus infinity.
+    #[inline(always)]
+    pub fn keep_rows(&mut self, keep: [bool; 2]) {
+        self.each(|_, _, i, x| {
+            if !keep[i / 2] {
+                *x = f32::NEG_INFINITY
+            }
+        });
     }
 
     /// `self * by`, plus one number for each of this lane's two rows.

@@ -61,6 +61,40 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     cases.into_iter().map(|case| Case { pages: pages(case.pages), ..case }).collect()
 }
 
+/// Returns one query with the entry's number of rows as its heads, whose list has `filled` keys.
+fn list(entry: &AttnInfo, filled: &[usize]) -> Case {
+    Case { listed: true, mask: Mask::Full, ..plain(entry, filled) }
+}
+
+/// Returns problems of lists that hit an entry's edges: as in [`edges`], with lists of any length, with pages
+/// of every kind, and with entries that name no key among the others.
+pub(super) fn listed(entry: &AttnInfo) -> Vec<Case> {
+    let rows = entry.tile_m as usize;
+    let edges = list(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
+    let told = told::others();
+    vec![
+        Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
+        Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
+        Case { pages: Pages::Nhd(3), splits: Splits::Chunk(128), ..edges },
+        Case { pages: Pages::Dense, max_k: 1024, ..list(entry, &[900]) },
+        Case { heads: [8, 1], ..list(entry, &(0..40).map(|i| i * 7 % 90).collect::<Vec<_>>()) },
+        // No entry of a list names a key.
+        Case { max_k: 70, ..list(entry, &[0, 0]) },
+        Case { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..list(entry, &[200, 31]) },
+        Case { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..list(entry, &[260, 96]) },
+        Case { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..list(entry, &[70, 33]) },
+        Case { heads: [6, 2], sinks: true, ..list(entry, &[45, 100]) },
+        Case { told, heads: [4, 1], pages: Pages::Nhd(5), max_k: 130, ..list(entry, &[120, 50, 50, 0, 33]) },
+    ]
+}
+
+/// Returns larger problems of lists, for a GPU: 64 queries of 128 heads, and one query of a long list.
+pub(super) fn listed_long(entry: &AttnInfo) -> Vec<Case> {
+    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)];
+    let batch = Case { told, heads: [128, 1], pages: Pages::Nhd(64), ..list(entry, &[2048; 64]) };
+    vec![batch, list(entry, &[4096])]
+}
+
 /// Returns larger problems, for a GPU: DeepSeek's 128 heads on 64 sequences in shuffled pages under one plan,
 /// and one long sequence that the whole card shares with a few short sequences.
 pub(super) fn long(entry: &AttnInfo) -> Vec<Case> {

@@ -23,6 +23,11 @@ const SHARED: [&str; 5] = ["rest_lengths", "groups", "prefix_table", "prefix_len
 /// not multiplied by their scales.
 type Rows = [Vec<u16>; 2];
 
+/// The key that a list names in the place of key `key`, which has an equal row.
+fn twin(key: usize) -> usize {
+    if key % 7 == 6 { key - 1 } else { key }
+}
+
 /// The cache of a case.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
@@ -108,6 +113,13 @@ impl Cache {
             rows.iter_mut().for_each(|rows: &mut Vec<Vec<u16>>| {
                 let shared = rows[b - 1][..pages * page * key].to_vec();
                 rows[b][..shared.len()].copy_from_slice(&shared);
+            });
+        }
+        if case.listed {
+            let twins = |keys: usize| (0..keys).filter(|key| twin(*key) != *key);
+            rows.iter_mut().flatten().for_each(|rows| {
+                twins(rows.len() / key)
+                    .for_each(|i| rows.copy_within(twin(i) * key..(twin(i) + 1) * key, i * key));
             });
         }
         let table = Table::new(case, &mut random, FOREIGN, shared);
@@ -236,8 +248,28 @@ impl Cache {
     pub(super) fn integers(&self, told: Told) -> Vec<(&'static str, Vec<i32>)> {
         let case = &self.case;
         let starts = case.packed.iter().map(|_| ("cu_seqlens_q", case.told_starts(told)));
-        let own = starts.chain([("lengths", case.lengths(told))]);
+        let keys = match case.listed {
+            true => ("indices", self.lists(told)),
+            false => ("lengths", case.lengths(told)),
+        };
+        let own = starts.chain([keys]);
         own.chain(SHARED.into_iter().zip(self.shared(told))).collect()
+    }
+
+    /// Returns the lists of keys, `[queries, latent heads, max_k]`: the keys of each query in any order,
+    /// among entries that name no key. A list names some keys twice.
+    fn lists(&self, told: Told) -> Vec<i32> {
+        let (case, (page, _)) = (&self.case, self.case.paging());
+        let none = [-1, i32::MIN, (self.table.count * page) as i32, i32::MAX, -(page as i32)];
+        let list = |(b, length): (usize, i32)| {
+            let keys = (length.max(0) as usize).min(case.filled[b]);
+            let slot = |i| (self.index(b, twin(i) * case.heads[1]) / case.heads[1]) as i32;
+            let entry = |i| if i < keys { slot(i) } else { none[i % none.len()] };
+            let mut list: Vec<_> = (0..case.max_k).map(entry).collect();
+            Random::new(case.seed ^ b as u64).shuffle(&mut list);
+            list.repeat(case.heads[1])
+        };
+        case.lengths(told).into_iter().enumerate().flat_map(list).collect()
     }
 
     fn shared(&self, told: Told) -> Vec<Vec<i32>> {

@@ -12,8 +12,8 @@ use crate::work::{Binder, Judge, LaunchOptions, Rows, Work, Written};
 use ferroflash::DType;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, Level, LseView, Queries, RowOutputs, Scores,
-    SharedPrefixes, TensorView, TokenScales, VarlenKeys, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, Level, ListedKeys, LseView, Queries, RowOutputs,
+    Scores, SharedPrefixes, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 
 impl Memory {
@@ -93,6 +93,10 @@ impl Memory {
             }
             _ => KvPages::new(pages[0], pages[1]),
         };
+        if case.listed {
+            let keys = ListedKeys::new(pages, integers[0], case.max_k);
+            return AttentionRequest::sparse(q, keys, o).splits(case.splits);
+        }
         let (starts, rest) = integers.split_at(usize::from(case.packed.is_some()));
         let (lengths, shared) = (rest[0], &rest[1..]);
         let kv = match case.pages {

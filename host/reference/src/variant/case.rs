@@ -103,7 +103,7 @@ const HEADS: [[usize; 2]; 2] = [[2, 2], [4, 2]];
 /// # Errors
 /// Returns the reason if there is no case.
 pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
-    if kernel.head_dim_v != kernel.head_dim && kernel.keys != Keys::Latent {
+    if kernel.head_dim_v != kernel.head_dim && !kernel.is_latent() {
         return Err("there are no cases of values with another head dim");
     }
     if kernel.kv_dtype.bytes() == 1 {
@@ -128,7 +128,7 @@ pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
     ];
     let reversed: Vec<_> = pairs.into_iter().rev().chain([[0, n], [3, 0]]).collect();
     Ok(match (kernel.keys, kernel.schedule) {
-        (Keys::Latent, _) => return Err("there are no cases of latent KV caches"),
+        (Keys::Latent | Keys::Listed, _) => return Err("there are no cases of latent KV caches"),
         _ if kernel.queries == Queries::Mixed => return Err("there are no cases of mixed batches"),
         (Keys::Batched, _) => {
             let heads = HEADS.into_iter().cycle();

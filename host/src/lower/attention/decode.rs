@@ -2,12 +2,12 @@
 use super::{Lowering, PAGED};
 use crate::MapDescription;
 use crate::launch::Part;
-use crate::lower::tensors::{NO_LSE, UNSCALED, cu_seqlens_q, lse, tensor};
-use crate::request::{AttentionRequest, LseView, TensorView};
+use crate::lower::tensors::{NO_LSE, UNSCALED, cu_seqlens_q, integers, lse, pages, tensor};
+use crate::request::{AttentionRequest, ListedKeys, LseView, TensorView};
 use crate::schedule::Decode;
 use spec::{
     Cache, DecodeOrder, DecodeParams, FastDiv, FewParams, Lse, MlaHopperParams, PageBoxes, PerHead, Queries,
-    Window,
+    SparseParams, Window,
 };
 
 /// Returns a request with varlen queries, one per sequence, as a batch of one query each.
@@ -52,6 +52,15 @@ impl Lowering<'_> {
         if combines(decode, &params) {
             self.launch.step(decode.combine, [decode.order.blocks, 1, 1], &params, []);
         }
+    }
+
+    /// Adds a decode kernel that reads the keys of each query's list.
+    pub(super) fn listed(&mut self, decode: &Decode, keys: &ListedKeys) {
+        // Lengths without an address mean that each list has the maximum number of keys.
+        let params = self.decode_params(decode, decode.order, pages(&keys.pages), [UNSCALED; 2]);
+        let slots = integers(Some(keys.indices), self.p.batch * self.p.heads_k * keys.topk);
+        self.step(decode.order.blocks, &SparseParams { decode: params, slots }, []);
+        self.combine::<DecodeParams>(decode, &params);
     }
 
     /// Adds the combine kernel of a decode kernel with the parameters `P`, if no decode kernel merges its
