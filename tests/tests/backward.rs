@@ -12,7 +12,7 @@ use ferroflash::spec::{AttnInfo, GRADIENTS, MaskKind, Pass};
 use ferroflash_tests::subjects::run;
 use ferroflash_tests::{on_every_core, simulator_with};
 use ptx_sim::{Completion, Options};
-use reference::{BackwardCase, Case, Layout, OnDevice, Pages, Subject, Task, is_modified};
+use reference::{Case, Layout, OnDevice, Pages, Subject, Task, is_modified};
 
 /// Returns whether a kernel computes dK and dV in f16, with this mask.
 fn is_f16(e: &AttnInfo, mask: MaskKind) -> bool {
@@ -48,7 +48,7 @@ fn long_windows_have_an_interior() {
     let ran = kernels.map(|kernel| {
         let softcap = is_modified(kernel).then_some(20.0);
         let forward = Case { head_dim: kernel.head_dim as usize, softcap, ..forward.clone() };
-        let task = Task::Backward(BackwardCase { forward, d_lse: true });
+        let task = Task::Attention(forward.backward(true));
         run(&simulator_with(kernel, Options::default()), kernel, &task).expect("runs")
     });
     assert_eq!(ran.count(), 5, "portable kernels, and Hopper's");
@@ -74,7 +74,7 @@ fn every_pair_of_columns() {
             let layout = [Layout::Bshd, Layout::Bhsd, Layout::Packed][turn % 3];
             let softcap = is_modified(kernel).then_some(20.0);
             let forward = Case { softcap, ..Case::tensors(problem, layout, turn as u64) };
-            (kernel, Task::Backward(BackwardCase { forward, d_lse: turn % 2 == 0 }))
+            (kernel, Task::Attention(forward.backward(turn % 2 == 0)))
         })
     });
     let tasks: Vec<_> = tasks.collect();
@@ -95,7 +95,7 @@ fn shares_of_heads_stay_within_the_tolerance() {
         let pages = Pages::Tensors(Layout::Bshd);
         let lengths = Case { queries: 256, heads: *heads, head_dim: 64, ..Case::new([256]) };
         let forward = Case { mask: Mask::Causal, pages, seed: *seed, ..lengths };
-        let task = Task::Backward(BackwardCase { forward, d_lse: false });
+        let task = Task::Attention(forward.backward(false));
         run(&simulator_with(kernel, Options::default()), kernel, &task).expect("runs");
     });
 }

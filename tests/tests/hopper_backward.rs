@@ -5,7 +5,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::spec::{AttnInfo, GRADIENTS, MaskKind, Pass};
 use ferroflash::{DType, ptx};
 use ptx_sim::{Completion, Kind, Options};
-use reference::{BackwardCase, Case, Layout, OnDevice, Pages, Subject, Task, Work, Written};
+use reference::{Case, Layout, OnDevice, Pages, Subject, Task, Work, Written};
 
 /// Hopper's kernels.
 fn kernels() -> impl Iterator<Item = &'static AttnInfo> {
@@ -111,7 +111,7 @@ fn additions_without_their_order_are_found() {
         let pages = Pages::Tensors(Layout::Bshd);
         let head_dim = kernel.head_dim as usize;
         let forward = Case { queries: 64, heads: [2, 2], head_dim, pages, ..Case::new([keys]) };
-        let work = Task::Backward(BackwardCase { forward, d_lse: false }).work();
+        let work = Task::Attention(forward.backward(false)).work();
         let text = text(kernel);
         for (name, mutate) in mutants {
             let mutant = mutate(&text);

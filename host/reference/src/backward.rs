@@ -14,7 +14,7 @@ mod sequences;
 mod summed;
 mod work;
 
-pub use edges::{BackwardCase, backward_corrupt, backward_edges, is_modified};
+pub use edges::{backward_edges, is_modified};
 pub(crate) use scored::Scored;
 pub use summed::SummedGradient;
 pub use work::BackwardMemory;
@@ -238,7 +238,7 @@ mod tests {
             Case { bias: Some(DType::F32), mask: Mask::Chunked { chunk: 3 }, ..base.clone() },
             Case { mask: Mask::Causal, queries: 9, sinks: true, head_dim: 24, head_dim_v: Some(8), ..base },
         ] {
-            let mut memory = BackwardMemory::new(&BackwardCase { forward: case.clone(), d_lse: true });
+            let mut memory = BackwardMemory::new(&case.clone().backward(true));
             // Multiples of 1/64 stay f16 numbers after a step of 1/128.
             for bits in memory.forward.buffers.iter_mut().flatten() {
                 let x = (f64::from(decode(DType::F16, *bits)) * 64.0).round().clamp(-128.0, 128.0) / 64.0;
@@ -313,7 +313,7 @@ mod tests {
     fn a_bias_of_nan_hides_no_key() {
         let forward = Case { queries: 5, heads: [2, 1], head_dim: 8, ..Case::new([7]) };
         let forward = Case { pages: Pages::Tensors(Layout::Bshd), bias: Some(DType::F32), ..forward };
-        let mut memory = BackwardMemory::new(&BackwardCase { forward, d_lse: false });
+        let mut memory = BackwardMemory::new(&forward.backward(false));
         for (value, is_nan) in [(f32::NEG_INFINITY, false), (f32::NAN, true)] {
             let bias = memory.forward.extras.bias.as_mut().expect("asked for");
             bias.map(|i, x| if i == 0 { value } else { x });
@@ -328,7 +328,7 @@ mod tests {
     fn gradients_beyond_their_type_are_not_judged() {
         let forward = Case { queries: 5, heads: [2, 1], head_dim: 8, ..Case::new([7]) };
         let forward = Case { pages: Pages::Tensors(Layout::Bshd), ..forward };
-        let mut memory = BackwardMemory::new(&BackwardCase { forward, d_lse: false });
+        let mut memory = BackwardMemory::new(&forward.backward(false));
         memory.d_o.fill(encode(DType::F16, 6e4));
         let reference = GradientReference::new(&memory.forward.inputs().expect("valid"), &memory.upstream());
         assert_eq!(reference.tolerances, [f64::INFINITY; 3]);

@@ -41,6 +41,13 @@ impl Pages {
     }
 }
 
+/// The backward pass of a problem on tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backward {
+    /// Whether the LSE has a gradient.
+    pub d_lse: bool,
+}
+
 /// A problem and the seeds of its inputs, which are normal numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
@@ -110,6 +117,8 @@ pub struct Case {
     pub score: Option<f32>,
     /// Seed of the tensors, or of a cache's page order and sinks.
     pub seed: u64,
+    /// The backward pass, if launches compute gradients instead of O.
+    pub backward: Option<Backward>,
     /// The prefixes that groups of sequences share, on pages.
     pub shared: Option<Shared>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
@@ -152,6 +161,7 @@ impl Case {
             peaks: None,
             score: None,
             seed: 1,
+            backward: None,
             shared: None,
             told: vec![Told::Filled],
         }
@@ -207,6 +217,12 @@ impl Case {
         let unused = if all.iter().any(|[.., unused]| *unused > 0) { of(2) } else { vec![] };
         let max_k = all.iter().map(|[_, keys, unused]| keys + unused).max().unwrap_or(0).max(1);
         Case { filled: of(1), unused, max_k, ..self.packed(of(0)) }
+    }
+
+    /// Makes the problem a backward pass, with or without a gradient of the LSE.
+    #[must_use]
+    pub fn backward(self, d_lse: bool) -> Self {
+        Case { backward: Some(Backward { d_lse }), ..self }
     }
 
     /// Changes the seed of all inputs.

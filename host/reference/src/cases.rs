@@ -1,4 +1,5 @@
 //! The problems that each attention kernel must solve.
+use super::backward::backward_edges;
 use super::case::{Case, Pages};
 use super::masks::{Masked, at_edges, one, several};
 use super::place::Layout;
@@ -6,7 +7,7 @@ use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask, RowOutputs};
-use ferroflash::spec::{Isa, Keys, Queries, Schedule, TileScheduler};
+use ferroflash::spec::{Class, Isa, Pass, TileScheduler};
 
 mod cache;
 mod latent;
@@ -44,78 +45,57 @@ const LAYOUTS: [Layout; 3] = [Layout::Bshd, Layout::Bhsd, Layout::Packed];
 /// groupings, and with one batch.
 const LONG: usize = 1000;
 
-/// The kind of an attention kernel's problems: on tensors, on varlen tensors, decode, decode on a latent
-/// cache, lists of keys of a latent cache, prefill on a KV cache, or decode and prefill in one batch.
-enum Kind {
-    Tensors,
-    Varlen,
-    Decode,
-    Latent,
-    Listed,
-    Paged,
-    Mixed,
-}
-
-impl Kind {
-    fn of(entry: &AttnInfo) -> Self {
-        match (entry.schedule, entry.keys) {
-            (_, Keys::Latent) => Kind::Latent,
-            (_, Keys::Listed) => Kind::Listed,
-            _ if entry.queries == Queries::Mixed => Kind::Mixed,
-            (Schedule::Transposed, _) => Kind::Decode,
-            (_, Keys::Cache(_)) => Kind::Paged,
-            _ if entry.is_varlen() => Kind::Varlen,
-            _ => Kind::Tensors,
-        }
-    }
-}
-
 /// Returns the edges of an entry, in problems that are small enough for the simulator.
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
-    match Kind::of(entry) {
-        Kind::Tensors => dense_edges(entry, seed),
-        Kind::Varlen => varlen::edges(entry, seed),
-        Kind::Decode => seeded(cache::decode_edges(entry), seed),
-        Kind::Latent => seeded(latent::edges(entry), seed),
-        Kind::Listed => seeded(latent::listed(entry), seed),
-        Kind::Paged => seeded(paged_edges(entry), seed),
-        Kind::Mixed => seeded(mixed::edges(entry), seed),
+    match entry.class() {
+        _ if entry.pass != Pass::Forward => backward_edges(entry, seed),
+        Class::Dense => dense_edges(entry, seed),
+        Class::Varlen => varlen::edges(entry, seed),
+        Class::Decode => seeded(cache::decode_edges(entry), seed),
+        Class::Latent => seeded(latent::edges(entry), seed),
+        Class::Listed => seeded(latent::listed(entry), seed),
+        Class::Paged => seeded(paged_edges(entry), seed),
+        Class::Few | Class::Many => seeded(mixed::edges(entry), seed),
     }
 }
 
 /// Returns the problems of an entry for a GPU: on tensors a grid, on a cache the [`edges`] and larger
 /// problems.
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
-    let more = match Kind::of(entry) {
-        Kind::Tensors => return dense_grid(entry, seed),
-        Kind::Varlen => return varlen::grid(entry, seed),
-        Kind::Decode => cache::decode_long(entry),
-        Kind::Latent => latent::long(entry),
-        Kind::Listed => latent::listed_long(entry),
-        Kind::Paged => cache::paged_long(entry),
-        Kind::Mixed => mixed::long(entry),
+    let more = match entry.class() {
+        _ if entry.pass != Pass::Forward => vec![],
+        Class::Dense => return dense_grid(entry, seed),
+        Class::Varlen => return varlen::grid(entry, seed),
+        Class::Decode => cache::decode_long(entry),
+        Class::Latent => latent::long(entry),
+        Class::Listed => latent::listed_long(entry),
+        Class::Paged => cache::paged_long(entry),
+        Class::Few | Class::Many => mixed::long(entry),
     };
     edges(entry, seed).into_iter().chain(seeded(more, seed)).collect()
 }
 
 /// Returns problems with invalid `cu_seqlens`, which make several blocks write the same rows.
 pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Option<Case> {
-    let case = match Kind::of(entry) {
-        Kind::Varlen | Kind::Paged | Kind::Mixed => soak(entry, seed),
-        Kind::Tensors | Kind::Decode | Kind::Latent | Kind::Listed => return None,
-    };
-    Some(Case { told: super::told::lost(), ..case })
+    let starts = matches!(entry.class(), Class::Varlen | Class::Paged | Class::Few | Class::Many);
+    starts.then(|| Case { told: super::told::lost(), ..soak(entry, seed) })
 }
 
 /// Returns a problem with several blocks, heads and batches, for repeated launches.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
-    match Kind::of(entry) {
-        Kind::Tensors => {
+    match entry.class() {
+        // Varlen sequences, or two batches. Both have grouped heads.
+        _ if entry.pass != Pass::Forward => {
+            let mut edges = backward_edges(entry, seed);
+            let at = edges.iter().position(|case| case.packed.is_some()).unwrap_or(1);
+            edges.swap_remove(at)
+        }
+        Class::Dense => {
             let (mask, alignment, softcap, _) = several(entry.mask)[0];
             let case = tensors(entry, columns(entry)[0], [2, 203, 300], [4, 2]);
             Case { seed, ..masked(case, (mask, alignment, softcap, false)) }.of(entry)
         }
-        Kind::Varlen => varlen::soak(entry, seed),
+        Class::Varlen => varlen::soak(entry, seed),
         // The launches follow one another. Several blocks share the splits.
         _ => edges(entry, seed).swap_remove(0),
     }

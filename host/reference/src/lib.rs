@@ -48,11 +48,9 @@ pub use alibi::Slopes;
 pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append_edges};
 pub use arithmetic::{unit_roundoff, widen_e4m3, widen_int8};
 pub use attention::{Inputs, Outputs, exact, naive};
-pub use backward::{
-    BackwardCase, BackwardMemory, GradientReference, Gradients, Upstream, backward_edges, is_modified,
-};
+pub use backward::{BackwardMemory, GradientReference, Gradients, Upstream, backward_edges, is_modified};
 pub use bounds::{Bounds, score_limit};
-pub use case::{Case, Pages};
+pub use case::{Backward, Case, Pages};
 pub use cases::{edges, grid, headline, paged_edges, reproducer, soak};
 pub use extras::{BiasTensor, BitsTensor, Extras};
 pub use inputs::Random;

@@ -1,7 +1,7 @@
 //! Every kernel of the table with its test problems. The program's commands and the tests learn about
 //! families only from this file.
 use super::append::{AppendCase, AppendMemory, append_edges};
-use super::backward::{BackwardCase, BackwardMemory, backward_corrupt, backward_edges};
+use super::backward::BackwardMemory;
 use super::case::Case;
 use super::cases;
 use super::merge::{MergeCase, MergeMemory, merge_edges};
@@ -116,43 +116,38 @@ pub fn lacks_kernel(error: &Error) -> bool {
     matches!(error, Error::Unsupported { feature, .. } if is_of_table(feature) && !is_carried(feature))
 }
 
-/// Declares the kinds of problems: a name, the problem as data, and the problem in host memory.
-macro_rules! tasks {
-    ($($(#[$doc:meta])* $kind:ident($case:ty) => $memory:expr,)*) => {
-        /// A problem of any kind, as data.
-        #[derive(Clone, Debug, PartialEq)]
-        pub enum Task {
-            $($(#[$doc])* $kind($case),)*
-        }
-
-        impl Task {
-            /// Creates the problem in host memory.
-            pub fn work(&self) -> Box<dyn Work + Send> {
-                match self {
-                    $(Task::$kind(case) => Box::new($memory(case)),)*
-                }
-            }
-        }
-
-        impl std::fmt::Display for Task {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                match self {
-                    $(Task::$kind(case) => case.fmt(f),)*
-                }
-            }
-        }
-    };
+/// A problem of any kind, as data.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all problems are of the largest kind")]
+pub enum Task {
+    /// Attention, or its backward pass.
+    Attention(Case),
+    /// An append of new keys and values.
+    Append(AppendCase),
+    /// A merge of partial states.
+    Merge(MergeCase),
 }
 
-tasks! {
-    /// Attention.
-    Attention(Case) => Case::memory,
-    /// The gradients of an attention.
-    Backward(BackwardCase) => BackwardMemory::new,
-    /// An append of new keys and values.
-    Append(AppendCase) => AppendMemory::new,
-    /// A merge of partial states.
-    Merge(MergeCase) => MergeMemory::new,
+impl Task {
+    /// Creates the problem in host memory.
+    pub fn work(&self) -> Box<dyn Work + Send> {
+        match self {
+            Task::Attention(case) if case.backward.is_some() => Box::new(BackwardMemory::new(case)),
+            Task::Attention(case) => Box::new(case.memory()),
+            Task::Append(case) => Box::new(AppendMemory::new(case)),
+            Task::Merge(case) => Box::new(MergeMemory::new(case)),
+        }
+    }
+}
+
+impl std::fmt::Display for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Task::Attention(case) => case.fmt(f),
+            Task::Append(case) => case.fmt(f),
+            Task::Merge(case) => case.fmt(f),
+        }
+    }
 }
 
 impl Subject for AttnInfo {
@@ -194,14 +189,14 @@ impl Subject for AttnInfo {
     /// Problems of a portable kernel of dK and dV run Hopper's kernels where there are any. Of these, plain
     /// windows run the kernel without softcap and slopes.
     fn takes(&self, task: &Task, on: &Capabilities) -> bool {
-        let Task::Backward(BackwardCase { forward, .. }) = task else { return true };
+        let Task::Attention(case @ Case { backward: Some(_), .. }) = task else { return true };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
         let solves = |e: &AttnInfo| {
             (e.pass, kind(e)) == (Pass::Gradients, kind(self))
-                && e.is_varlen() == forward.packed.is_some()
-                && e.takes_columns(forward.problem().columns())
+                && e.is_varlen() == case.packed.is_some()
+                && e.takes_columns(case.problem().columns())
         };
-        let is_plain = forward.softcap.is_none() && !forward.alibi;
+        let is_plain = case.softcap.is_none() && !case.alibi;
         let is_faster = |e: &AttnInfo| match self.pass {
             Pass::Gradients => {
                 is_plain && e.is_unmodified() && !self.is_unmodified() && e.columns() == self.columns()
@@ -212,37 +207,19 @@ impl Subject for AttnInfo {
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
-        match self.pass {
-            Pass::Forward => cases::edges(self, seed).into_iter().map(Task::Attention).collect(),
-            _ => backward_edges(self, seed).into_iter().map(Task::Backward).collect(),
-        }
+        cases::edges(self, seed).into_iter().map(Task::Attention).collect()
     }
 
     fn grid(&self, seed: u64) -> Vec<Task> {
-        match self.pass {
-            Pass::Forward => cases::grid(self, seed).into_iter().map(Task::Attention).collect(),
-            _ => self.edges(seed),
-        }
+        cases::grid(self, seed).into_iter().map(Task::Attention).collect()
     }
 
     fn corrupt(&self, seed: u64) -> Vec<Task> {
-        match self.pass {
-            Pass::Forward => cases::corrupt(self, seed).map(Task::Attention).into_iter().collect(),
-            _ => backward_corrupt(self, seed).map(Task::Backward).into_iter().collect(),
-        }
+        cases::corrupt(self, seed).map(Task::Attention).into_iter().collect()
     }
 
     fn soak(&self, seed: u64) -> Task {
-        match self.pass {
-            Pass::Forward => Task::Attention(cases::soak(self, seed)),
-            // Varlen sequences, or two batches. Both have grouped heads.
-            _ => {
-                let is_varlen = |case: &BackwardCase| case.forward.packed.is_some();
-                let mut edges = backward_edges(self, seed);
-                let at = edges.iter().position(is_varlen).unwrap_or(1);
-                Task::Backward(edges.swap_remove(at))
-            }
-        }
+        Task::Attention(cases::soak(self, seed))
     }
 }
 
@@ -307,8 +284,8 @@ mod tests {
     }
 
     /// Returns the kernels of a backward problem on a device, in launch order.
-    fn kernels_of(case: &BackwardCase, on: &Capabilities) -> Vec<&'static str> {
-        let work = BackwardMemory::to_measure(case.forward.memory(), Layout::Bshd);
+    fn kernels_of(case: &Case, on: &Capabilities) -> Vec<&'static str> {
+        let work = BackwardMemory::to_measure(case.memory(), Layout::Bshd);
         let plan = plan(&work.request(&mut Binder::at(None, None), LaunchOptions::default()), on);
         let plan = plan.unwrap_or_else(|error| panic!("{case}: {error}"));
         plan.kernels().map(|kernel| kernel.symbol).collect()
@@ -327,7 +304,7 @@ mod tests {
             for card in cards.into_iter().filter(runs).filter(|card| kernel.passed_over(card).is_none()) {
                 let launched = kernel.edges(1).into_iter().filter(|task| kernel.takes(task, card));
                 let launched = launched.map(|task| {
-                    let Task::Backward(case) = task else { panic!("{task}: no backward") };
+                    let Task::Attention(case) = task else { panic!("{task}: no attention") };
                     let kernels = kernels_of(&case, card);
                     assert!(kernels.contains(&symbol), "{case} on {}: {kernels:?}", card.name);
                     kernels

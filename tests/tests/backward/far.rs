@@ -4,9 +4,7 @@ use ferroflash::driver::{Harness, SimBuffer, SimDriver, SimStream};
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::{AttentionBackward, Mask, Scratch, TensorView};
 use ferroflash::{Attention, DType};
-use reference::{
-    BackwardCase, BackwardMemory, Binder, Case, LaunchOptions, Layout, OnDevice, Pages, Work, unguarded,
-};
+use reference::{BackwardMemory, Binder, Case, LaunchOptions, Layout, OnDevice, Pages, Work, unguarded};
 
 /// Strides of a tensor in elements: from one batch, row and head to the next.
 type Strides = [i64; 3];
@@ -92,7 +90,7 @@ fn addresses(view: &TensorView) -> impl Iterator<Item = u64> + use<> {
 /// Runs a case on near tensors and on far ones, and expects equal bits.
 #[track_caller]
 fn check(card: &str, forward: Case, apart: Strides) {
-    let memory = BackwardMemory::new(&BackwardCase { forward, d_lse: true });
+    let memory = BackwardMemory::new(&forward.backward(true));
     let attention = Attention::new(SimDriver::new(card).expect("a known card"));
     let near = OnDevice::new(&attention, &memory, None).and_then(|device| device.run()).expect("runs");
     let mut buffers = Buffers { driver: attention.driver(), all: vec![] };

@@ -6,7 +6,7 @@ use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::without_each_clamp;
 use ferroflash_tests::simulator_with;
 use ptx_sim::{Kind, Options};
-use reference::{BackwardCase, BackwardMemory, Case, Input, Layout, OnDevice, Pages, Written, is_modified};
+use reference::{BackwardMemory, Case, Input, Layout, OnDevice, Pages, Written, is_modified};
 use std::ops::Range;
 
 /// `cu_seqlens_q`, `cu_seqlens_k` and `seqused_k` in device memory.
@@ -47,7 +47,7 @@ fn problem(entry: &AttnInfo, lengths: Lengths) -> BackwardMemory {
     };
     let softcap = is_modified(entry).then_some(100.0);
     let case = Case { mask, softcap, ..case.varlen(lengths).of(entry) };
-    BackwardMemory::new(&BackwardCase { forward: case, d_lse: true })
+    BackwardMemory::new(&case.backward(true))
 }
 
 /// Returns a simulator that ends kernels whose loops take garbage for a length of billions.

@@ -7,7 +7,7 @@ use own_kernels::trained::{DkDv, Dq};
 use own_kernels::trained_table::*;
 use ptx_sim::{Completion, Kind, Options};
 use reference::variant::{Failure, Report, verify};
-use reference::{BackwardCase, BackwardMemory, Case, Layout, OnDevice, Pages, Written};
+use reference::{BackwardMemory, Case, Layout, OnDevice, Pages, Written};
 
 /// More entries than a block has.
 const DISTANCES: u32 = 100;
@@ -80,7 +80,7 @@ fn launch(kernels: [String; 3], options: Options, sms: Option<u32>) -> Result<Wr
     let cap = |cap| OwnSoftcapParams { cap, reserved: 0 };
     let learned = DistanceParams { bias, distances: DISTANCES, reserved: 0 };
     let params = And::new((), And::new(cap(2.0), And::new(learned, cap(1.5))));
-    let mut memory = BackwardMemory::new(&BackwardCase { forward, d_lse: false });
+    let mut memory = BackwardMemory::new(&forward.backward(false));
     memory.forward.variant = Some(variant_of_three::<0>(kernels).with(params));
     memory.table = entries as usize;
     let written = OnDevice::new(&card, &memory, None).expect("room").run();

@@ -1,5 +1,5 @@
 //! The problems that each backward kernel must solve.
-use crate::case::{Case, Pages};
+use crate::case::Case;
 use crate::masks::{at_edges, one};
 use crate::place::Layout;
 use crate::told;
@@ -8,21 +8,6 @@ use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use ferroflash::spec::{Class, PaddedVector};
-
-/// A backward problem, as data. The seed of the forward draws all tensors.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BackwardCase {
-    /// The attention, on tensors.
-    pub forward: Case,
-    /// Whether the LSE has a gradient.
-    pub d_lse: bool,
-}
-
-impl std::fmt::Display for BackwardCase {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "backward of {}{}", self.forward, if self.d_lse { " with d_lse" } else { "" })
-    }
-}
 
 /// Returns the edges of a kernel of dK and dV, in problems that are small enough for the simulator. Each
 /// problem also runs the kernels of -LSE and delta, and of dQ.
@@ -37,7 +22,7 @@ impl std::fmt::Display for BackwardCase {
 /// | sequences | without queries, keys, or both; unused keys; rows of none; more than a warp searches at once |
 /// | heads | grouped, in one block and in shares of several blocks |
 /// | tensors | two batches; padded head dims of keys and of values; every layout |
-pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
+pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     use Alignment::TopLeft;
     use Layout::{Bhsd, Bshd, Packed};
     let (keys, queries) = (entry.tile_m as usize, entry.tile_n as usize);
@@ -102,10 +87,8 @@ pub fn backward_edges(entry: &AttnInfo, seed: u64) -> Vec<BackwardCase> {
     // Or the last stage ends behind the last block of -LSE and of delta.
     let behind = (!PaddedVector::ROWS.is_multiple_of(entry.tile_n)).then_some(7);
     let low = [6, 2].into_iter().chain(behind).map(|index| Case { score: Some(low), ..of(index, mask) });
-    let with_d_lse = |(at, forward): (usize, Case)| {
-        let forward = Case { sinks: at % 4 == 3, ..forward };
-        BackwardCase { forward, d_lse: at % 2 == 1 }
-    };
+    let with_d_lse =
+        |(at, forward): (usize, Case)| Case { sinks: at % 4 == 3, ..forward }.backward(at % 2 == 1);
     // Hopper's kernels take either batches or varlen sequences.
     let varlen =
         if entry.class() == Class::Dense && entry.has_maps() { vec![] } else { varlen(entry, seed).into() };
@@ -132,16 +115,6 @@ pub fn is_modified(entry: &AttnInfo) -> bool {
 fn with_columns(entry: &AttnInfo, fewer: [usize; 2], p: Problem) -> Problem {
     let columns = |of: usize| entry.columns()[of] as usize - fewer[of];
     p.head_dim(columns(0)).head_dim_v(columns(usize::from(entry.has_own_values())))
-}
-
-/// Returns a varlen problem of Hopper's kernels, whose turns depend on the offsets, with invalid integers.
-pub fn backward_corrupt(entry: &AttnInfo, seed: u64) -> Option<BackwardCase> {
-    let edges = if entry.is_varlen() { backward_edges(entry, seed) } else { vec![] };
-    let lost = |case: BackwardCase| {
-        let forward = Case { told: told::lost(), ..case.forward };
-        BackwardCase { forward, ..case }
-    };
-    edges.into_iter().next().map(lost)
 }
 
 /// Returns the mask of the kernel's varlen problems.
@@ -178,9 +151,4 @@ fn varlen(entry: &AttnInfo, seed: u64) -> [Case; 2] {
     let ragged = of([2, 1], 8, Layout::Bshd, seed.wrapping_add(7)).varlen(ragged);
     let many = of([1, 1], 0, Layout::Bhsd, seed.wrapping_add(8)).varlen(many);
     [Case { told: told::others(), ..ragged }, Case { alignment: Alignment::TopLeft, ..many }]
-}
-
-/// Returns whether a case has a backward pass: on tensors.
-pub(super) fn has_backward(case: &Case) -> bool {
-    matches!(case.pages, Pages::Tensors(_))
 }

@@ -1,8 +1,8 @@
 //! Backward problems on a device.
-use super::edges::has_backward;
-use super::{BIAS, BackwardCase, GradientReference, NAMES, SINKS, TABLE, Upstream};
+use super::{BIAS, GradientReference, NAMES, SINKS, TABLE, Upstream};
 use crate::arithmetic::decode;
 use crate::attention::exact;
+use crate::case::{Backward, Case, Pages};
 use crate::cycled;
 use crate::extras::BiasTensor;
 use crate::inputs::Random;
@@ -46,9 +46,9 @@ impl BackwardMemory {
     ///
     /// # Panics
     /// Panics if the case is not on tensors.
-    pub fn new(case: &BackwardCase) -> Self {
-        assert!(has_backward(&case.forward), "{case}: it must be on tensors");
-        Self::on(case.forward.memory(), case.forward.seed, case.d_lse)
+    pub fn new(case: &Case) -> Self {
+        assert!(matches!(case.pages, Pages::Tensors(_)), "{case}: it must be on tensors");
+        Self::on(case.memory(), case.seed, case.backward == Some(Backward { d_lse: true }))
     }
 
     /// Computes O and LSE of a forward, and draws their gradients.

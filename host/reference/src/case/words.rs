@@ -1,5 +1,5 @@
 //! Descriptions of cases.
-use super::{Case, Pages};
+use super::{Backward, Case, Pages};
 use ferroflash::request::Splits;
 
 impl std::fmt::Display for Pages {
@@ -21,9 +21,12 @@ impl std::fmt::Display for Case {
     /// 16/2, head_dim 64, ..`. Prints the problem, the layout and the seed of tensors.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Pages::Tensors(layout) = self.pages {
+            write!(f, "{}", if self.backward.is_some() { "backward of " } else { "" })?;
             write!(f, "{} {} seed {}", self.problem(), layout.name(), self.seed)?;
             self.score.map_or(Ok(()), |score| write!(f, " with every score {score}"))?;
-            return write!(f, "{}", if self.peaks.is_some() { " with peaks" } else { "" });
+            write!(f, "{}", if self.peaks.is_some() { " with peaks" } else { "" })?;
+            let has_d_lse = self.backward == Some(Backward { d_lse: true });
+            return write!(f, "{}", if has_d_lse { " with d_lse" } else { "" });
         }
         let [heads_q, heads_k] = self.heads;
         write!(f, "{} on {}, {} sequences", self.dtype.name(), self.kv_dtype().name(), self.filled.len())?;

@@ -1,6 +1,5 @@
 //! Random problems of attention on varlen tensors and on KV caches.
 use super::{Drawn, Limits, below, one_in, pick};
-use crate::backward::BackwardCase;
 use crate::case::{Case, Pages};
 use crate::inputs::Random;
 use crate::masks::fit;
@@ -181,9 +180,9 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
     let d_lse = one_in(random, 2);
     let forward = Case { head_dim_v, sinks: one_in(random, 3), ..forward };
     let forward = if one_in(random, 3) { in_sequences(random, limits, forward) } else { forward };
-    let case = BackwardCase { forward, d_lse };
+    let case = forward.backward(d_lse);
     let text = case.to_string();
-    (Task::Backward(case), text)
+    (Task::Attention(case), text)
 }
 
 /// Returns a backward problem on varlen tensors, with the heads and the scores of `case`.
