@@ -1,4 +1,5 @@
 //! The places of tensors in buffers.
+use super::work::GUARD;
 use ferroflash::DType;
 use ferroflash::request::TensorView;
 
@@ -61,6 +62,14 @@ impl Place {
     pub(super) fn elements(self) -> impl Iterator<Item = usize> {
         let columns = self.shape[3];
         (0..self.shape.iter().product()).map(move |i| self.row(i / columns) + i % columns)
+    }
+
+    /// Returns the number of elements outside of this tensor that a launch has written, in an output with its
+    /// guards. `poison` is an element that nobody has written.
+    pub(super) fn strays<T: PartialEq>(self, output: &[T], poison: T) -> usize {
+        let mut own = vec![false; output.len()];
+        self.elements().for_each(|at| own[GUARD / size_of::<T>() + at] = true);
+        output.iter().zip(own).filter(|(x, own)| !own && **x != poison).count()
     }
 
     /// Returns the request's view of a tensor, in a buffer of `elements` elements at address `base`.

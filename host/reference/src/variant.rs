@@ -28,7 +28,7 @@ mod table;
 
 pub use buffers::Buffers;
 pub use case::{Case, Front};
-pub use report::{Failure, Report, Verified};
+pub use report::{At, Failure, Report, Verified};
 
 use crate::case::{Case as Shape, Pages};
 use crate::inputs::Random;

@@ -227,13 +227,7 @@ impl BackwardMemory {
     /// Returns the number of elements that were written outside of these places of the gradients.
     fn strays(&self, places: [Place; 3], written: &Written) -> usize {
         let all = written.outputs.iter().map(|output| numbers!(u16, output));
-        let strays = all.zip(places).map(|(all, place)| {
-            let mut own = vec![false; all.len()];
-            place.elements().for_each(|at| own[GUARD / 2 + at] = true);
-            let poison = u16::from_ne_bytes([POISON; 2]);
-            all.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count()
-        });
-        strays.sum()
+        all.zip(places).map(|(all, place)| place.strays(&all, u16::from_ne_bytes([POISON; 2]))).sum()
     }
 }
 

@@ -96,20 +96,16 @@ impl Outcome {
     /// Returns the number of elements that were written outside of outputs: in guards, between rows, and in
     /// rows of no sequence.
     pub fn strays(&self) -> usize {
-        let mut own = vec![false; self.o.len()];
         let [batches, all, heads, head_dim] = self.place.shape;
-        for index in (0..batches * all * heads).filter(|index| index / heads % all < self.rows) {
-            own[GUARDS[0] + self.place.row(index)..][..head_dim].fill(true);
-        }
-        let poison = u16::from_ne_bytes([POISON; 2]);
-        let o = self.o.iter().zip(own).filter(|(bits, own)| !own && **bits != poison).count();
-        let strays = |wanted: bool, bits: &[u32]| {
-            let inside = GUARDS[1]..bits.len() - GUARDS[1];
-            let is_own = |at: usize| wanted && inside.contains(&at) && (at - GUARDS[1]) % all < self.rows;
-            let poison = u32::from_ne_bytes([POISON; 4]);
-            bits.iter().enumerate().filter(|(at, x)| !is_own(*at) && **x != poison).count()
+        let o = Place { shape: [batches, self.rows, heads, head_dim], ..self.place };
+        let strides = [heads * all, 1, all, 1].map(|elements| elements as i64);
+        let of_rows = Place { buffer: 0, offset: 0, shape: [batches, self.rows, heads, 1], strides };
+        let strays = |(_, (wanted, bits)): (_, &(bool, Vec<u32>))| {
+            let own = Place { shape: if *wanted { of_rows.shape } else { [0; 4] }, ..of_rows };
+            own.strays(bits, u32::from_ne_bytes([POISON; 4]))
         };
-        o + self.values.as_ref().named().map(|(_, (wanted, bits))| strays(*wanted, bits)).sum::<usize>()
+        let of_rows = self.values.as_ref().named().map(strays).sum::<usize>();
+        o.strays(&self.o, u16::from_ne_bytes([POISON; 2])) + of_rows
     }
 
     /// Judges writes outside of the outputs, and the counters.

@@ -30,8 +30,11 @@ struct Pairs {
 /// derivative by it.
 type Pair = ([f64; 2], Option<(u32, f32)>);
 
-/// The pairs of one sequence.
-struct OfSequence<'a>(&'a Pairs, usize);
+/// The pairs of the sequences from `first` on.
+struct Sequences<'a> {
+    pairs: &'a Pairs,
+    first: usize,
+}
 
 impl Pairs {
     fn new<M: MaskFn>(
@@ -63,56 +66,35 @@ impl Pairs {
     }
 }
 
-impl Scored for Pairs {
-    fn score(&self, [batch, head, row]: [usize; 3], key: usize, _: impl FnOnce() -> f64) -> Option<[f64; 2]> {
-        let (pairs, _) = &self.of[batch * self.heads + head];
-        Some(pairs[row * self.keys[batch] + key].0).filter(|[score, _]| *score != f64::NEG_INFINITY)
-    }
-
-    fn sink(&self, [batch, head]: [usize; 2]) -> Option<f64> {
-        Some(self.of[batch * self.heads + head].1).filter(|sink| *sink != f64::NEG_INFINITY)
-    }
-
-    fn entries(&self) -> usize {
-        self.heads * self.entries
-    }
-
-    fn entry(&self, [batch, head, row]: [usize; 3], key: usize) -> Option<(usize, f64)> {
-        let (pairs, _) = &self.of[batch * self.heads + head];
-        let (entry, weight) = pairs[row * self.keys[batch] + key].1?;
-        let entry = (entry as usize).min(self.entries.checked_sub(1)?);
-        Some((head * self.entries + entry, weight.into()))
-    }
-
-    fn in_sequence(&self, index: usize, _: &Inputs<'_>) -> impl Scored {
-        OfSequence(self, index)
+impl Sequences<'_> {
+    fn pair(&self, [batch, head, row]: [usize; 3], key: usize) -> Pair {
+        let (Pairs { heads, of, keys, .. }, sequence) = (self.pairs, self.first + batch);
+        of[sequence * heads + head].0[row * keys[sequence] + key]
     }
 }
 
-impl Scored for OfSequence<'_> {
-    fn score(
-        &self,
-        [_, head, row]: [usize; 3],
-        key: usize,
-        product: impl FnOnce() -> f64,
-    ) -> Option<[f64; 2]> {
-        self.0.score([self.1, head, row], key, product)
+impl Scored for Sequences<'_> {
+    fn score(&self, at: [usize; 3], key: usize, _: impl FnOnce() -> f64) -> Option<[f64; 2]> {
+        Some(self.pair(at, key).0).filter(|[score, _]| *score != f64::NEG_INFINITY)
     }
 
-    fn sink(&self, [_, head]: [usize; 2]) -> Option<f64> {
-        self.0.sink([self.1, head])
+    fn sink(&self, [batch, head]: [usize; 2]) -> Option<f64> {
+        let (_, sink) = self.pairs.of[(self.first + batch) * self.pairs.heads + head];
+        Some(sink).filter(|sink| *sink != f64::NEG_INFINITY)
     }
 
     fn entries(&self) -> usize {
-        self.0.entries()
+        self.pairs.heads * self.pairs.entries
     }
 
-    fn entry(&self, [_, head, row]: [usize; 3], key: usize) -> Option<(usize, f64)> {
-        self.0.entry([self.1, head, row], key)
+    fn entry(&self, at @ [_, head, _]: [usize; 3], key: usize) -> Option<(usize, f64)> {
+        let (entry, weight) = self.pair(at, key).1?;
+        let entry = (entry as usize).min(self.pairs.entries.checked_sub(1)?);
+        Some((head * self.pairs.entries + entry, weight.into()))
     }
 
-    fn in_sequence(&self, _: usize, _: &Inputs<'_>) -> impl Scored {
-        OfSequence(self.0, self.1)
+    fn in_sequence(&self, first: usize, _: &Inputs<'_>) -> impl Scored {
+        Sequences { first, ..*self }
     }
 }
 
@@ -138,7 +120,8 @@ pub(super) fn one<M: MaskFn, D: Harness>(
     let mut memory = BackwardMemory::of(memory, [o, d_o], lse, None, Layout::Bshd);
     memory.table = table;
     let inputs = memory.forward.inputs().expect("a case has valid tensors");
-    let reference = GradientReference::of(&pairs, &inputs, &memory.upstream());
+    let reference =
+        GradientReference::of(&Sequences { pairs: &pairs, first: 0 }, &inputs, &memory.upstream());
     let device = OnDevice::new(card, &memory, None).map_err(refused)?;
     let written = device.run().map_err(refused)?;
     let (outside, worst) = memory.worst(&reference, &written);

@@ -1,6 +1,7 @@
 //! Compares the biases of blocks (`ScoreMod::block_bias`) with the scores one by one. Launches have few
 //! tokens, and a block may have a bias only far away. The functions run at any distance.
 use super::exact::heads;
+use super::report::At;
 use super::{Case, Failure};
 use kernels_gpu::capped::Uncapped;
 use kernels_gpu::exact::{Copied, MaskFn, Sequence};
@@ -62,6 +63,5 @@ fn equals(
     if is_near || score == block || score.is_nan() && block.is_nan() {
         return Ok(());
     }
-    let [sequence, head] = [of.index, of.head];
-    Err(Failure::BlockBias { case: Box::new(case.clone()), sequence, head, p, k, score, block })
+    Err(Failure::BlockBias { at: At::new(case, of, [p, k]), score, block })
 }

@@ -1,5 +1,6 @@
 //! Computes the expected outputs of a case: attention in f64, and the naive result that gives the tolerance.
 //! Both computations use the functions that the kernel inlines.
+use super::report::At;
 use super::{Case, Definition, Failure, Tensors};
 use crate::arithmetic::{decode, encode};
 use crate::attention::Outputs;
@@ -108,9 +109,7 @@ pub(super) fn is_defined<M: MaskFn>(
                 // The functions run in f32. An infinite score equals only itself.
                 let is_near = should.is_finite() && (function - should).abs() <= 1e-4 * (1.0 + should.abs());
                 if function != should && !is_near && !(function.is_nan() && should.is_nan()) {
-                    let [sequence, head] = [of.index, of.head];
-                    let case = Box::new(case.clone());
-                    return Err(Failure::Definition { case, sequence, head, p, k, function, should });
+                    return Err(Failure::Definition { at: At::new(case, of, [p, k]), function, should });
                 }
             }
         }

@@ -2,7 +2,7 @@
 use super::{Case, SEEDS};
 use crate::tolerance::{Verdict, Worst};
 use ferroflash::Error;
-use kernels_gpu::exact::Broken;
+use kernels_gpu::exact::{Broken, Sequence};
 use std::fmt;
 
 /// A verified variant.
@@ -25,6 +25,34 @@ pub struct Verified {
     pub launches: usize,
     /// The worst elements relative to their tolerances: of O and LSE, or of gradients.
     pub worst: Vec<Worst>,
+}
+
+/// A query and a key of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct At {
+    /// The case.
+    pub case: Box<Case>,
+    /// The sequence.
+    pub sequence: u32,
+    /// The query head.
+    pub head: u32,
+    /// The query's position.
+    pub p: i32,
+    /// The key.
+    pub k: i32,
+}
+
+impl At {
+    pub(super) fn new(case: &Case, of: &Sequence, [p, k]: [i32; 2]) -> Self {
+        At { case: Box::new(case.clone()), sequence: of.index, head: of.head, p, k }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let At { case, sequence, head, p, k } = self;
+        write!(f, "{case}: sequence {sequence}, head {head}, position {p}, key {k}")
+    }
 }
 
 /// A variant that is not verified. `Debug` prints the text of `Display`, because `main` prints the `Debug` of
@@ -65,20 +93,12 @@ pub enum Failure {
     },
     /// `ScoreMod::block_bias` differs from `ScoreMod::score`.
     #[error(
-        "{case}: sequence {sequence}, head {head}, position {p}, key {k}: `score` gives {score}, and \
+        "{at}: `score` gives {score}, and \
          `block_bias` gives {block}: it must be `None` unless all scores of the block get the same bias"
     )]
     BlockBias {
-        /// The case.
-        case: Box<Case>,
-        /// The sequence.
-        sequence: u32,
-        /// The query head.
-        head: u32,
-        /// The query's position.
-        p: i32,
-        /// The key.
-        k: i32,
+        /// The query and the key.
+        at: At,
         /// The score of the product 1.25.
         score: f32,
         /// The score of this pair if the block's bias replaces `score`.
@@ -86,23 +106,15 @@ pub enum Failure {
     },
     /// `ScoreMod::gradient` differs from the differences of `ScoreMod::score`.
     #[error(
-        "{case}: sequence {sequence}, head {head}, position {p}, key {k}, scaled product {at}: the scores \
+        "{at}, scaled product {product}: the scores \
          have the derivative {derivative}, and differences of `score` give {differences:?}: {}",
         remedy(*is_additive)
     )]
     Gradient {
-        /// The case.
-        case: Box<Case>,
-        /// The sequence.
-        sequence: u32,
-        /// The query head.
-        head: u32,
-        /// The query's position.
-        p: i32,
-        /// The key.
-        k: i32,
+        /// The query and the key.
+        at: At,
         /// The scaled product.
-        at: f32,
+        product: f32,
         /// The derivative of the score by the scaled product, by `ScoreMod::gradient`.
         derivative: f64,
         /// The derivative by differences: to a smaller product, and to a larger one.
@@ -112,22 +124,14 @@ pub enum Failure {
     },
     /// `ScoreMod::entry` or `ScoreMod::weight` differs from the differences of `ScoreMod::score`.
     #[error(
-        "{case}: sequence {sequence}, head {head}, position {p}, key {k}: the score reads entry {entry} of \
+        "{at}: the score reads entry {entry} of \
          the head's table, with the derivative {weight}, and differences of the table give {differences:?}: \
          `ScoreMod::entry` must name the entry that `score` reads, and `ScoreMod::weight` must be the \
          derivative by it"
     )]
     Entry {
-        /// The case.
-        case: Box<Case>,
-        /// The sequence.
-        sequence: u32,
-        /// The query head.
-        head: u32,
-        /// The query's position.
-        p: i32,
-        /// The key.
-        k: i32,
+        /// The query and the key.
+        at: At,
         /// The entry, by `ScoreMod::entry`.
         entry: u32,
         /// The derivative of the score by the entry, by `ScoreMod::weight`.
@@ -145,20 +149,12 @@ pub enum Failure {
     },
     /// The functions differ from the second definition.
     #[error(
-        "{case}: sequence {sequence}, head {head}, position {p}, key {k}: the functions give the score \
+        "{at}: the functions give the score \
          {function}, and the definition gives {should}"
     )]
     Definition {
-        /// The case.
-        case: Box<Case>,
-        /// The sequence.
-        sequence: u32,
-        /// The query head.
-        head: u32,
-        /// The query's position.
-        p: i32,
-        /// The key.
-        k: i32,
+        /// The query and the key.
+        at: At,
         /// The score of the kernel's functions.
         function: f64,
         /// The score of the definition.

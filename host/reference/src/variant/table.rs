@@ -1,10 +1,10 @@
 //! Compares the entries of a table that scores name, and the derivatives by them (`ScoreMod::entry`,
 //! `ScoreMod::weight`), with finite differences: every entry of the table moves by another step.
 use super::exact::heads;
-use super::gradient::PRODUCTS;
+use super::gradient::{pairs, permitted, product_of};
+use super::report::At;
 use super::{Case, Failure};
-use kernels_gpu::exact::{Copied, MaskFn, Sequence, entry, score};
-use std::ops::RangeInclusive;
+use kernels_gpu::exact::{Copied, MaskFn, entry, score};
 
 /// The smallest step of an entry.
 const STEP: f32 = 1.0 / 16.0;
@@ -35,14 +35,16 @@ pub(super) fn is_right<M: MaskFn>(case: &Case, params: &M::Params, copies: &[Cop
     let [mut before, mut behind] = [vec![], vec![]];
     for (by, scores) in [(-1.0, &mut before), (1.0, &mut behind)] {
         heads(case, moved(copies, words, by), |of| {
-            scores.extend(pairs(of).map(|[p, k]| score::<M>(params, of, product(of, [p, k]), p, k)));
+            scores.extend(
+                pairs(of).map(|[p, k]| score::<M>(params, of, product_of(of, [p, k]) / of.scale(), p, k)),
+            );
             Ok(())
         })?;
     }
     let mut around = before.into_iter().zip(behind);
     heads(case, copies.to_vec(), |of| {
         pairs(of).zip(&mut around).try_for_each(|([p, k], (before, behind))| {
-            let product = product(of, [p, k]);
+            let product = product_of(of, [p, k]) / of.scale();
             let points = [before, score::<M>(params, of, product, p, k), behind].map(f64::from);
             let Some((entry, weight)) = entry::<M>(params, of, product, p, k) else { return Ok(()) };
             if points.iter().any(|score| !score.is_finite()) {
@@ -55,25 +57,7 @@ pub(super) fn is_right<M: MaskFn>(case: &Case, params: &M::Params, copies: &[Cop
             if permitted(differences, largest, step).contains(&f64::from(weight)) {
                 return Ok(());
             }
-            let ([sequence, head], case) = ([of.index, of.head], Box::new(case.clone()));
-            Err(Failure::Entry { case, sequence, head, p, k, entry, weight, differences })
+            Err(Failure::Entry { at: At::new(case, of, [p, k]), entry, weight, differences })
         })
     })
-}
-
-/// Returns the derivatives that agree with these differences of scores of at most this magnitude.
-fn permitted([a, b]: [f64; 2], largest: f64, step: f64) -> RangeInclusive<f64> {
-    let slack = (1.0 + a.abs().max(b.abs())) / 128.0 + 4.0 * f64::from(f32::EPSILON) * largest / step;
-    a.min(b) - slack..=a.max(b) + slack
-}
-
-/// Returns the positions and keys of a sequence.
-fn pairs(of: &Sequence) -> impl Iterator<Item = [i32; 2]> + use<> {
-    let (keys, shift) = (of.keys, of.shift);
-    (0..of.queries).flat_map(move |query| (0..keys).map(move |k| [query + shift, k]))
-}
-
-/// Returns the product of a query and a key: the pairs take turns.
-fn product(of: &Sequence, [p, k]: [i32; 2]) -> f32 {
-    PRODUCTS[(p - of.shift + k) as usize % PRODUCTS.len()] / of.scale()
 }
