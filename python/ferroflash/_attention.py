@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _backward, checks, dense, varlen
+from . import _backward, _devices, checks, dense, varlen
 from ._types import Memory
-from .planned import masked
+from .planned import Planned, masked
 
 
 def _extras(q: Memory, sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory,
@@ -46,18 +46,23 @@ def backward(d_o: Memory, d_lse: Memory, o: Memory, lse: Memory, q: Memory, k: M
              prefix_keys: int | None, chunked: int | None, mask_keys: int, bhsd: bool, wants_sinks: bool,
              wants_bias: bool) -> tuple[Memory, ...]:
     """Returns the gradients of q, k, v, sinks and bias, the last two None if they are not wanted."""
-    launch: dense.Launch | varlen.Launch
-    order: tuple[int, ...]
+    starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     extras = _extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)
-    if cu_seqlens_q is None:
+    inputs = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": starts, "cu_seqlens_k": ends,
+              "seqused_k": used, "alibi_slopes": alibi_slopes,
+              **{name: of for name, of in extras.items() if hasattr(of, "data_ptr")}}
+    options = (max_seqlen_q, max_seqlen_k, softmax_scale, causal, left, right, softcap, prefix_keys, chunked,
+               mask_keys)
+
+    def make() -> Planned:
         mask, window = masked(causal, (left, right))
-        launch = dense.Launch(q, k, v, o, lse, mask, window, softmax_scale, softcap, None, bhsd, alibi_slopes,
-                               plans=False, **extras)
-        order = (0, 2, 1, 3) if bhsd else (0, 1, 2, 3)
-    else:
-        launch = varlen.launched(q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-                                  softmax_scale=softmax_scale, causal=causal, window_size=(left, right),
-                                  softcap=softcap, alibi_slopes=alibi_slopes, seqused_k=seqused_k, plans=False, **extras)
-        order = (0, 1, 2)
-    return _backward.gradients(launch.args, order, q, k, v, sinks if wants_sinks else None,
+        if starts is None:
+            return dense.Launch(q, k, v, o, lse, mask, window, softmax_scale, softcap, None, bhsd, alibi_slopes,
+                                plans=False, **extras)
+        return varlen.Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask,
+                             window=window, scale=softmax_scale, softcap=softcap, alibi_slopes=alibi_slopes,
+                             plans=False, **extras)
+
+    order = (0, 1, 2) if starts is not None else (0, 2, 1, 3) if bhsd else (0, 1, 2, 3)
+    return _backward.gradients(make, inputs, options, order, sinks if wants_sinks else None,
                                bias if wants_bias else None, d_o, d_lse)

@@ -4,12 +4,13 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _devices
 from ._library import LIB, c, check
 from ._types import Memory
-from .planned import padded
+from .planned import Planned, padded
 
 # Plans that a thread keeps. Lengths of varlen batches change at every step of a training.
 KEPT = 256
@@ -25,25 +26,19 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def layout(forward: Any) -> bytes:
-    """Returns a forward's arguments as bytes, in which a pointer says only whether it is set."""
-    blank = c.Attention.from_buffer_copy(forward)
-    fields: list[tuple[str, Any]] = c.Attention._fields_  # type: ignore[assignment]
-    for name, kind in fields:
-        if kind is ctypes.c_void_p:
-            setattr(blank, name, 1 if getattr(blank, name) else None)
-    return bytes(blank)
+def layout(value: Any) -> Any:
+    """Returns an argument without its address: calls of equal layouts share one plan."""
+    return (value.dtype, value.device, value.shape, value.stride()) if hasattr(value, "data_ptr") else value
 
 
 class Backward:
     """The backward pass of one layout on the stream that is current now: its arguments and its plan. It belongs to
     one thread."""
 
-    def __init__(self, forward: Any, device: Any, stream: Any, order: tuple[int, ...], d_lse: Memory, dsinks: Memory,
-                 dbias: Memory, **tensors: Memory) -> None:
-        self.context, self.stream = device.context, stream
-        self.forward = c.Attention.from_buffer_copy(forward)
-        args: Any = c.Backward(size=ctypes.sizeof(c.Backward), forward=ctypes.addressof(self.forward))
+    def __init__(self, forward: Planned, order: tuple[int, ...], d_lse: Memory, dsinks: Memory, dbias: Memory,
+                 **tensors: Memory) -> None:
+        self.forward, self.context, self.stream = forward, forward.context, forward.stream
+        args: Any = c.Backward(size=ctypes.sizeof(c.Backward), forward=forward.where)
         self.args, self.where = args, ctypes.addressof(args)
         for name, tensor in tensors.items():
             setattr(args, f"{name}_strides", padded([tensor.stride()[i] for i in order], 4))
@@ -51,7 +46,7 @@ class Backward:
             args.d_lse_strides = padded(d_lse.stride()[:-1], 2)
         if dbias is not None:
             args.dbias_strides = padded(dbias.stride()[:-1], 3)
-        self.point(forward, d_lse=d_lse, dsinks=dsinks, dbias=dbias, **tensors)
+        self.point(d_lse=d_lse, dsinks=dsinks, dbias=dbias, **tensors)
         plan, info = ctypes.c_void_p(), c.PlanInfo(size=ctypes.sizeof(c.PlanInfo))
         check(LIB.ferroflash_backward_plan_create(self.context, self.where, ctypes.byref(plan)))
         weakref.finalize(self, LIB.ferroflash_plan_destroy, plan)
@@ -60,9 +55,8 @@ class Backward:
         # The kernels must be compiled before the launch, because a graph may capture the launch.
         check(LIB.ferroflash_load(self.context, plan))
 
-    def point(self, forward: Any, **tensors: Memory) -> None:
-        """Sets the forward, and the addresses of tensors."""
-        ctypes.memmove(ctypes.addressof(self.forward), ctypes.addressof(forward), ctypes.sizeof(forward))
+    def point(self, **tensors: Memory) -> None:
+        """Sets the addresses of tensors."""
         for name, tensor in tensors.items():
             setattr(self.args, name, None if tensor is None else tensor.data_ptr())
 
@@ -72,25 +66,29 @@ class Backward:
         check(LIB.ferroflash_backward_launch(self.context, self.plan, self.where, self.stream))
 
 
-def gradients(forward: Any, order: tuple[int, ...], q: Memory, k: Memory, v: Memory, sinks: Memory, bias: Memory,
-              d_o: Memory, d_lse: Memory) -> tuple[Memory, ...]:
+def gradients(make: Callable[[], Planned], inputs: Mapping[str, Memory], options: tuple[Any, ...],
+              order: tuple[int, ...], sinks: Memory, bias: Memory, d_o: Memory, d_lse: Memory) -> tuple[Memory, ...]:
     """Returns the gradients of q, k, v, sinks and bias. `sinks` or `bias` is None if its gradient is not wanted.
-    `forward` has the arguments of the forward; `order` are the dimensions of batch, row, head and column."""
+    `inputs` are the tensors of the forward, `options` its other arguments, and `make` returns it without a plan;
+    `order` are the dimensions of batch, row, head and column."""
+    q = inputs["q"]
     device = _devices.of(q)
-    stream = device.stream()
     # No kernel writes rows that belong to no sequence.
-    make = device.zeros_like if forward.cu_seqlens_q else device.empty_like
-    tensors = {"d_o": d_o, "dq": make(q), "dk": make(k), "dv": make(v)}
+    empty = device.zeros_like if inputs["cu_seqlens_q"] is not None else device.empty_like
+    tensors = {"d_o": d_o, "dq": empty(q), "dk": empty(inputs["k"]), "dv": empty(inputs["v"])}
     dsinks, dbias = None if sinks is None else device.empty_like(sinks), None if bias is None else rows_like(bias)
-    key = (device, stream, layout(forward), order, *(t.stride() for t in tensors.values()),
-           None if d_lse is None else d_lse.stride(), dsinks is None, None if dbias is None else dbias.stride())
+    results = {"d_lse": d_lse, "dsinks": dsinks, "dbias": dbias}
+    key = (device, device.stream(), order, options, *map(layout, inputs.values()),
+           *(t.stride() for t in tensors.values()), *map(layout, results.values()))
     launch = _local.planned.pop(key, None)
     if launch is None:
-        launch = Backward(forward, device, stream, order, d_lse, dsinks, dbias, **tensors)
+        launch = Backward(make(), order, **results, **tensors)
         if len(_local.planned) == KEPT:
             del _local.planned[next(iter(_local.planned))]
+    else:
+        launch.forward.point(**inputs)
+        launch.point(**results, **tensors)
     _local.planned[key] = launch
-    launch.point(forward, d_lse=d_lse, dsinks=dsinks, dbias=dbias, **tensors)
     # The allocator gives this memory to later work of the same stream only.
     launch.enqueue(q.new_empty((launch.args.workspace_bytes,), dtype=device.dtype("uint8")))
     return tensors["dq"], tensors["dk"], tensors["dv"], dsinks, dbias

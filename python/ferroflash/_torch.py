@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils._python_dispatch
 
 from . import _attention
 from ._library import Unsupported
@@ -99,12 +100,13 @@ def _saves(ctx: Any, inputs: Any, output: Memory) -> None:
     ctx.set_materialize_grads(False)
 
 
-def _differentiates(ctx: Any, d_o: Memory, d_lse: Memory) -> Any:
+def _differentiates(ctx: Any, d_o: Memory, d_lse: Memory, backward: Any = None) -> Any:
     o, lse, *tensors = ctx.saved_tensors
     d_o = torch.zeros_like(o) if d_o is None else d_o
     d_lse = None if d_lse is None else d_lse.contiguous()
     wants = [ctx.needs_input_grad[index] for index in (7, 8)]
-    *three, dsinks, dbias = _OPERATORS.attention_backward(d_o, d_lse, o, lse, *tensors, *ctx.numbers, *wants)
+    run = backward or _OPERATORS.attention_backward
+    *three, dsinks, dbias = run(d_o, d_lse, o, lse, *tensors, *ctx.numbers, *wants)
     return (*three, *[None] * 4, dsinks if wants[0] else None, dbias if wants[1] else None, *[None] * 15)
 
 
@@ -124,6 +126,26 @@ torch.library.register_autograd(f"{_NAME}::attention_backward", _refuses, lib=_L
 
 
 _OPERATORS = getattr(torch.ops, _NAME)
+# Modes and transforms of torch.func see operators only.
+_SEES_OPERATORS = [test for test in (getattr(torch.utils._python_dispatch, "is_in_torch_dispatch_mode", None),
+                                     getattr(torch._C, "_are_functorch_transforms_active", None),
+                                     torch.compiler.is_compiling) if test]
+
+
+class _Eager(torch.autograd.Function):  # type: ignore[misc]
+    """The operator's eager calls on a GPU. The dispatcher's Python for an operator takes longer than a short launch."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        # torch takes longer for a `setup_context` of its own.
+        out = _forward(*arguments)
+        _saves(ctx, arguments, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Memory, d_lse: Memory) -> Any:
+        # Gradients are enabled here only for a second derivative, which the operator refuses.
+        return _differentiates(ctx, d_o, d_lse, None if torch.is_grad_enabled() else _backward)
 
 
 def wanted(device: Any, *tensors: Any) -> bool:
@@ -158,4 +180,8 @@ def attend(*arguments: Any) -> Any:
     # The backward pass reads these, too.
     for at in (3, 4, 5):
         inputs[at] = None if inputs[at] is None else inputs[at].to(inputs[0].device, torch.int32).contiguous()
+    q, device = inputs[0], inputs[-1]
+    plain = device is None and type(q) in (torch.Tensor, torch.nn.Parameter) and q.is_cuda
+    if plain and not any(test() for test in _SEES_OPERATORS):
+        return _Eager.apply(*inputs)
     return _OPERATORS.attention(*inputs)

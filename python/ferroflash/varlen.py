@@ -26,30 +26,31 @@ class Launch(Planned):
                  **extras: Any) -> None:
         sizes = {**checks.of_varlen(cu_seqlens_q), "seqlen_q": max_seqlen_q, "seqlen_k": max_seqlen_k}
         super().__init__(q, mask, window, scale, softcap, config, checks.Call(checks.VARLEN, q.device, sizes))
-        self.o, self.lse, args = o, lse, self.args
-        self.kept = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q,
-                     "cu_seqlens_k": cu_seqlens_k, "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
-        self.kept_extras = extras
-        self.take(**self.kept)
+        args = self.args
+        tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": cu_seqlens_q,
+                   "cu_seqlens_k": cu_seqlens_k, "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}
+        self.take(**tensors)
         args.batch, args.seqlen_q, args.seqlen_k = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k
         args.total_q, args.heads_q, args.head_dim = q.shape
         args.total_k, args.heads_k, args.head_dim_v = k.shape[0], k.shape[1], v.shape[2]
         self.strides(lse, alibi_slopes, q=q.stride(), k=k.stride(), v=v.stride(), o=o.stride())
         self.extras(**extras)
+        # Without a plan, it is the forward of a backward pass, which lends it other tensors in each call.
         if plans:
+            self.o, self.lse, self.kept = o, lse, (tensors, extras)
             self.plan_it()
 
 
 def launched(q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory,
              max_seqlen_q: int, max_seqlen_k: int, *, softmax_scale: float | None = None, causal: bool = False,
              window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
-             seqused_k: Memory = None, config: str | None = None, plans: bool = True, **extras: Any) -> Launch:
+             seqused_k: Memory = None, config: str | None = None, **extras: Any) -> Launch:
     """Returns the launch of FlashAttention's arguments."""
     starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     mask, window = masked(causal, window_size)
     return Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask,
                   window=window, scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=alibi_slopes,
-                  plans=plans, **extras)
+                  **extras)
 
 
 def prepare(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, max_seqlen_q: int,
