@@ -10,10 +10,7 @@ from typing import Any
 from . import _devices
 from ._library import LIB, c, check
 from ._types import Memory
-from .planned import Planned, padded
-
-# Plans that a thread keeps. Lengths of varlen batches change at every step of a training.
-KEPT = 256
+from .planned import KEPT, Planned, layout, padded
 
 
 class _Local(threading.local):
@@ -24,11 +21,6 @@ class _Local(threading.local):
 
 
 _local = _Local()
-
-
-def layout(value: Any) -> Any:
-    """Returns an argument without its address: calls of equal layouts share one plan."""
-    return (value.dtype, value.device, value.shape, value.stride()) if hasattr(value, "data_ptr") else value
 
 
 class Backward:

@@ -1,22 +1,15 @@
 """Attention on tensors (batch, seqlen, heads, head_dim), prepared once per layout."""
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
 from typing import Any
 
-from . import _devices, checks
+from . import _devices, checks, planned
 from ._types import Memory, Window
-from .planned import Planned, masked
-
-# Launches that a thread keeps. Lengths of prompts change at every call.
-KEPT = 256
+from .planned import Planned, layout, masked
 
 
 class Launch(Planned):
     """Attention on tensors. Its thread may set other tensors of the same layout."""
-
-    turn = 0
 
     def __init__(self, q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, mask: int, window: tuple[int, int],
                  scale: float | None, softcap: float, config: str | None, bhsd: bool, alibi_slopes: Memory = None,
@@ -34,24 +27,6 @@ class Launch(Planned):
             self.plan_it()
 
 
-class _Local(threading.local):
-    """The launches that a thread has prepared, and the number of calls that took one of them."""
-
-    def __init__(self) -> None:
-        self.launches: dict[Any, Launch] = {}
-        self.turn = 0
-
-
-_local = _Local()
-
-
-def layouts(extras: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Returns extras without their addresses. Launches of tensors with the same layout then share one prepared
-    launch."""
-    of = lambda x: (x.dtype, x.device, x.shape, x.stride()) if hasattr(x, "data_ptr") else x
-    return sorted((name, of(x)) for name, x in extras.items())
-
-
 def output(q: Memory, v: Memory) -> Memory:
     """Allocates o, of q's memory order with v's columns."""
     if v.shape[-1] != q.shape[-1]:
@@ -64,44 +39,24 @@ def shapes(bhsd: bool) -> Any:
     return checks.BHSD if bhsd else checks.DENSE
 
 
-def keep(key: Any, launch: Launch) -> None:
-    """Keeps a launch, in place of the launch that was not used for the longest time if there are many. A launch that a
-    graph captures may have counters in the graph's memory."""
-    launches = _local.launches
-    if launch.device.capturing():
-        return
-    if len(launches) >= KEPT:
-        del launches[min(launches, key=lambda key: launches[key].turn)]
-    launches[key] = launch
-
-
 def prepare(q: Memory, k: Memory, v: Memory, *, softmax_scale: float | None = None, causal: bool = False,
             window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
             return_lse: bool = False, return_max_logits: bool = False, config: str | None = None, bhsd: bool = False,
             **extras: Any) -> tuple[Launch, Memory, Memory, Memory]:
     """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse, max_logits)."""
     device = _devices.of(q)
-    # Each stream has its own arguments and workspace, because launches of two streams may run concurrently.
-    stream = device.stream()
     mask, (left, right) = masked(causal, window_size)
     extras["alibi_slopes"] = alibi_slopes
-    key = (device, stream, q.dtype, k.dtype, v.dtype, k.device, v.device, q.shape, k.shape, v.shape, q.stride(),
-           k.stride(), v.stride(), mask, left, right, softmax_scale, softcap, return_lse, return_max_logits, config,
-           bhsd, *layouts(extras))
-    launch = _local.launches.get(key)
-    if launch is None:
+    tensors = {name: of for name, of in extras.items() if hasattr(of, "data_ptr")}
+    key = (Launch, device, device.stream(), *map(layout, (q, k, v)), mask, left, right, softmax_scale, softcap,
+           return_lse, return_max_logits, config, bhsd, *sorted((name, layout(of)) for name, of in extras.items()))
+    if key not in planned.launches():
         checks.ranks(shapes(bhsd), q=q, k=k, v=v)
     o = output(q, v)
     heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
     of_rows = lambda wanted: q.new_empty((q.shape[0], heads, rows), dtype=device.dtype("float32")) if wanted else None
     lse, max_logits = of_rows(return_lse), of_rows(return_max_logits)
-    if launch is None:
-        launch = Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd,
-                        max_logits=max_logits, **extras)
-        keep(key, launch)
-    else:
-        tensors = {name: of for name, of in extras.items() if hasattr(of, "data_ptr")}
-        launch.point(q=q, k=k, v=v, o=o, lse=lse, max_logits=max_logits, **tensors)
-        launch.lend()
-    launch.turn = _local.turn = _local.turn + 1
+    make = lambda: Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd,
+                          max_logits=max_logits, **extras)
+    launch = planned.reuse(key, make, q=q, k=k, v=v, o=o, lse=lse, max_logits=max_logits, **tensors)
     return launch, o, lse, max_logits

@@ -346,11 +346,13 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         shape = (batch, q.shape[2], q.shape[1]) if starts is None else (q.shape[1], q.shape[0])
         lse = queries.new_empty(shape, dtype=float32)
     mask, window = masked(causal, window_size)
-    kvcache.Launch(queries, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask,
-                   window=window, scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config,
-                   cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes,
-                   shared_prefixes=shared_prefixes, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
-                   mask_keys=mask_keys).enqueue()
+    launch = kvcache.prepare(
+        queries, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
+        scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
+        seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes, shared_prefixes=shared_prefixes, bias=bias,
+        prefix=prefix, chunked=chunked, mask_bits=mask_bits, mask_keys=mask_keys)
+    launch.enqueue()
+    launch.release()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o
 
 
@@ -375,8 +377,10 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array, cache_
     o = queries.new_empty((*q.shape[:-1], head_dim_v))
     lse = queries.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
     lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
-    kvcache.Launch(queries, k_cache, None, o, lengths, lse=lse, table=table, mask=CAUSAL if causal else FULL,
-                   scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale).enqueue()
+    launch = kvcache.prepare(queries, k_cache, None, o, lengths, lse=lse, table=table, mask=CAUSAL if causal else FULL,
+                             scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+    launch.enqueue()
+    launch.release()
     return o, like_flash_attn(lse)
 
 

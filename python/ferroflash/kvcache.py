@@ -5,10 +5,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from . import _devices, checks
+from . import _devices, checks, planned
 from ._library import LIB, Invalid, c, check
 from ._types import Memory
-from .planned import FULL, Planned
+from .planned import FULL, Planned, layout
 
 
 def is_tensor(x: Memory) -> bool:
@@ -45,10 +45,6 @@ class Launch(Planned):
     `v_cache` may have another head_dim than `k_cache`, and other strides.
     """
 
-    o: Memory
-    lse: Memory
-    kept: Any
-
     def __init__(self, q: Memory, k_cache: Memory, v_cache: Memory, o: Memory, lengths: Memory, *, lse: Memory = None,
                  table: Memory = None, rows: Memory = None, sinks: Memory = None, mask: int = FULL,
                  window: tuple[int, int] = (-1, -1), scale: float | None = None, softcap: float = 0.0,
@@ -60,7 +56,6 @@ class Launch(Planned):
         if cu_seqlens_q is not None:
             layout, sizes = checks.VARLEN_CACHE, {**checks.of_varlen(cu_seqlens_q), "seqlen_q": seqlen_q}
         super().__init__(q, mask, window, scale, softcap, config, checks.Call(layout, q.device, sizes))
-        self.o, self.lse = o, lse
         named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
                  "cache_batch_idx": rows, "cache_seqlens": lengths, "cu_seqlens_q": cu_seqlens_q,
                  "alibi_slopes": alibi_slopes}
@@ -90,6 +85,25 @@ class Launch(Planned):
         self.call.sizes["seqlen_k"] = args.page * (1 if table is None else args.columns)
         self.extras(**extras)
         self.plan_it(share)
+
+
+# The struct's names of a launch's arguments
+_NAMES = {"table": "block_table", "rows": "cache_batch_idx"}
+
+
+def prepare(q: Memory, k_cache: Memory, v_cache: Memory, o: Memory, lengths: Memory, *,
+            scales: tuple[Any, Any] = (None, None), shared_prefixes: tuple[int, int, Memory] | None = None,
+            **options: Any) -> Launch:
+    """Finds or makes the launch on the current stream."""
+    device = _devices.of(q)
+    rest = None if shared_prefixes is None else shared_prefixes[2]
+    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "cache_seqlens": lengths, "rest": rest,
+               **{_NAMES.get(name, name): of for name, of in options.items() if is_tensor(of)},
+               **{f"{name}_scales": of for name, of in zip("kv", scales) if is_tensor(of)}}
+    key = (Launch, device, device.stream(), *map(layout, tensors.values()), *map(layout, scales),
+           shared_prefixes and shared_prefixes[:2], *((name, layout(of)) for name, of in options.items()))
+    make = lambda: Launch(q, k_cache, v_cache, o, lengths, scales=scales, shared_prefixes=shared_prefixes, **options)
+    return planned.reuse(key, make, **tensors)
 
 
 def _rotate(args: Any, cos: Memory, sin: Memory, positions: Memory, q: Memory, rotated: Memory,

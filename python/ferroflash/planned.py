@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from . import _devices, checks
 from ._library import LIB, Invalid, Unsupported, c, check
@@ -15,6 +16,7 @@ from ._types import Memory, Window
 _FIELDS = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k", "rest": "rest_lengths",
            "prefix": "prefix_lengths"}
 
+_Launch = TypeVar("_Launch", bound="Planned")
 FULL, CAUSAL, WINDOW, PREFIX, CHUNKED, BITS = (
     c.MASK_FULL, c.MASK_CAUSAL, c.MASK_WINDOW, c.MASK_PREFIX, c.MASK_CHUNKED, c.MASK_BITS)
 
@@ -45,6 +47,51 @@ def like_flash_attn(lse: Memory) -> Memory:
     return lse.masked_fill_(lse.isneginf(), math.inf)
 
 
+# Launches that a thread keeps. Lengths of prompts change at every call.
+KEPT = 256
+
+
+class _Local(threading.local):
+    """The launches that a thread has prepared, the last one last."""
+
+    def __init__(self) -> None:
+        self.launches: dict[Any, Any] = {}
+
+
+_local = _Local()
+
+
+def launches() -> dict[Any, Any]:
+    """Returns the launches that this thread keeps."""
+    return _local.launches
+
+
+def layout(value: Any) -> Any:
+    """Returns an argument without its address: calls of equal layouts share one plan."""
+    return (value.dtype, value.device, value.shape, value.stride()) if hasattr(value, "data_ptr") else value
+
+
+def reuse(key: Any, make: Callable[[], _Launch], **tensors: Memory) -> _Launch:
+    """Returns a thread's launch of an earlier call with this key, on other tensors, or what `make` returns. The key has
+    all that the plan depends on, and the stream: launches of two streams may run concurrently."""
+    kept = launches()
+    launch: _Launch | None = kept.pop(key, None)
+    if launch is None:
+        launch = make()
+        launch.kept = tensors
+        # A launch that a graph captures may have counters in the graph's memory.
+        if launch.device.capturing():
+            return launch
+        if len(kept) >= KEPT:
+            del kept[next(iter(kept))]
+    else:
+        launch.point(**tensors)
+        launch.kept = tensors
+        launch.lend()
+    kept[key] = launch
+    return launch
+
+
 class Planned:
     """One request on the stream that is current now: its arguments, its plan, its scratch memory. It belongs to
     one thread."""
@@ -58,10 +105,12 @@ class Planned:
     workspace: Memory
     counted: Memory
     plan: ctypes.c_void_p
+    # Tensors of the next enqueue
+    kept: Any
 
     def __init__(self, q: Memory, mask: int, window: tuple[int, int], scale: float | None, softcap: float,
                  config: str | None, call: checks.Call) -> None:
-        self.device, self.call, self.workspace = _devices.of(q), call, None
+        self.device, self.call, self.workspace, self.kept = _devices.of(q), call, None, None
         self.context, self.stream = self.device.context, self.device.stream()
         args: Any = c.Attention(size=ctypes.sizeof(c.Attention))
         self.args, self.where = args, ctypes.addressof(args)
@@ -156,8 +205,9 @@ class Planned:
             self.args.workspace = self.workspace.data_ptr()
 
     def release(self) -> None:
-        """Returns the workspace to the allocator, which gives it to later work of the same stream only."""
-        self.workspace = self.args.workspace = None
+        """Drops the tensors, and returns the workspace to the allocator, which gives it to later work of the same stream
+        only."""
+        self.kept = self.workspace = self.args.workspace = None
 
     def enqueue(self) -> None:
         """Launches the kernels on the stream."""

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _devices, checks
+from . import _devices, checks, planned
 from ._types import Memory, Window
-from .planned import FULL, Planned, masked
+from .planned import FULL, Planned, layout, masked
 
 
 class Launch(Planned):
@@ -14,10 +14,6 @@ class Launch(Planned):
     q and o are (rows of all sequences, heads, head_dim), k and v likewise, lse is (heads, rows); `cu_seqlens_q`,
     `cu_seqlens_k` and `seqused_k` are int32 on the device. `checks.py` has the shapes.
     """
-
-    o: Memory
-    lse: Memory
-    kept: Any
 
     def __init__(self, q: Memory, k: Memory, v: Memory, o: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory,
                  max_seqlen_q: int, max_seqlen_k: int, *, lse: Memory = None, seqused_k: Memory = None,
@@ -37,28 +33,28 @@ class Launch(Planned):
         self.extras(**extras)
         # Without a plan, it is the forward of a backward pass, which lends it other tensors in each call.
         if plans:
-            self.o, self.lse, self.kept = o, lse, (tensors, extras)
+            self.kept = (tensors, extras)
             self.plan_it()
 
 
-def launched(q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory,
-             max_seqlen_q: int, max_seqlen_k: int, *, softmax_scale: float | None = None, causal: bool = False,
-             window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
-             seqused_k: Memory = None, config: str | None = None, **extras: Any) -> Launch:
-    """Returns the launch of FlashAttention's arguments."""
+def prepare(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, max_seqlen_q: int,
+            max_seqlen_k: int, *, softmax_scale: float | None = None, causal: bool = False,
+            window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
+            seqused_k: Memory = None, config: str | None = None, return_lse: bool = False,
+            **extras: Any) -> tuple[Launch, Memory, Memory]:
+    """Allocates o and, if wanted, the LSE, and finds or makes the launch on the current stream: (launch, o, lse)."""
+    checks.ranks(checks.VARLEN, q=q, k=k, v=v)
+    device = _devices.of(q)
+    o = q.new_empty((*q.shape[:2], v.shape[2]))
+    lse = q.new_empty((q.shape[1], q.shape[0]), dtype=device.dtype("float32")) if return_lse else None
     starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     mask, window = masked(causal, window_size)
-    return Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask,
-                  window=window, scale=softmax_scale, softcap=softcap, config=config, alibi_slopes=alibi_slopes,
-                  **extras)
-
-
-def prepare(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, max_seqlen_q: int,
-            max_seqlen_k: int, *, return_lse: bool, **options: Any) -> tuple[Launch, Memory, Memory]:
-    """Allocates o and, if wanted, the LSE, and returns (launch, o, lse)."""
-    checks.ranks(checks.VARLEN, q=q, k=k, v=v)
-    o = q.new_empty((*q.shape[:2], v.shape[2]))
-    float32 = _devices.of(q).dtype("float32")
-    lse = q.new_empty((q.shape[1], q.shape[0]), dtype=float32) if return_lse else None
-    launch = launched(q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
-    return launch, o, lse
+    tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": starts, "cu_seqlens_k": ends,
+               "seqused_k": used, "alibi_slopes": alibi_slopes,
+               **{name: of for name, of in extras.items() if hasattr(of, "data_ptr")}}
+    key = (Launch, device, device.stream(), max_seqlen_q, max_seqlen_k, softmax_scale, mask, window, softcap, config,
+           *map(layout, tensors.values()), *sorted((name, layout(of)) for name, of in extras.items()))
+    make = lambda: Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask,
+                          window=window, scale=softmax_scale, softcap=softcap, config=config,
+                          alibi_slopes=alibi_slopes, **extras)
+    return planned.reuse(key, make, **tensors), o, lse
