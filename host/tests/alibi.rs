@@ -33,8 +33,8 @@ fn general_entries_are_told() {
         let symbol = made.contract().symbol;
         assert_eq!(entry(symbol).expect("in the table").mask, MaskKind::Local, "{symbol}");
         assert_eq!(supports(&f.problem(), l4()), Ok(made.contract()));
-        let told = forward_params(&made.bind(&f.alibi(slopes(8))).expect("the same problem")).alibi;
-        assert_eq!((told.base, told.sequence_bytes, told.head_bytes), (8 * FAR, 16, 4));
+        let slopes_of = forward_params(&made.bind(&f.alibi(slopes(8))).expect("the same problem")).alibi;
+        assert_eq!((slopes_of.base, slopes_of.sequence_bytes, slopes_of.head_bytes), (8 * FAR, 16, 4));
     }
     let plain = plain(forward(64, Mask::Causal));
     let params = forward_params(&plan(&plain, l4()).and_then(|made| made.bind(&plain)).expect("valid"));

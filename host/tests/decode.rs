@@ -9,7 +9,7 @@ const LLAMA: Shape = Shape {
     dtype: DType::F16,
     batch: 16,
     queries: 1,
-    packed: false,
+    varlen: false,
     heads: [32, 8],
     head_dim: 128,
     page: Some(16),

@@ -12,19 +12,19 @@ const DENSE: Shape = Shape {
     dtype: DType::F16,
     batch: 8,
     queries: 512,
-    packed: false,
+    varlen: false,
     heads: [32, 8],
     head_dim: 128,
     page: Some(16),
     max_k: 4096,
 };
 /// Varlen queries; with 1000 rows, a mixed batch.
-const PACKED: Shape = Shape { packed: true, ..DENSE };
+const VARLEN: Shape = Shape { varlen: true, ..DENSE };
 
 /// A causal request on a cache of e4m3, with scales.
 fn request(shape: Shape) -> AttentionRequest<'static> {
     let mut r = decode(shape).mask(Mask::Causal);
-    if shape.packed {
+    if shape.varlen {
         for view in [&mut r.q, &mut r.o] {
             view.shape[1] = view.shape[1].min(1000);
         }
@@ -45,9 +45,9 @@ fn scales_are_in_the_parameters() -> Result<(), Error> {
     let hopper = offset_of!(HopperPagedParams<[PerHead; 2]>, scales);
     for (name, shape, size, at) in [
         ("l4", DENSE, size_of::<PagedParams<[PerHead; 2]>>(), paged),
-        ("l4", PACKED, size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), many),
+        ("l4", VARLEN, size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), many),
         ("h200", DENSE, size_of::<HopperPagedParams<[PerHead; 2]>>(), hopper),
-        ("h200", PACKED, size_of::<HopperPagedParams<[PerHead; 2]>>(), hopper),
+        ("h200", VARLEN, size_of::<HopperPagedParams<[PerHead; 2]>>(), hopper),
     ] {
         let (attention, request) = (Attention::new(FakeDriver::new(name)), request(shape));
         let plan = attention.plan(&request)?;

@@ -60,13 +60,13 @@ fn slices_are_merged_and_other_tensors_may_be_any() -> Result<(), Error> {
     elsewhere.scratch = Scratch::workspace(3 << 50, slices - 16);
     assert!(launch(&elsewhere).expect_err("too little room").to_string().contains("workspace"));
     let launches = attention.driver().launches();
-    let symbols: Vec<_> = launches.iter().map(|told| &*told.symbol).collect();
+    let symbols: Vec<_> = launches.iter().map(|launch| &*launch.symbol).collect();
     let both = ["hopper_f16_d128_full_128x128_split", "combine_f16_d128"];
     assert_eq!(symbols[..4], [both, both].concat());
     assert!(symbols.len() == 5 && symbols[4].starts_with("fwd_f16_d128_full_"), "{symbols:?}");
-    for (told, room) in launches[..4].iter().zip([1 << 50, 1 << 50, 3 << 50, 3 << 50]) {
-        let partials = if told.symbol.starts_with("combine") { 0 } else { size_of::<HopperParams>() };
-        assert_eq!(word(&told.params, partials), room, "{}", told.symbol);
+    for (launch, room) in launches[..4].iter().zip([1 << 50, 1 << 50, 3 << 50, 3 << 50]) {
+        let partials = if launch.symbol.starts_with("combine") { 0 } else { size_of::<HopperParams>() };
+        assert_eq!(word(&launch.params, partials), room, "{}", launch.symbol);
     }
     Ok(())
 }
@@ -111,9 +111,9 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
     assert_eq!(encoded(), 1, "equal tensor maps are found");
 
     let launches = attention.driver().launches();
-    let told = &launches[0];
-    assert_eq!((&*told.symbol, told.grid, told.threads, told.stream), (LONG, [132, 1, 1], 384, 7));
-    assert_eq!((told.params.len(), &launches[3]), (size_of::<HopperParams>(), told));
+    let launch = &launches[0];
+    assert_eq!((&*launch.symbol, launch.grid, launch.threads, launch.stream), (LONG, [132, 1, 1], 384, 7));
+    assert_eq!((launch.params.len(), &launches[3]), (size_of::<HopperParams>(), launch));
     let row = 128 * 2;
     for (name, at, view, rows, heads) in [
         ("q", offset_of!(HopperParams, q), f.q, 64, 16),
@@ -121,14 +121,14 @@ fn maps_are_made_once_for_the_tensors_and_their_boxes() -> Result<(), Error> {
         ("v", offset_of!(HopperParams, v), *v(&mut f), 128, 4),
         ("o", offset_of!(HopperParams, o), f.o, 64, 16),
     ] {
-        let words = std::array::from_fn(|i| word(&told.params, at + 8 * i));
+        let words = std::array::from_fn(|i| word(&launch.params, at + 8 * i));
         let batch = view.strides[0] as u64 * 2;
         assert_eq!(words, [view.address, 64, rows, heads * row, row, batch], "{name}");
     }
     assert_eq!(word(&launches[2].params, offset_of!(HopperParams, v)), v(&mut other).address);
-    assert_eq!(word(&told.params, offset_of!(HopperParams, lse)), 1 << 50);
+    assert_eq!(word(&launch.params, offset_of!(HopperParams, lse)), 1 << 50);
     let lengths = offset_of!(HopperParams, q_len);
-    assert_eq!(word(&told.params, lengths), 2048 << 32 | 2048);
+    assert_eq!(word(&launch.params, lengths), 2048 << 32 | 2048);
     Ok(())
 }
 
@@ -154,7 +154,7 @@ fn other_tensors_of_a_plan_may_be_any() -> Result<(), Error> {
 }
 
 /// Returns a request with four sequences of 4000 rows in total, at most 2000 each.
-fn packed(address: u64) -> AttentionRequest<'static> {
+fn varlen(address: u64) -> AttentionRequest<'static> {
     let view =
         |n: u64, heads| TensorView::bshd(address + (n << 36), 1 << 34, DType::Bf16, [1, 4000, heads, 128]);
     let starts = Index::new(address + (5 << 36), 5);
@@ -165,11 +165,11 @@ fn packed(address: u64) -> AttentionRequest<'static> {
 const PACKED: &str = "hopper_packed_bf16_d128_full_128x128";
 
 #[test]
-fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
+fn maps_of_varlen_sequences_follow_from_tensors_alone() -> Result<(), Error> {
     with_ptx();
     let attention = Attention::new(FakeDriver::new("h200"));
     let encoded = || attention.driver().maps.swap(0, Ordering::Relaxed);
-    let f = packed(1 << 44);
+    let f = varlen(1 << 44);
     let plan = attention.plan(&f)?;
     assert_eq!((plan.contract().symbol, encoded()), (PACKED, 0), "planning encodes nothing");
     let launch = |f: &AttentionRequest<'_>| {
@@ -184,9 +184,9 @@ fn maps_of_packed_sequences_follow_from_tensors_alone() -> Result<(), Error> {
     launch(&others)?;
     assert_eq!(encoded(), 4, "other sequences have the same");
     let launches = attention.driver().launches();
-    let told = &launches[0];
+    let launch = &launches[0];
     assert_eq!(
-        (&*told.symbol, told.params.len()),
+        (&*launch.symbol, launch.params.len()),
         (PACKED, size_of::<VarlenParams<HopperParams<RaggedMap>>>())
     );
     let starts = |launch: usize| {

@@ -14,7 +14,7 @@ const PROMPTS: Shape = Shape {
     dtype: DType::Bf16,
     batch: 4,
     queries: 2048,
-    packed: true,
+    varlen: true,
     heads: [32, 8],
     head_dim: 128,
     page: Some(16),
@@ -101,14 +101,14 @@ fn maps_follow_from_tensors_and_pages_alone() -> Result<(), Error> {
     launch(&others)?;
     assert_eq!(encoded(), 4, "the second launch finds them");
     let launches = attention.driver().launches();
-    let told = &launches[0];
-    assert_eq!((&*told.symbol, told.params.len()), (D128, size_of::<HopperPagedParams>()));
+    let launch = &launches[0];
+    assert_eq!((&*launch.symbol, launch.params.len()), (D128, size_of::<HopperPagedParams>()));
     let row = 128 * 2;
     let forward = offset_of!(HopperPagedParams, forward);
     for (name, at, tensor, of, heads) in
         [("q", 0, 1, 64, 32), ("k", 128, 4, 16, 8), ("v", 256, 5, 16, 8), ("o", 384, 2, 64, 32)]
     {
-        let words: [u64; 5] = std::array::from_fn(|i| word(&told.params, forward + at + 8 * i));
+        let words: [u64; 5] = std::array::from_fn(|i| word(&launch.params, forward + at + 8 * i));
         assert_eq!(words, [tensor * FAR, 64, of, heads * row, row], "{name}");
     }
     let of = |launch: usize, at| word(&launches[launch].params, at);

@@ -11,12 +11,12 @@ use spec::{AppendParams, DecodeOrder, DecodeParams, ManyParams, PagedParams, Per
 const ONE: Shape = Shape { batch: 8, ..MANY };
 const PROMPT: Shape = Shape { queries: 512, ..ONE };
 /// Varlen queries; with 1000 rows, a mixed batch.
-const MIXED: Shape = Shape { packed: true, ..PROMPT };
+const MIXED: Shape = Shape { varlen: true, ..PROMPT };
 
 /// A causal request on an int8 cache.
 fn request(shape: Shape) -> AttentionRequest<'static> {
     let mut r = decode(shape).mask(Mask::Causal);
-    if shape.packed {
+    if shape.varlen {
         for view in [&mut r.q, &mut r.o] {
             view.shape[1] = view.shape[1].min(1000);
         }

@@ -18,7 +18,7 @@ fn check<R: Request + Clone + Debug>(planned: &R, cases: &[Case<R>]) {
         assert_eq!(bound, own, "{other:?}");
         match (bound, error) {
             (Ok(launch), None) => assert_ne!(Ok(launch), made.bind(planned), "{other:?}"),
-            (Err(told), Some(error)) => assert!(told.starts_with(error), "{told}"),
+            (Err(text), Some(error)) => assert!(text.starts_with(error), "{text}"),
             (bound, _) => panic!("{error:?} expected, not {bound:?}"),
         }
     }

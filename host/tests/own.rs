@@ -82,8 +82,8 @@ fn varlen(longest: usize) -> AttentionRequest<'static> {
 }
 
 fn cached(queries: usize) -> AttentionRequest<'static> {
-    let (dtype, packed, page) = (DType::F16, false, Some(16));
-    decode(Shape { dtype, batch: 2, queries, packed, heads: [4, 2], head_dim: 64, page, max_k: 2048 })
+    let (dtype, varlen, page) = (DType::F16, false, Some(16));
+    decode(Shape { dtype, batch: 2, queries, varlen, heads: [4, 2], head_dim: 64, page, max_k: 2048 })
 }
 
 static LISTED: Variant<BlockSparse<Full>> = Variant::new(

@@ -39,11 +39,11 @@ fn a_merge_kernel_adds_sinks() -> Result<(), Error> {
     assert!(forward.symbol.starts_with("fwd_bf16_d192_full"), "{}", forward.symbol);
     assert_eq!((merge.symbol.as_str(), merge.params.len()), ("merge_bf16", size_of::<MergeParams>()));
     // SAFETY: the bytes have the size of the parameters, and every byte that a host writes has a value.
-    let told = unsafe { merge.params.as_ptr().cast::<MergeParams>().read_unaligned() };
-    assert_eq!((told.first.o, told.first.o.base, told.others.count), (told.result.o, 4 * FAR, 0));
-    assert_eq!((told.first.lse.base, told.first.lse.head_bytes), (16 * FAR, 300 * 4));
-    assert_eq!((told.result.lse.base, told.result.lse.head_bytes), (15 * FAR, 1 << 11));
-    assert_eq!((told.sinks.base, told.sinks.head_bytes), (14 * FAR, 4));
+    let params = unsafe { merge.params.as_ptr().cast::<MergeParams>().read_unaligned() };
+    assert_eq!((params.first.o, params.first.o.base, params.others.count), (params.result.o, 4 * FAR, 0));
+    assert_eq!((params.first.lse.base, params.first.lse.head_bytes), (16 * FAR, 300 * 4));
+    assert_eq!((params.result.lse.base, params.result.lse.head_bytes), (15 * FAR, 1 << 11));
+    assert_eq!((params.sinks.base, params.sinks.head_bytes), (14 * FAR, 4));
 
     Ok(())
 }

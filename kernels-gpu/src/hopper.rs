@@ -30,7 +30,7 @@ pub mod wide;
 use crate::entries::{Run, RunAs};
 use scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use spec::{
-    AttnKernel, Forward, FwdHopper, FwdHopperWide, HopperParams, Kernel, MaskMarker, Sm90a, Told,
+    AttnKernel, Forward, FwdHopper, FwdHopperWide, HasVariant, HopperParams, Kernel, MaskMarker, Sm90a,
     VariantParams, With,
 };
 use tile::{Block, Smem};
@@ -38,7 +38,7 @@ use tile::{Block, Smem};
 /// A schedule. A schedule processes work tiles from any tile scheduler.
 pub trait Body: Forward<Isa = Sm90a> {
     /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
-    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<VariantParams<Self>>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<VariantParams<Self>>>>(
         p: &ParamsOf<S>,
         variant: &VariantParams<Self>,
         source: impl Fn(u32, u32) -> S,
@@ -52,7 +52,7 @@ pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
     /// The kernel's forward parameters, which contain the tensor maps.
     type Forward;
     /// Runs one thread block.
-    fn enter<C: Kernel<Params: AsRef<Self::Forward> + Told<VariantParams<Self>>>>(
+    fn enter<C: Kernel<Params: AsRef<Self::Forward> + HasVariant<VariantParams<Self>>>>(
         p: &Self::Params,
         variant: &VariantParams<Self>,
         block: Block<C>,
@@ -63,7 +63,7 @@ pub trait HopperKernel: AttnKernel<Isa = Sm90a> {
 impl<K: Body<Params = HopperParams>> HopperKernel for K {
     type Forward = HopperParams;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams> + Told<VariantParams<K>>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams> + HasVariant<VariantParams<K>>>>(
         p: &HopperParams,
         variant: &VariantParams<K>,
         block: Block<C>,

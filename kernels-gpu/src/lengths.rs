@@ -40,15 +40,15 @@ impl Unchecked {
     #[inline(always)]
     pub fn load(p: &DecodeParams, i: u32) -> Self {
         let DecodeParams { order, cache, .. } = p;
-        let told = match order.lengths.base() {
+        let length = match order.lengths.base() {
             0 if i < order.lengths.count() => order.max_keys as i32,
             0 => 0,
             _ => GlobalInts::new(&order.lengths).get(i),
         };
         if order.starts.count() == 0 {
-            return Unchecked(told as u32);
+            return Unchecked(length as u32);
         }
-        Unchecked(Span::load(&order.starts, i, cache.pages).cut(told).rows())
+        Unchecked(Span::load(&order.starts, i, cache.pages).cut(length).rows())
     }
 
     /// Returns this number if `is_taken` is true, otherwise 0.

@@ -47,7 +47,7 @@ pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     let most = 120;
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
     let plain = Case { mask: Mask::Causal, max_k: most, ..Case::new(filled) };
-    let packed = plain.clone().packed([1, 20, 0, 33, 2, 17]);
+    let varlen = plain.clone().varlen_queries([1, 20, 0, 33, 2, 17]);
     let with = |case: &Case, pages, lengths: [i32; 6], starts: Option<[i32; 7]>| Garbage {
         case: Case { pages, ..case.clone() },
         lengths: lengths.into(),
@@ -55,14 +55,14 @@ pub fn garbage_on_pages(odd: Pages) -> Vec<Garbage> {
     };
     let right = [120, 50, 50, 120, 50, 50];
     let mut all = vec![
-        with(&packed, Pages::Dense, [121, -1, 50, 120, 0, 50], None),
-        with(&packed, odd, [i32::MAX, i32::MIN, 50, 121, -1, 50], None),
-        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 56, i32::MAX])),
-        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 53, 53])),
-        with(&packed, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 80, 90])),
+        with(&varlen, Pages::Dense, [121, -1, 50, 120, 0, 50], None),
+        with(&varlen, odd, [i32::MAX, i32::MIN, 50, 121, -1, 50], None),
+        with(&varlen, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 56, i32::MAX])),
+        with(&varlen, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 53, 53])),
+        with(&varlen, Pages::Nhd(16), right, Some([0, 1, 21, 21, 54, 80, 90])),
         with(&plain, Pages::Nhd(16), [121, -1, 50, 120, 0, 50], None),
     ];
-    let case = Case { max_k: 400, pages: Pages::Nhd(16), ..Case::new([20]) }.packed([70]);
+    let case = Case { max_k: 400, pages: Pages::Nhd(16), ..Case::new([20]) }.varlen_queries([70]);
     all.push(Garbage { case: Case { mask: Mask::Causal, ..case }, lengths: vec![400], starts: None });
     all
 }

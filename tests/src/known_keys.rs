@@ -199,8 +199,8 @@ impl KnownKeys {
         let stream = driver.stream()?;
         // SAFETY: the parameters have no padding, and the simulator checks every access.
         unsafe {
-            let told = std::slice::from_raw_parts((&raw const params).cast(), size_of::<DecodeParams>());
-            driver.launch(&kernel, [params.order.blocks, 1, 1], told, &stream)?;
+            let bytes = std::slice::from_raw_parts((&raw const params).cast(), size_of::<DecodeParams>());
+            driver.launch(&kernel, [params.order.blocks, 1, 1], bytes, &stream)?;
         }
         driver.synchronize(&stream)?;
         let (mut o_bytes, mut lse_bytes) = (vec![0; o_rows * columns * 2], vec![0; o_rows * 4]);

@@ -103,7 +103,7 @@ pub fn check_garbage(attention: impl Fn() -> Attention<SimDriver>, entry: &AttnI
     let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
     let case = Case { pages, max_k: most, kv_dtype: Some(entry.kv_dtype), ..Case::new(filled) };
-    let case = case.packed([1, 20, 0, 33, 2, 17]);
+    let case = case.varlen_queries([1, 20, 0, 33, 2, 17]);
     let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
     check_lengths_on(&attention(), &case, config, &[lengths(0), lengths(4)]);
     let (attention, memory) = (attention(), case.memory());

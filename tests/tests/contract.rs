@@ -77,12 +77,12 @@ fn check_case(case: &Case, entry: &AttnInfo) {
         // Each sequence gets the number of tiles of the longest sequence, or one additional tile for each
         // sequence that does not fill its last tile.
         (false, true, _) => {
-            let rows = problem.varlen.expect("the case is packed")[0];
+            let rows = problem.varlen.expect("the case is varlen")[0];
             tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
         }
         // Each block takes two of these tiles. With equal lengths, the grid has one block per SM instead.
         (true, true, _) => {
-            let [rows, keys] = problem.varlen.expect("the case is packed");
+            let [rows, keys] = problem.varlen.expect("the case is varlen");
             let equal = [rows, keys] == [seqlen_q, problem.seqlen_k].map(|most| batch * most);
             let tiles = tiles.min((rows / entry.tile_m as usize + batch) * heads_q);
             if equal { (h200.sms as usize).min(tiles) } else { tiles.div_ceil(2) }

@@ -143,7 +143,7 @@ fn pages_of_every_size() {
         let case = Case { pages, mask: Mask::Causal, ..Case::new(lengths) };
         // The queries are varlen, or each sequence has the same number of queries.
         let case = match turn % 2 {
-            0 => case.packed([1, 130, 20, 3, 0, 12]),
+            0 => case.varlen_queries([1, 130, 20, 3, 0, 12]),
             _ => Case { queries: 9, ..case },
         };
         for entry in smallest() {

@@ -82,7 +82,7 @@ fn attention(pair: &Pair) -> Attention<SimDriver> {
 /// A case with four query heads per key head, for which decode takes up to four queries per sequence.
 fn case(few: &AttnInfo, queries: &[usize], keys: &[usize], pages: Pages) -> Case {
     let case = Case { dtype: few.dtype, kv_dtype: Some(few.kv_dtype), heads: [8, 2], ..Case::new(keys) };
-    Case { pages, mask: Mask::Causal, ..case }.packed(queries)
+    Case { pages, mask: Mask::Causal, ..case }.varlen_queries(queries)
 }
 
 fn lengths(case: &Case) -> Vec<i32> {
@@ -200,7 +200,7 @@ fn have_own_bits(pair: &Pair, rounds: usize) {
         let own = |b: &usize| b.is_multiple_of(2) && (1..=4).contains(&queries[*b]);
         for b in (0..batch).filter(|_| round % 2 == 0).filter(own).take(2) {
             let (seeds, filled) = (vec![case.seeds[b]], vec![case.filled[b]]);
-            let alone = Case { seeds, filled, queries: queries[b], packed: None, ..case.clone() };
+            let alone = Case { seeds, filled, queries: queries[b], varlen_queries: None, ..case.clone() };
             assert_eq!(mixed[b], bits(&attention, &alone, pair.decode)[0], "{case:?}, sequence {b}");
             compared[1] += 1;
         }
@@ -225,7 +225,7 @@ fn garbage(few: &AttnInfo) -> Vec<Garbage> {
     const MOST: usize = 300;
     let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
     let mut all = garbage_on_pages(Pages::Hnd(5));
-    all.retain(|launch| launch.case.packed.is_some());
+    all.retain(|launch| launch.case.varlen_queries.is_some());
     // The last sequence ends before it starts.
     let lost = Garbage { starts: Some(vec![0, 1, 21, 21, 40, 54, 53]), ..all[2].clone() };
     all.push(lost);

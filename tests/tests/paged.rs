@@ -35,7 +35,7 @@ fn chunks_give_the_bits_of_the_whole() {
         let apart = (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize);
         let case = Case { dtype, kv_dtype: Some(entry.kv_dtype), head_dim, head_dim_v: apart, ..case };
         let attention = simulator_with(entry, Options::default());
-        let memory = case.packed([300]).memory();
+        let memory = case.varlen_queries([300]).memory();
         let mut loaded = Loaded::new(&attention, &memory, None).expect("a plan");
         let (plan, whole) = loaded.launch(None, &[300]).expect("a launch");
         assert_eq!(plan.contract().symbol, entry.contract.symbol);

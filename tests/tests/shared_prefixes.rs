@@ -6,7 +6,7 @@ use ferroflash::spec::{DecodeParams, States};
 use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::on_cache::attention;
 use ptx_sim::{Kind, Options};
-use reference::{Case, Loaded, Memory, OnDevice, Pages, Rule, Shared, Told, Work};
+use reference::{Case, DeviceLengths, Loaded, Memory, OnDevice, Pages, Rule, Shared, Work};
 use std::mem::offset_of;
 
 const PAGES: Pages = Pages::Nhd(16);
@@ -97,10 +97,16 @@ fn many_queries_of_a_group() {
 #[test]
 fn hopper() {
     let groups = Case { heads: [8, 2], queries: 4, ..case(&[[33, 25], [33, 25]], &[3, 20], PAGES) };
-    let told = vec![Told::Filled, Told::Fewer(3), Told::Garbage(5)];
+    let device_lengths = vec![DeviceLengths::Filled, DeviceLengths::Fewer(3), DeviceLengths::Garbage(5)];
     let parts = |sequences, heads, queries| {
-        let told = told.clone();
-        Case { head_dim: 128, told, heads, queries, ..case(&[[sequences, 32]], &[3, 10, 20], PAGES) }
+        let device_lengths = device_lengths.clone();
+        Case {
+            head_dim: 128,
+            device_lengths,
+            heads,
+            queries,
+            ..case(&[[sequences, 32]], &[3, 10, 20], PAGES)
+        }
     };
     for (case, sms, name) in [
         (groups, 8, "hopper_paged_f16_d64_"),
@@ -115,7 +121,7 @@ fn hopper() {
         for (round, written) in device.run_all().expect("launches").iter().enumerate() {
             assert!(written.entry.starts_with(name), "{}", written.entry);
             let failures = judge(round, written).failures;
-            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.told[round]);
+            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.device_lengths[round]);
         }
     }
 }
@@ -127,14 +133,20 @@ fn hopper() {
 fn other_integers_under_one_plan() {
     let groups: [&[[usize; 2]]; 4] = [&[[5, 3]], &[[2, 4], [2, 4]], &[[1, 1], [2, 3], [5, 2]], &[[20, 32]]];
     for groups in groups {
-        let told = vec![Told::Filled, Told::Fewer(3), Told::Fewer(4), Told::Garbage(5), Told::Garbage(6)];
-        let case = Case { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
+        let device_lengths = vec![
+            DeviceLengths::Filled,
+            DeviceLengths::Fewer(3),
+            DeviceLengths::Fewer(4),
+            DeviceLengths::Garbage(5),
+            DeviceLengths::Garbage(6),
+        ];
+        let case = Case { heads: [8, 2], device_lengths, ..case(groups, &[70, 0, 33], PAGES) };
         let (attention, memory) = (attention(), case.memory());
         let judge = memory.judge(Rule::Tolerance).expect("a case");
         let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
         for (round, written) in device.run_all().expect("launches").iter().enumerate() {
             let failures = judge(round, written).failures;
-            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.told[round]);
+            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.device_lengths[round]);
         }
     }
 }
@@ -164,8 +176,8 @@ fn padding_has_the_prefix() {
 fn invalid_groups_and_pages() {
     for groups in [&[[2, 4], [2, 4]][..], &[[1, 1], [2, 3], [5, 2]], &[[20, 3], [1, 2]]] {
         for seed in 0..6 {
-            let told = vec![Told::Lost(seed)];
-            let case = Case { heads: [8, 2], told, ..case(groups, &[70, 0, 33], PAGES) };
+            let device_lengths = vec![DeviceLengths::Lost(seed)];
+            let case = Case { heads: [8, 2], device_lengths, ..case(groups, &[70, 0, 33], PAGES) };
             let (attention, memory) = (attention(), case.memory());
             let device = OnDevice::new(&attention, &memory, None).expect("a plan");
             let launched = device.run();

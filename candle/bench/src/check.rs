@@ -82,7 +82,7 @@ pub fn dense(device: &Device, tally: &mut Tally) -> Result<()> {
 }
 
 /// Checks varlen batches, and the LSE of dense and varlen attention.
-pub fn packed(device: &Device, tally: &mut Tally) -> Result<()> {
+pub fn varlen(device: &Device, tally: &mut Tally) -> Result<()> {
     let lengths = [5, 130, 1, 64, 0, 300];
     let (total, at) = (lengths.iter().sum(), starts(&lengths, device)?);
     for (dtype, h, hk, d) in
@@ -339,7 +339,7 @@ pub fn logits(device: &Device, tally: &mut Tally) -> Result<()> {
 /// Runs all checks.
 pub fn all(device: &Device) -> Result<bool> {
     let mut tally = Tally::default();
-    for part in [dense, packed, pages, graph::graph, refusals, logits] {
+    for part in [dense, varlen, pages, graph::graph, refusals, logits] {
         if let Err(e) = part(device, &mut tally) {
             tally.say("a part ended early", Err(e), 0.0);
         }

@@ -11,18 +11,18 @@ pub(crate) struct Starts {
     pub max_k: usize,
 }
 
-/// Returns shape and strides of a tensor `[batch, seqlen, heads, head_dim]`. A packed tensor `[rows, heads,
+/// Returns shape and strides of a tensor `[batch, seqlen, heads, head_dim]`. A varlen tensor `[rows, heads,
 /// head_dim]` is one batch.
 pub(crate) fn shape_and_strides(
     name: &'static str,
     layout: &Layout,
-    packed: bool,
+    varlen: bool,
 ) -> Result<[[usize; 4]; 2]> {
-    match (layout.dims(), layout.stride(), packed) {
+    match (layout.dims(), layout.stride(), varlen) {
         (&[b, s, h, d], &[sb, ss, sh, sd], false) => Ok([[b, s, h, d], [sb, ss, sh, sd]]),
         (&[s, h, d], &[ss, sh, sd], true) => Ok([[1, s, h, d], [0, ss, sh, sd]]),
         (dims, ..) => {
-            let expected = match packed {
+            let expected = match varlen {
                 false => "it must be [batch, seqlen, heads, head_dim]",
                 true => "it must be [rows of all sequences, heads, head_dim]",
             };

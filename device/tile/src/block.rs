@@ -1,7 +1,7 @@
 //! The capabilities of a kernel: the converged thread block, a converged warp, and all of the block's shared
 //! memory.
 use crate::Steps;
-use crate::exchange::Tally;
+use crate::exchange::SharedWords;
 use crate::group::{Capability, sealed::Sealed};
 use crate::shared::Place;
 use contract::Kernel;
@@ -286,12 +286,12 @@ impl<K: Kernel> Smem<K> {
     pub fn lend<R, const N: usize>(
         &mut self,
         block: &mut Block<K>,
-        f: impl FnOnce(Tally<'_, N>, &mut Block<K>) -> R,
+        f: impl FnOnce(SharedWords<'_, N>, &mut Block<K>) -> R,
     ) -> R {
         const { assert!(N * 4 <= K::SMEM_BYTES, "the launch has less shared memory than these words") }
         // SAFETY: the words lie within the launch's shared memory, and `self`, the only right to it, is
         // borrowed.
-        let result = f(unsafe { Tally::at(self.base) }, block);
+        let result = f(unsafe { SharedWords::at(self.base) }, block);
         block.sync();
         result
     }

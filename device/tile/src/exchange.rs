@@ -6,9 +6,9 @@ mod lane_sums;
 mod operands;
 mod parts;
 mod scratch;
+mod shared_words;
 mod shares;
 mod sums;
-mod tally;
 
 pub use columns::ExchangedColumns;
 pub use joint_b::JointB;
@@ -16,6 +16,6 @@ pub use lane_sums::{LaneSums, OwnSums};
 pub use operands::{Exchange, Operands, Partner};
 pub use parts::{ExchangedParts, PartOfRows};
 pub use scratch::{Exchanged, FromGroup, Registers, Scratch};
+pub use shared_words::{SharedWords, WrittenWords};
 pub use shares::ExchangedShares;
 pub use sums::Sums;
-pub use tally::{Tallied, Tally};

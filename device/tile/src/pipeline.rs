@@ -1,8 +1,8 @@
 //! Stages of shared memory, which are filled and read again and again.
 
 mod converter;
-mod kept;
 pub(crate) mod mbarrier;
+mod refilled;
 pub(crate) mod ring;
 mod specialize;
 mod stage_converter;
@@ -12,9 +12,9 @@ mod twins;
 mod warpgroups;
 
 pub use converter::{Conversion, Converter};
-pub use kept::Refilled;
-pub(crate) use kept::{Kept, Published};
 pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer, StageConverter};
+pub use refilled::Refilled;
+pub(crate) use refilled::{Published, StageToken};
 pub use ring::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use specialize::Specialized;
 pub(crate) use stage_converter::STORED;

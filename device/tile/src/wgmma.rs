@@ -14,19 +14,19 @@ use cuda_std::wgmma::Operand;
 use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
-mod baton;
 mod five;
 mod guarded;
 mod joint_a;
-mod kept;
+mod operand_exchange;
 mod seesaw;
+mod stage_token;
 
-pub use baton::Baton;
-use baton::{AbPassed, Turn};
 pub use five::{KeptRows, Never, Step, StepOrder, ValuedStage};
 pub use joint_a::JointA;
-use kept::{AbKept, AbtOfTwo};
+pub use operand_exchange::OperandExchange;
+use operand_exchange::{AbPassed, Turn};
 pub use seesaw::{Seesaw, SeesawStages, SeesawTensors};
+use stage_token::{AbOfToken, AbtOfTwo};
 
 /// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage
 /// of a pipeline.

@@ -253,8 +253,8 @@ mod tests {
         assert_eq!(in_cache(&dense).paged, Paged::Dense { rows: Some(Index::new(7 << 40, 16)) });
         assert_eq!((in_cache(&dense).max_k, valid(&dense).splits), (10, Splits::CHUNK));
         let lse = at(8);
-        let packed = AttentionArgs { cu_seqlens_q: at(7), total_q: 99, seqlen_q: 70, ..cache() };
-        let varlen = AttentionArgs { lse, lse_strides: [0, 99], ..packed };
+        let on_cache = AttentionArgs { cu_seqlens_q: at(7), total_q: 99, seqlen_q: 70, ..cache() };
+        let varlen = AttentionArgs { lse, lse_strides: [0, 99], ..on_cache };
         let r = valid(&varlen);
         assert_eq!(r.queries, Queries::Varlen(VarlenQueries::new(16, Index::new(7 << 40, 17), 70)));
         assert_eq!((r.q.shape, r.lse.expect("asked for").shape), ([1, 99, 32, 128], [1, 32, 99]));

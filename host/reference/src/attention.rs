@@ -93,7 +93,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// Returns the same inputs as a varlen problem, if `sequences` is given.
-    pub(super) fn packed(self, sequences: Option<&'a Sequences>) -> Self {
+    pub(super) fn varlen(self, sequences: Option<&'a Sequences>) -> Self {
         Inputs { sequences, ..self }
     }
 

@@ -1,11 +1,11 @@
 //! A problem of attention, as data: sequences, the memory layout of their tensors, and the contents.
 use super::arithmetic::{decode, encode};
+use super::device_lengths::DeviceLengths;
 use super::inputs::INTEGERS;
 use super::masks::{self, fit};
 use super::place::{Layout, Sharing};
 use super::sequences::Sequences;
 use super::shared::Shared;
-use super::told::Told;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
@@ -70,7 +70,7 @@ pub struct Case {
     /// Queries per sequence.
     pub queries: usize,
     /// Queries of each sequence of a varlen batch, or `None` if all sequences have `queries`.
-    pub packed: Option<Vec<usize>>,
+    pub varlen_queries: Option<Vec<usize>>,
     /// Numbers of rows of Q and of K that follow the last sequence of a varlen batch. The rows are NaN.
     pub spare: [usize; 2],
     /// Numbers of query heads and of key heads.
@@ -108,7 +108,7 @@ pub struct Case {
     /// combines them.
     pub counters: bool,
     /// Whether the scales of keys that no query of their sequence sees are poisoned, in an int8 cache. All
-    /// launches must then find the lengths of [`Told::Filled`].
+    /// launches must then find the lengths of [`DeviceLengths::Filled`].
     pub poisoned_scales: bool,
     /// Keys per block, if some rows of tensors see one key with a huge score ([`super::Memory::with_peaks`]).
     pub peaks: Option<u32>,
@@ -121,8 +121,9 @@ pub struct Case {
     pub backward: Option<Backward>,
     /// The prefixes that groups of sequences share, on pages.
     pub shared: Option<Shared>,
-    /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
-    pub told: Vec<Told>,
+    /// The integers in device memory, one entry per launch of one plan. The first entry is
+    /// [`DeviceLengths::Filled`].
+    pub device_lengths: Vec<DeviceLengths>,
 }
 
 impl Case {
@@ -139,7 +140,7 @@ impl Case {
             filled,
             unused: vec![],
             queries: 1,
-            packed: None,
+            varlen_queries: None,
             spare: [3; 2],
             heads: [4, 2],
             head_dim: 64,
@@ -163,7 +164,7 @@ impl Case {
             seed: 1,
             backward: None,
             shared: None,
-            told: vec![Told::Filled],
+            device_lengths: vec![DeviceLengths::Filled],
         }
     }
 
@@ -204,8 +205,8 @@ impl Case {
 
     /// Makes the queries a varlen batch: `queries` has the number of queries of each sequence.
     #[must_use]
-    pub fn packed(self, queries: impl Into<Vec<usize>>) -> Self {
-        Case { packed: Some(queries.into()), ..self }
+    pub fn varlen_queries(self, queries: impl Into<Vec<usize>>) -> Self {
+        Case { varlen_queries: Some(queries.into()), ..self }
     }
 
     /// Makes the tensors a varlen batch of sequences with these numbers of queries, of keys, and of rows of K
@@ -216,7 +217,7 @@ impl Case {
         let of = |which: usize| all.iter().map(|lengths| lengths[which]).collect::<Vec<_>>();
         let unused = if all.iter().any(|[.., unused]| *unused > 0) { of(2) } else { vec![] };
         let max_k = all.iter().map(|[_, keys, unused]| keys + unused).max().unwrap_or(0).max(1);
-        Case { filled: of(1), unused, max_k, ..self.packed(of(0)) }
+        Case { filled: of(1), unused, max_k, ..self.varlen_queries(of(0)) }
     }
 
     /// Makes the problem a backward pass, with or without a gradient of the LSE.
@@ -259,7 +260,7 @@ impl Case {
 
     /// Returns the number of queries of sequence `b`.
     pub(super) fn queries_of(&self, b: usize) -> usize {
-        self.packed.as_ref().map_or(self.queries, |queries| queries[b])
+        self.varlen_queries.as_ref().map_or(self.queries, |queries| queries[b])
     }
 
     /// Returns the entries of `cu_seqlens_q`: the first row of Q of each sequence, then the total number of
@@ -270,7 +271,7 @@ impl Case {
 
     /// Returns the sequences of varlen tensors, or `None` if all sequences have equal lengths.
     pub fn sequences(&self) -> Option<Sequences> {
-        let (Pages::Tensors(_), Some(_)) = (self.pages, &self.packed) else { return None };
+        let (Pages::Tensors(_), Some(_)) = (self.pages, &self.varlen_queries) else { return None };
         let rows = |b: usize| self.filled[b] + self.unused.get(b).copied().unwrap_or(0);
         let integers = |all: Vec<usize>| all.into_iter().map(|n| n as i32).collect::<Vec<_>>();
         Some(Sequences {
@@ -282,7 +283,7 @@ impl Case {
 
     /// Returns batches and rows of Q and O. In a varlen batch, some rows belong to no sequence.
     pub(super) fn q_shape(&self) -> [usize; 2] {
-        match self.packed {
+        match self.varlen_queries {
             Some(_) => [1, self.starts()[self.batch()] + self.spare[0]],
             None => [self.batch(), self.queries],
         }

@@ -78,7 +78,7 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 /// Returns problems with invalid `cu_seqlens`, which make several blocks write the same rows.
 pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Option<Case> {
     let starts = matches!(entry.class(), Class::Varlen | Class::Paged | Class::Few | Class::Many);
-    starts.then(|| Case { told: super::told::lost(), ..soak(entry, seed) })
+    starts.then(|| Case { device_lengths: super::device_lengths::lost(), ..soak(entry, seed) })
 }
 
 /// Returns a problem with several blocks, heads and batches, for repeated launches.
@@ -87,7 +87,7 @@ pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
         // Varlen sequences, or two batches. Both have grouped heads.
         _ if entry.pass != Pass::Forward => {
             let mut edges = backward_edges(entry, seed);
-            let at = edges.iter().position(|case| case.packed.is_some()).unwrap_or(1);
+            let at = edges.iter().position(|case| case.varlen_queries.is_some()).unwrap_or(1);
             edges.swap_remove(at)
         }
         Class::Dense => {

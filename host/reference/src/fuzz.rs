@@ -23,7 +23,7 @@ type Draw = fn(&mut Random, Limits) -> Drawn;
 
 /// The families of [`Fuzz::other`], by name.
 const DRAWS: [(&str, Draw); 7] = [
-    ("packed", cases::packed),
+    ("packed", cases::varlen),
     ("decode", |random, limits| cases::on_cache(random, limits, false)),
     ("paged", |random, limits| cases::on_cache(random, limits, true)),
     ("append", others::append),

@@ -3,12 +3,12 @@ use super::arithmetic::encode;
 use super::attention::{Inputs, Outputs};
 use super::case::{Case, Pages};
 use super::cycled;
+use super::device_lengths::DeviceLengths;
 use super::extras::Extras;
 use super::inputs::Random;
 use super::place::{Layout, Place};
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
-use super::told::Told;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::RowOutputs;
@@ -53,8 +53,9 @@ pub struct Memory {
     pub rows: RowOutputs<bool>,
     /// The cache of keys and values.
     pub(super) cache: Option<Cache>,
-    /// The integers in device memory, one entry per launch of one plan. The first entry is [`Told::Filled`].
-    pub told: Vec<Told>,
+    /// The integers in device memory, one entry per launch of one plan. The first entry is
+    /// [`DeviceLengths::Filled`].
+    pub device_lengths: Vec<DeviceLengths>,
 }
 
 impl Case {
@@ -78,7 +79,12 @@ impl Case {
     }
 
     fn in_sequences(&self, memory: Memory) -> Memory {
-        Memory { told: self.told.clone(), sequences: self.sequences(), rows: self.rows, ..memory }
+        Memory {
+            device_lengths: self.device_lengths.clone(),
+            sequences: self.sequences(),
+            rows: self.rows,
+            ..memory
+        }
     }
 }
 
@@ -173,10 +179,10 @@ impl Memory {
 
     /// Returns tensors in these places.
     fn in_places(problem: Problem, buffers: Vec<Vec<u16>>, [q, k, v, o]: [Place; 4]) -> Self {
-        let (extras, told) = (Extras::default(), vec![Told::Filled]);
+        let (extras, device_lengths) = (Extras::default(), vec![DeviceLengths::Filled]);
         let (sequences, variant, cache) = (None, None, None);
         let rows = RowOutputs::LSE;
-        Memory { problem, buffers, q, k, v, o, extras, sequences, variant, rows, cache, told }
+        Memory { problem, buffers, q, k, v, o, extras, sequences, variant, rows, cache, device_lengths }
     }
 
     /// Returns tensors in these places. `fill` receives the index of a buffer and its number of elements, and
@@ -237,7 +243,7 @@ impl Memory {
     /// end of the last sequence.
     pub fn written(&self) -> Place {
         let [batches, _, heads, head_dim] = self.o.shape;
-        Place { shape: [batches, self.rows_written(Told::Filled), heads, head_dim], ..self.o }
+        Place { shape: [batches, self.rows_written(DeviceLengths::Filled), heads, head_dim], ..self.o }
     }
 
     /// Returns the values, such as the LSE, of the rows that [`Memory::written`] describes.
@@ -281,7 +287,7 @@ impl Memory {
     /// heads is not a multiple of the number of key heads.
     pub fn inputs(&self) -> Result<Inputs<'_>, TensorError> {
         let [q, k, v] = self.tensors()?;
-        let inputs = Inputs::new(self.problem, q, k, v)?.packed(self.sequences.as_ref());
+        let inputs = Inputs::new(self.problem, q, k, v)?.varlen(self.sequences.as_ref());
         Ok(inputs.extras(&self.extras, [0; 2]))
     }
 

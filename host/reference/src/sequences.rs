@@ -1,7 +1,7 @@
 //! The sequences of a varlen batch, and the integers in device memory.
+use super::device_lengths::DeviceLengths;
 use super::inputs::Random;
 use super::tensor::TensorError;
-use super::told::Told;
 use ferroflash::plan::Problem;
 use std::ops::Range;
 
@@ -92,7 +92,7 @@ impl Sequences {
     }
 
     /// Returns the sequences in device memory during a launch: `self`, or other sequences in the same rows.
-    pub(super) fn told(&self, told: Told) -> Self {
+    pub(super) fn device_lengths(&self, device_lengths: DeviceLengths) -> Self {
         let mut all = self.clone();
         let fewer = |starts: &mut Vec<i32>, random: &mut Random| {
             let lengths: Vec<i32> = starts.windows(2).map(|w| w[1] - w[0]).collect();
@@ -100,9 +100,9 @@ impl Sequences {
                 starts[b + 1] = starts[b] + (random.bits() % (length as u64 + 1)) as i32;
             }
         };
-        match told {
-            Told::Filled => {}
-            Told::Fewer(seed) => {
+        match device_lengths {
+            DeviceLengths::Filled => {}
+            DeviceLengths::Fewer(seed) => {
                 let random = &mut Random::new(seed);
                 fewer(&mut all.cu_seqlens_q, random);
                 match &mut all.seqused_k {
@@ -113,8 +113,8 @@ impl Sequences {
                 }
             }
             // Only `seqused_k` becomes garbage. With overlapping starts, several blocks would write one row.
-            Told::Garbage(seed) => scatter(all.seqused_k.iter_mut(), self, seed),
-            Told::Lost(seed) => {
+            DeviceLengths::Garbage(seed) => scatter(all.seqused_k.iter_mut(), self, seed),
+            DeviceLengths::Lost(seed) => {
                 let starts = [&mut all.cu_seqlens_q, &mut all.cu_seqlens_k].into_iter();
                 scatter(starts.chain(&mut all.seqused_k), self, seed);
             }

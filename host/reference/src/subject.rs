@@ -193,7 +193,7 @@ impl Subject for AttnInfo {
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
         let solves = |e: &AttnInfo| {
             (e.pass, kind(e)) == (Pass::Gradients, kind(self))
-                && e.is_varlen() == case.packed.is_some()
+                && e.is_varlen() == case.varlen_queries.is_some()
                 && e.takes_columns(case.problem().columns())
         };
         let is_plain = case.softcap.is_none() && !case.alibi;

@@ -80,7 +80,7 @@ impl Tensors {
             Front::Dense => on_tensors.memory(),
             Front::Varlen => on_tensors.varlen(varlen()).memory(),
             Front::Cached => Cache::given(&shape, self.0[0].clone(), &rows()),
-            Front::VarlenCached => Cache::given(&shape.packed(of(0)), self.0[0].clone(), &rows()),
+            Front::VarlenCached => Cache::given(&shape.varlen_queries(of(0)), self.0[0].clone(), &rows()),
         }
     }
 }

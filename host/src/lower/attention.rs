@@ -223,9 +223,9 @@ impl Lowering<'_> {
         };
         let [_, k, _, o] = &maps;
         let lengths = [o.extents[1], kv.max_k as u32];
-        let told = Scalars { window: self.on_cache(), lse: Lse { batch_bytes, ..lse }, lengths };
+        let scalars = Scalars { window: self.on_cache(), lse: Lse { batch_bytes, ..lse }, lengths };
         let params = HopperPagedParams {
-            forward: self.hopper(RAGGED, PAGED, tiles, told),
+            forward: self.hopper(RAGGED, PAGED, tiles, scalars),
             cache: cache(kv),
             cu_seqlens_q,
             lengths: integers(Some(kv.lengths), p.batch),
@@ -271,9 +271,9 @@ impl Lowering<'_> {
 
     /// Returns the parameters of all of Hopper's kernels, whose tensor maps are still empty. `q` and `k` give
     /// the types of the maps.
-    fn hopper<Q: Copy, K: Copy>(&self, q: Q, k: K, tiles: &Tiles, told: Scalars) -> HopperParams<Q, K> {
+    fn hopper<Q: Copy, K: Copy>(&self, q: Q, k: K, tiles: &Tiles, scalars: Scalars) -> HopperParams<Q, K> {
         let (scale_log2, softcap) = self.p.base_two();
-        let Scalars { window, lse, lengths: [q_len, k_len] } = told;
+        let Scalars { window, lse, lengths: [q_len, k_len] } = scalars;
         let rounds = tiles.rounds;
         HopperParams { q, k, v: k, o: q, lse, rounds, window, scale_log2, softcap, q_len, k_len }
     }

@@ -90,18 +90,18 @@ fn gradients_of_a_forward() {
         assert_eq!(of("launch bwd_", &cuda.calls()), 4, "the last one is of the bias");
 
         // Varlen sequences.
-        let packed = zeros(&stream, 100 * 8 * 64);
-        let packed = Tensor::of(&packed, [1, 100, 8, 64]);
+        let rows = zeros(&stream, 100 * 8 * 64);
+        let rows = Tensor::of(&rows, [1, 100, 8, 64]);
         let starts = stream.clone_htod(&[0i32, 40, 90]).expect("room");
         let (queries, keys) = (VarlenQueries::of(&starts, 60), VarlenKeys::of(&starts, 60));
-        let varlen = Inputs::of_varlen(packed, packed, packed, queries, keys);
+        let varlen = Inputs::of_varlen(rows, rows, rows, queries, keys);
         let (of_all, lse_of_all) =
             front.attend_with_lse::<f16>(&stream, &varlen, &mut scratch).expect("valid");
         let of_all = Tensor::of(&of_all, [1, 100, 8, 64]);
         cuda.calls();
         drop(
             front
-                .backward::<f16>(&stream, &varlen, (of_all, &lse_of_all), packed, &mut scratch)
+                .backward::<f16>(&stream, &varlen, (of_all, &lse_of_all), rows, &mut scratch)
                 .expect("valid"),
         );
         assert_eq!(of("launch bwd_", &cuda.calls()), 3);

@@ -333,8 +333,9 @@ fn candles_functions() {
             assert_eq!(outcome.expect("valid").len(), 100 * 8 * 64);
         }
         // Rows that belong to no sequence are zeros.
-        let (calls, packed) = (cuda.calls(), |call: &&String| call.contains("_packed "));
-        let counts = [of("launch fwd_", &calls), calls.iter().filter(packed).count(), of("cuMemset", &calls)];
+        let (calls, is_varlen) = (cuda.calls(), |call: &&String| call.contains("_packed "));
+        let counts =
+            [of("launch fwd_", &calls), calls.iter().filter(is_varlen).count(), of("cuMemset", &calls)];
         assert_eq!(counts, [9, 5, 5], "{calls:?}");
 
         let few = stream.alloc_zeros::<f32>(7).expect("room");

@@ -188,10 +188,10 @@ fn caches_of_any_kind() {
         let rows = zeros(&stream, 4 * 8 * 64);
         let flat = Tensor::of(&rows, [1, 4, 8, 64]);
         let starts = stream.alloc_zeros::<u32>(5).expect("room");
-        let packed = Inputs::of_cache(flat, paged)
+        let varlen = Inputs::of_cache(flat, paged)
             .queries(Queries::Varlen(VarlenQueries::of(&starts, 2)))
             .mask(Mask::Causal);
-        front.attend::<f16>(&stream, &packed, &mut scratch).expect("valid");
+        front.attend::<f16>(&stream, &varlen, &mut scratch).expect("valid");
         front
             .attend::<f16>(&stream, &Inputs::of_cache(q, paged).alibi(AlibiSlopes::of(&scales)), &mut scratch)
             .expect("valid");

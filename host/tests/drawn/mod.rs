@@ -60,7 +60,7 @@ pub const KINDS: &[(&str, Draw)] = &[
     ("varlen", |random| Request::Attention(varlen(random), None)),
     ("few on a cache", |random| cached(random, &[1, 1, 1, 2, 4, 8])),
     ("many on a cache", |random| cached(random, &[17, 100, 128, 512, 1024, 2048])),
-    ("varlen on a cache", |random| packed(random)),
+    ("varlen on a cache", |random| varlen_on_cache(random)),
     ("on a cache by name", |random| cached_by_name(random)),
     ("append", append),
     ("merge", merge),
@@ -272,7 +272,7 @@ fn cached(random: &mut Random, queries: &[usize]) -> Request {
     scores(random, AttentionRequest::cached(q, cache, o), batch, queries)
 }
 
-fn packed(random: &mut Random) -> Request {
+fn varlen_on_cache(random: &mut Random) -> Request {
     let (dtype, batch) = (random.one_of(DTYPES), random.one_of(&[1, 2, 3, 8, 16, 33, 64, 200]));
     let (heads_k, group) = (random.one_of(&[1, 2, 4, 8]), random.one_of(&[1, 4, 4, 8]));
     let (heads, head_dim) = (heads_k * group, random.one_of(HEAD_DIMS));
@@ -286,7 +286,7 @@ fn packed(random: &mut Random) -> Request {
 
 fn cached_by_name(random: &mut Random) -> Request {
     let request = match random.bits() % 3 {
-        0 => packed(random),
+        0 => varlen_on_cache(random),
         1 => cached(random, &[100, 1024]),
         _ => cached(random, &[1, 4]),
     };

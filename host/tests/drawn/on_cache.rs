@@ -1,5 +1,5 @@
 //! Random requests on KV caches with shared prefixes, or whose values have their own columns and strides.
-use super::{FAR, Request, cached, packed, view};
+use super::{FAR, Request, cached, varlen_on_cache, view};
 use crate::drawn::Random;
 use ferroflash::request::*;
 
@@ -33,7 +33,8 @@ pub(super) fn shared(random: &mut Random) -> Request {
 /// Returns values of another number of columns than keys, in rows as long as the keys' or as long as their
 /// own.
 pub(super) fn of_two_widths(random: &mut Random) -> Request {
-    let request = if random.once_in(2) { packed(random) } else { cached(random, &[1, 17, 128, 2048]) };
+    let request =
+        if random.once_in(2) { varlen_on_cache(random) } else { cached(random, &[1, 17, 128, 2048]) };
     let Request::Attention(mut d, counters) = request else { return request };
     let KeysValues::Cache(cache) = &mut d.kv else { return Request::Attention(d, counters) };
     let columns = random.one_of(&[8, 64, 64, 128, 128, 256]);

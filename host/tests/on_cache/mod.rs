@@ -11,7 +11,7 @@ pub struct Shape {
     pub batch: usize,
     /// Number of queries per sequence; for varlen queries, the maximum.
     pub queries: usize,
-    pub packed: bool,
+    pub varlen: bool,
     /// Numbers of query heads and of key heads.
     pub heads: [usize; 2],
     pub head_dim: usize,
@@ -25,7 +25,7 @@ pub const MANY: Shape = Shape {
     dtype: DType::F16,
     batch: 128,
     queries: 1,
-    packed: false,
+    varlen: false,
     heads: [32, 8],
     head_dim: 128,
     page: Some(16),
@@ -34,9 +34,9 @@ pub const MANY: Shape = Shape {
 
 /// Returns the request without a mask. Each buffer ends at its tensor's last element.
 pub fn decode(shape: Shape) -> AttentionRequest<'static> {
-    let Shape { dtype, batch, queries, packed, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
+    let Shape { dtype, batch, queries, varlen, heads: [heads_q, heads_k], head_dim, page, max_k } = shape;
     let q =
-        if packed { [1, batch * queries, heads_q, head_dim] } else { [batch, queries, heads_q, head_dim] };
+        if varlen { [1, batch * queries, heads_q, head_dim] } else { [batch, queries, heads_q, head_dim] };
     let view = |n: u64| TensorView::bshd(n * FAR, q.iter().product::<usize>() as u64, dtype, q);
     let lengths = Index::new(3 * FAR, batch as u64);
     let pool = |pages: usize, page: usize| {
@@ -54,7 +54,7 @@ pub fn decode(shape: Shape) -> AttentionRequest<'static> {
     };
     let decode = AttentionRequest::cached(view(1), cache, view(2));
     let starts = VarlenQueries::new(batch, Index::new(7 * FAR, batch as u64 + 1), queries);
-    if packed { decode.queries(Queries::Varlen(starts)) } else { decode }
+    if varlen { decode.queries(Queries::Varlen(starts)) } else { decode }
 }
 
 /// Returns a known card.

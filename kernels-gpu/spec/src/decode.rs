@@ -60,7 +60,7 @@ impl<E: Element, const D: usize> Kernel for DecodeCombine<E, D> {
     type Params = DecodeParams;
     const THREADS: u32 = 256;
     /// Bytes of the shared memory in which a block searches for its work item.
-    const SMEM_BYTES: usize = params::TALLY * 4;
+    const SMEM_BYTES: usize = params::SEARCH_WORDS * 4;
     const BLOCKS_PER_SM: u32 = 2;
     fn grid(params: &DecodeParams) -> [u32; 3] {
         [params.order.blocks, 1, 1]

@@ -1,6 +1,6 @@
 //! Forward attention on Hopper: consumer warpgroups with `wgmma`, a TMA producer, persistent blocks.
 use crate::info::{bias_box, boxes, panel};
-use crate::variant::told_nothing;
+use crate::variant::no_variant;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -74,7 +74,7 @@ contract::no_padding! {
 // The host writes four tensor maps at the beginning of the parameters.
 const _: () = assert!(core::mem::offset_of!(HopperParams, o) == 3 * size_of::<TensorMap>());
 
-told_nothing!(HopperParams<Q, K>, Q, K);
+no_variant!(HopperParams<Q, K>, Q, K);
 
 impl<Q: Copy, K: Copy> Scheduled for HopperParams<Q, K> {
     fn order(&self) -> &TileOrder {

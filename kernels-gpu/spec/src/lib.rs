@@ -75,7 +75,7 @@ pub use contract::{
     Target, Tensor, TensorMap, TilePartials, TileSums, Vector as Lse, note_bytes,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
-pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, TALLY, varlen_cache};
+pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, SEARCH_WORDS, varlen_cache};
 pub use decode::{Decode, DecodeCombine, PageMarker, Rows, Tiles};
 pub use dequant::FwdDequant;
 pub use forward::params::{FwdParams, Window};
@@ -119,5 +119,5 @@ pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
 pub use table::{APPENDS, ATTENTION, COMBINES, MERGES};
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
-pub use variant::{AttnKernel, Told, VariantParams, With, WithParams, has_params};
+pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

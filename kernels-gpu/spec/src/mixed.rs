@@ -2,6 +2,7 @@
 //! others have many. Two kernels run on the same batch. Each kernel finds its sequences on the device: the
 //! decode kernel takes the sequences of at most `most` queries, the prefill kernel takes the others.
 use crate::forward::made_of;
+use crate::variant::no_variant;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -46,6 +47,8 @@ contract::no_padding! {
     ManyParams { paged, many }
     ManyParams<PagedParams<[PerHead; 2]>> { paged, many }
 }
+
+no_variant!(FewParams);
 
 impl<P: Scheduled> Scheduled for ManyParams<P> {
     fn order(&self) -> &TileOrder {

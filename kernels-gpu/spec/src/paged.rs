@@ -1,6 +1,6 @@
 //! Kernels for prefill on a KV cache: many queries per sequence, with varlen queries or equal counts.
 use crate::forward::made_of;
-use crate::variant::told_nothing;
+use crate::variant::no_variant;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -83,7 +83,7 @@ contract::no_padding! {
     }
 }
 
-told_nothing!(HopperPagedParams<S>, S);
+no_variant!(HopperPagedParams<S>, S);
 
 impl<S> AsRef<HopperParams<RaggedMap, PagedMap>> for HopperPagedParams<S> {
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Split-KV kernels: several thread blocks share a work tile's keys.
 use crate::forward::made_of;
-use crate::variant::told_nothing;
+use crate::variant::no_variant;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -24,7 +24,7 @@ contract::no_padding! {
     SplitParams<HopperParams> { forward, partials }
 }
 
-told_nothing!(SplitParams<F>, F);
+no_variant!(SplitParams<F>, F);
 
 impl<F> AsRef<F> for SplitParams<F> {
     #[inline(always)]

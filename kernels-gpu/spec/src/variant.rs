@@ -55,30 +55,30 @@ impl<F, P: AsRef<F>, X> AsRef<F> for WithParams<P, X> {
 }
 
 /// Parameters with those of a mask and scores behind them; `()` if these have none.
-pub trait Told<X> {
+pub trait HasVariant<X> {
     /// The parameters of mask and scores.
-    fn told(&self) -> &X;
+    fn variant(&self) -> &X;
 }
 
-impl<P, X> Told<X> for WithParams<P, X> {
+impl<P, X> HasVariant<X> for WithParams<P, X> {
     #[inline(always)]
-    fn told(&self) -> &X {
+    fn variant(&self) -> &X {
         &self.variant
     }
 }
 
-/// Implements [`Told`] for parameters of kernels whose mask and scores have none.
-macro_rules! told_nothing {
+/// Implements [`HasVariant`] for parameters of kernels whose mask and scores have none.
+macro_rules! no_variant {
     ($params:ty $(, $generic:ident)*) => {
-        impl<$($generic),*> $crate::Told<()> for $params {
+        impl<$($generic),*> $crate::HasVariant<()> for $params {
             #[inline(always)]
-            fn told(&self) -> &() {
+            fn variant(&self) -> &() {
                 &()
             }
         }
     };
 }
-pub(crate) use told_nothing;
+pub(crate) use no_variant;
 
 impl<K: AttnKernel> Kernel for With<K> {
     type Params = WithParams<K::Params, VariantParams<K>>;

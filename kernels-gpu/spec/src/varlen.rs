@@ -2,7 +2,7 @@
 //! contains the mapping from query blocks to sequences. The host computes the grid from the mapping. A thread
 //! block finds its sequence with the mapping.
 use crate::forward::made_of;
-use crate::variant::told_nothing;
+use crate::variant::no_variant;
 use crate::*;
 use core::marker::PhantomData;
 
@@ -28,7 +28,7 @@ pub struct VarlenParams<F = FwdParams> {
     pub bottom_right: u32,
 }
 
-told_nothing!(VarlenParams<F>, F);
+no_variant!(VarlenParams<F>, F);
 
 impl<F> AsRef<F> for VarlenParams<F> {
     #[inline(always)]

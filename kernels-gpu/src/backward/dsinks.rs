@@ -8,7 +8,7 @@ use core::f32::consts::LOG2_E;
 use cuda_std::math::ex2;
 use spec::{BwdDsinks, BwdDsinksParams, DSINKS_WARPS};
 use tile::beside::HeadValues;
-use tile::exchange::Tally;
+use tile::exchange::SharedWords;
 use tile::global::FillInts;
 use tile::group::ThreadGroup;
 use tile::{Block, Smem, Steps};
@@ -28,8 +28,8 @@ impl Run for BwdDsinks {
             }
         }
         let words = [(warp.index(), warp.total(sum).to_bits())].into_iter();
-        let sum: f32 = smem.lend(&mut block, |tally: Tally<'_, DSINKS_WARPS>, block| {
-            let of_warps = tally.write(words, block);
+        let sum: f32 = smem.lend(&mut block, |shared: SharedWords<'_, DSINKS_WARPS>, block| {
+            let of_warps = shared.write(words, block);
             (0..DSINKS_WARPS as u32).map(|i| f32::from_bits(of_warps.get(i))).sum()
         });
         let gradients = FillInts::new(&p.dsinks, &block);

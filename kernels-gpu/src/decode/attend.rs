@@ -14,8 +14,8 @@ use crate::variant::{MaskFn, Scores};
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, ScaleWalk, Source, Strided, head_of, load_per_head};
 use core::ops::ControlFlow;
 use spec::{
-    DType, Decode, DecodeCombine, DecodeParams, FewCombine, FewParams, FewQueries, Kernel, Local, MaskKind,
-    MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
+    DType, Decode, DecodeCombine, DecodeParams, FewCombine, FewParams, FewQueries, HasVariant, Kernel, Local,
+    MaskKind, MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
 };
 use tile::copy::CpAsync;
 use tile::mma::{ColAcc, ColFrag, ColVec, LaneScales, LoadAs, PlaceB, Stored, TensorCore};
@@ -42,30 +42,6 @@ impl Find for Tiles {
 }
 impl Find for Rows {
     type Source = PagedRows;
-}
-
-/// Parameters of a decode kernel whose mask and scores have parameters `X`.
-pub trait Told<X>: Batch + 'static {
-    /// The parameters of the kernel's mask and scores.
-    fn variant(&self) -> &X;
-}
-impl Told<()> for DecodeParams {
-    #[inline(always)]
-    fn variant(&self) -> &() {
-        &()
-    }
-}
-impl Told<()> for FewParams {
-    #[inline(always)]
-    fn variant(&self) -> &() {
-        &()
-    }
-}
-impl<X: 'static> Told<X> for WithParams<DecodeParams, X> {
-    #[inline(always)]
-    fn variant(&self) -> &X {
-        &self.variant
-    }
 }
 
 impl Capped for DecodeParams {
@@ -134,7 +110,7 @@ impl<
 /// Processes a block's work items, whose indices differ by the grid size.
 #[inline(always)]
 fn attend_all<
-    C: Kernel<Params: Told<Mask::Params>>,
+    C: Kernel<Params: Batch + HasVariant<Mask::Params> + 'static>,
     Q: LoadAs<E::As>,
     E: Stored,
     Mask: MaskFn,
@@ -152,13 +128,13 @@ fn attend_all<
     const { assert!(!Mask::SINK, "decode kernels take sinks as a parameter: `DecodeParams::sinks`") }
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
     let few = first_lengths(p, block.warp());
-    smem.rounds(&mut block, items, p, few, |told, few, index, block, mut smem| {
+    smem.rounds(&mut block, items, p, few, |params, few, index, block, mut smem| {
         block.forget_thread();
-        let Some(item) = Item::of::<Mask, _>(told, few, index, block, &mut smem) else {
+        let Some(item) = Item::of::<Mask, _>(params, few, index, block, &mut smem) else {
             return ControlFlow::Break(());
         };
         if item.counts {
-            attend::<C, Q, E, Mask, Page, G, D, WARPS, SLOTS>(told, &item, block, smem);
+            attend::<C, Q, E, Mask, Page, G, D, WARPS, SLOTS>(params, &item, block, smem);
         }
         if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
@@ -168,7 +144,7 @@ fn attend_all<
 /// Processes one work item.
 #[inline(always)]
 fn attend<
-    C: Kernel<Params: Told<Mask::Params>>,
+    C: Kernel<Params: Batch + HasVariant<Mask::Params> + 'static>,
     Q: LoadAs<E::As>,
     E: Stored,
     Mask: MaskFn,
@@ -178,13 +154,13 @@ fn attend<
     const WARPS: usize,
     const SLOTS: usize,
 >(
-    told: &C::Params,
+    params: &C::Params,
     item: &Item,
     block: &mut Block<C>,
     smem: Smem<C>,
 ) {
-    let own = told.own(item.sequence);
-    let (p, variant) = (&*own, told.variant());
+    let own = params.own(item.sequence);
+    let (p, variant) = (&*own, params.variant());
     let (mut warp, (_, team)) = (block.warp(), block.split_groups::<1, 1, WARPS>());
     let queries = item.rows_of(p, &p.q);
     let share = Strided {

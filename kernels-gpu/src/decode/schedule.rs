@@ -8,8 +8,8 @@ use crate::variant::mask::keys_of;
 use attention_tile::PackedRows;
 use core::ops::{ControlFlow, Range};
 use cuda_std::math::{opaque, rcp};
-use spec::{DecodeOrder, DecodeParams, Kernel, LEAST_KEYS, MaskKind, TALLY, Tensor, Window};
-use tile::exchange::Tally;
+use spec::{DecodeOrder, DecodeParams, Kernel, LEAST_KEYS, MaskKind, SEARCH_WORDS, Tensor, Window};
+use tile::exchange::SharedWords;
 use tile::{Block, Smem, Steps, Warp};
 
 /// A work item: one split of a sequence's keys, for one block of a key head's rows.
@@ -237,7 +237,7 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
     p: &impl Batch,
     index: u32,
     block: &mut Block<K>,
-    tally: Tally<'_, TALLY>,
+    shared: SharedWords<'_, SEARCH_WORDS>,
 ) -> Option<Item> {
     let (warp, number, warps) = (block.warp(), block.warp().index(), block.warps());
     let groups = p.decode().order.lengths.count().div_ceil(32);
@@ -246,8 +246,8 @@ fn item_of_many<Mask: MaskFn, K: Kernel>(
     for of in mine {
         tiles += Sequence::of::<Mask>(p, of * 32 + warp.lane()).tiles();
     }
-    let sums = tally.write([(number, warp.sum(tiles))].into_iter(), block);
-    let (sums, weights) = sums.split::<32, { TALLY - 32 }>();
+    let sums = shared.write([(number, warp.sum(tiles))].into_iter(), block);
+    let (sums, weights) = sums.split::<32, { SEARCH_WORDS - 32 }>();
     let all = warp.sum(if warp.lane() < warps { sums.get(warp.lane()) } else { 0 });
     let cut = Cut::of(p.decode(), all);
     let mine = mine.map(|of| {
@@ -316,7 +316,7 @@ impl Item {
         } else if !may_be(&p.order, index, block.warp()) {
             None
         } else {
-            smem.lend(block, |tally, block| item_of_many::<Mask, K>(batch, index, block, tally))
+            smem.lend(block, |shared, block| item_of_many::<Mask, K>(batch, index, block, shared))
         }?;
         // If lengths exceed the host's bound, splits may need more memory than the workspace has.
         let fits = item.slot + item.splits <= p.partials.slices.get() || item.splits == 1;

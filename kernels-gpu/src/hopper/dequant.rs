@@ -6,7 +6,7 @@ use crate::hopper::Body;
 use crate::hopper::forward::across_tiles;
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::variant::MaskFn;
-use spec::{FwdHopperDequant, Kernel, Told};
+use spec::{FwdHopperDequant, HasVariant, Kernel};
 use tile::mma::WarpgroupCore;
 use tile::tma::Fills;
 use tile::{Block, Smem};
@@ -23,7 +23,7 @@ impl<
 > Body for FwdHopperDequant<E, F, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<Mask::Params>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<Mask::Params>>>(
         p: &ParamsOf<S>,
         variant: &Mask::Params,
         source: impl Fn(u32, u32) -> S,

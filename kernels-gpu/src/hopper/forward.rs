@@ -6,7 +6,7 @@ use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::variant::MaskFn;
 use crate::variant::staged::Staged;
-use spec::{FwdHopper, Kernel, Told};
+use spec::{FwdHopper, HasVariant, Kernel};
 use tile::epilogue::StoreBuffer;
 use tile::mma::{Acc, WarpgroupCore};
 use tile::pipeline::MbarrierPipeline;
@@ -34,7 +34,7 @@ impl<
 > Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
 {
     #[inline(always)]
-    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<Mask::Params>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<Mask::Params>>>(
         p: &ParamsOf<S>,
         variant: &Mask::Params,
         source: impl Fn(u32, u32) -> S,
@@ -49,7 +49,7 @@ impl<
 #[inline(always)]
 pub fn across_tiles<
     S: Scheduler,
-    C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<Mask::Params>>,
+    C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<Mask::Params>>,
     E: WarpgroupCore,
     F: Fills<E>,
     Mask: MaskFn,
@@ -73,9 +73,9 @@ pub fn across_tiles<
     block.specialize(
         shared,
         |(q, (k, (v, ((), staged))))| {
-            let (told, staged) = ((p, variant), (staged, &numbers));
+            let (params, staged) = ((p, variant), (staged, &numbers));
             copy::<_, E, F, Mask, W, N, D, D, 2, STAGES>(
-                told,
+                params,
                 source(index, count),
                 &tensors,
                 q,

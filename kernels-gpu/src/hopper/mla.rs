@@ -35,7 +35,7 @@ use tile::mma::{AFrag, Acc, RowBounds, RowVec, TensorCore, WarpgroupCore};
 use tile::pipeline::{Refilled, Unfilled};
 use tile::shared::SharedTile;
 use tile::tma::TmaTensor;
-use tile::wgmma::{Baton, Seesaw};
+use tile::wgmma::{OperandExchange, Seesaw};
 use tile::{Block, Smem, Warp};
 
 /// Base tiles of columns: of keys, of one warpgroup's values, and of the second part of a stage.
@@ -55,7 +55,8 @@ type Keys<'b, E> = (&'b TmaTensor<E, N, HALF, LeftMap>, &'b TmaTensor<E, N, REST
 type Lefts<E> = Refilled<SharedTile<E, N, HALF>, 2, LeftMap>;
 type Rights<E> = Refilled<SharedTile<E, N, REST>, 2, RightMap>;
 /// A block's shared memory: Q, keys, P.
-type Shared<E> = (Unfilled<SharedTile<E, 4, D>, CpAsync<Team<2>>>, (Lefts<E>, (Rights<E>, Baton<E, N>)));
+type Shared<E> =
+    (Unfilled<SharedTile<E, 4, D>, CpAsync<Team<2>>>, (Lefts<E>, (Rights<E>, OperandExchange<E, N>)));
 
 impl<E: TensorCore + WarpgroupCore, Mask: MaskFn> Run for MlaHopper<E, Mask> {
     /// Processes a block's work items.

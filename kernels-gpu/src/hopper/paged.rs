@@ -11,7 +11,7 @@ use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::{InPages, LoadScales, PagedRow, head_of};
 use core::marker::PhantomData;
 use spec::{
-    HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a, Told,
+    HasVariant, HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a,
     VariantParams, WorkTile,
 };
 use tile::global::GlobalVec;
@@ -91,7 +91,7 @@ impl<S: LoadScales> Found for CacheTile<S> {
     #[inline(always)]
     fn find(p: &HopperPagedParams<S>, tile: WorkTile, tile_m: u32) -> Self {
         let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
-        let (packed, least) = (cu_seqlens_q.count() > 0, p.many.least.get());
+        let (varlen, least) = (cu_seqlens_q.count() > 0, p.many.least.get());
         let of @ (sequence, queries, _) = sequence_of(
             &p.sequences,
             tile.m_block,
@@ -101,7 +101,7 @@ impl<S: LoadScales> Found for CacheTile<S> {
                 _ => p.many.begin(sequence, start, tile_m),
             },
             |sequence| lengths::start(cu_seqlens_q, sequence),
-            |sequence| match packed {
+            |sequence| match varlen {
                 // Decode takes the sequences of few queries.
                 true => {
                     let all = Span::load(cu_seqlens_q, sequence, forward.q_len);
@@ -119,8 +119,8 @@ impl<S: LoadScales> Found for CacheTile<S> {
 
     /// Factors take the place of what only masks and scores with parameters need.
     #[inline(always)]
-    fn info(&self, told: bool) -> TileInfo {
-        let info @ [a, b, c, d, e, f, _, _] = self.of.info(told);
+    fn info(&self, with_variant: bool) -> TileInfo {
+        let info @ [a, b, c, d, e, f, _, _] = self.of.info(with_variant);
         match Self::SCALED {
             true => {
                 let [k, v] = self.factors.map(f32::to_bits);
@@ -131,16 +131,16 @@ impl<S: LoadScales> Found for CacheTile<S> {
     }
 
     #[inline(always)]
-    fn of_info(info: TileInfo, told: bool) -> Self {
+    fn of_info(info: TileInfo, with_variant: bool) -> Self {
         let factors = if Self::SCALED { [info[6], info[7]].map(f32::from_bits) } else { [1.0; 2] };
-        CacheTile { of: SequenceTile::of_info(info, told), apart: 0, factors, kind: PhantomData }
+        CacheTile { of: SequenceTile::of_info(info, with_variant), apart: 0, factors, kind: PhantomData }
     }
 }
 
 impl<K: Body<Scales: LoadScales>> HopperKernel for Paged<K> {
     type Forward = HopperParams<RaggedMap, PagedMap>;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap, PagedMap>> + Told<VariantParams<K>>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap, PagedMap>> + HasVariant<VariantParams<K>>>>(
         p: &HopperPagedParams<K::Scales>,
         variant: &VariantParams<K>,
         block: Block<C>,

@@ -9,8 +9,8 @@ use crate::variant::MaskFn;
 use crate::variant::staged::Staged;
 use crate::work::KvSplit;
 use spec::{
-    FwdHopperWide, HopperParams, Kernel, MaskMarker, Partials, Sm90a, Split, SplitParams, TensorMap,
-    TileOrder, Told,
+    FwdHopperWide, HasVariant, HopperParams, Kernel, MaskMarker, Partials, Sm90a, Split, SplitParams,
+    TensorMap, TileOrder,
 };
 use tile::global::{GlobalVec, PartialRows};
 use tile::mma::WarpgroupCore;
@@ -67,7 +67,7 @@ impl<
 {
     type Forward = HopperParams;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams> + Told<Mask::Params>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams> + HasVariant<Mask::Params>>>(
         p: &SplitParams<HopperParams>,
         variant: &Mask::Params,
         block: Block<C>,

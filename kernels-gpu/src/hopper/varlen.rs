@@ -10,7 +10,7 @@ use crate::work::SequenceTile;
 use core::marker::PhantomData;
 use cuda_std::math::opaque;
 use spec::{
-    AttnKernel, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a, Told,
+    AttnKernel, HasVariant, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a,
     VariantParams, Varlen, VarlenParams, WorkTile,
 };
 use tile::global::GlobalVec;
@@ -59,22 +59,25 @@ impl SequenceTile {
         SequenceTile { tile, sequence, queries, keys, shift: shift as i32, before }
     }
 
-    /// The tile info that describes this tile. If masks or scores have parameters (`told`), the info includes
-    /// the tile's place in the sequence, which they may need.
+    /// The tile info that describes this tile. If masks or scores have parameters (`with_variant`), the info
+    /// includes the tile's place in the sequence, which they may need.
     #[inline(always)]
-    pub fn info(&self, told: bool) -> TileInfo {
+    pub fn info(&self, with_variant: bool) -> TileInfo {
         let ([first, queries], [_, keys]) = (self.queries.words(), self.keys.words());
-        let [sequence, before] = if told { [self.sequence, self.before] } else { [0; 2] };
+        let [sequence, before] = if with_variant { [self.sequence, self.before] } else { [0; 2] };
         [first, queries, keys, self.tile.head, self.shift as u32, sequence, before, 0]
     }
 
     /// The tile that a tile info describes. This tile does not have the place of its keys, because consumers
     /// copy no keys.
     #[inline(always)]
-    pub fn of_info([first, queries, keys, head, shift, sequence, before, _]: TileInfo, told: bool) -> Self {
+    pub fn of_info(
+        [first, queries, keys, head, shift, sequence, before, _]: TileInfo,
+        with_variant: bool,
+    ) -> Self {
         let queries = Span::of_words([first, queries]);
         let tile = WorkTile { m_block: 0, batch: 0, head, kv_head: 0 };
-        let [sequence, before] = if told { [sequence, before] } else { [0; 2] };
+        let [sequence, before] = if with_variant { [sequence, before] } else { [0; 2] };
         SequenceTile { tile, sequence, queries, keys: Span::upto(keys), shift: shift as i32, before }
     }
 
@@ -134,9 +137,9 @@ pub trait Found: MapTile<Queries = RaggedMap> {
     /// Finds the tile of `tile_m` queries that `tile` names.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
     /// See [`SequenceTile::info`].
-    fn info(&self, told: bool) -> TileInfo;
+    fn info(&self, with_variant: bool) -> TileInfo;
     /// See [`SequenceTile::of_info`].
-    fn of_info(info: TileInfo, told: bool) -> Self;
+    fn of_info(info: TileInfo, with_variant: bool) -> Self;
 }
 
 impl Found for SequenceTile {
@@ -157,13 +160,13 @@ impl Found for SequenceTile {
     }
 
     #[inline(always)]
-    fn info(&self, told: bool) -> TileInfo {
-        self.info(told)
+    fn info(&self, with_variant: bool) -> TileInfo {
+        self.info(with_variant)
     }
 
     #[inline(always)]
-    fn of_info(info: TileInfo, told: bool) -> Self {
-        Self::of_info(info, told)
+    fn of_info(info: TileInfo, with_variant: bool) -> Self {
+        Self::of_info(info, with_variant)
     }
 }
 
@@ -227,7 +230,7 @@ impl<T: Found, K: AttnKernel> Scheduler for VarlenScheduler<'_, T, K> {
 impl<K: Body> HopperKernel for Varlen<K> {
     type Forward = HopperParams<RaggedMap>;
     #[inline(always)]
-    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap>> + Told<VariantParams<K>>>>(
+    fn enter<C: Kernel<Params: AsRef<HopperParams<RaggedMap>> + HasVariant<VariantParams<K>>>>(
         p: &VarlenParams<HopperParams<RaggedMap>>,
         variant: &VariantParams<K>,
         block: Block<C>,

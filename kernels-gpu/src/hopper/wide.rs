@@ -8,7 +8,7 @@ use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::variant::MaskFn;
 use crate::variant::staged::Staged;
-use spec::{FwdHopperWide, Kernel, Told};
+use spec::{FwdHopperWide, HasVariant, Kernel};
 use tile::group::Warpgroup;
 use tile::mma::{Acc, WarpgroupCore};
 use tile::pipeline::{MbarrierPipeline, StageGuard};
@@ -62,9 +62,9 @@ pub fn one_by_one<
     block.specialize(
         shared,
         |(q, (k, (v, staged)))| {
-            let (told, staged) = ((p, variant), (staged, numbers));
+            let (params, staged) = ((p, variant), (staged, numbers));
             copy::<_, E, E, Mask, W, N, D, DV, 1, STAGES>(
-                told,
+                params,
                 source(index, count),
                 tensors,
                 q,
@@ -110,7 +110,7 @@ impl<
 > Body for FwdHopperWide<E, Mask, W, N, D, STAGES, ORDERED, DV>
 {
     #[inline(always)]
-    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + Told<Mask::Params>>>(
+    fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<Mask::Params>>>(
         p: &ParamsOf<S>,
         variant: &Mask::Params,
         source: impl Fn(u32, u32) -> S,

@@ -3,7 +3,7 @@ use crate::rows::Sequence;
 use crate::sealed::Sealed;
 use core::marker::PhantomData;
 use cuda_std::math::fma;
-use spec::{And, Kernel, Plain, TmaBias, TmaBiasParams, Told};
+use spec::{And, HasVariant, Kernel, Plain, TmaBias, TmaBiasParams};
 use tile::Block;
 use tile::mma::{Acc, Unpack};
 use tile::pipeline::{MbarrierPipeline, Specialized};
@@ -19,7 +19,7 @@ pub trait Staged<X>: Sealed {
     type Tensor<const N: usize>;
 
     /// The tensor behind the launch's tensor map.
-    fn tensor<C: Kernel<Params: Told<X>>, const N: usize>(block: &Block<C>) -> Self::Tensor<N>;
+    fn tensor<C: Kernel<Params: HasVariant<X>>, const N: usize>(block: &Block<C>) -> Self::Tensor<N>;
 
     /// The producer: starts the copy of the numbers of a work tile's rows and of the key block at key `key`.
     fn copy<const W: usize, const N: usize>(
@@ -42,7 +42,7 @@ impl<X> Staged<X> for () {
     type Pipeline<const W: usize, const N: usize> = ();
     type Tensor<const N: usize> = ();
     #[inline(always)]
-    fn tensor<C: Kernel<Params: Told<X>>, const N: usize>(_: &Block<C>) {}
+    fn tensor<C: Kernel<Params: HasVariant<X>>, const N: usize>(_: &Block<C>) {}
     #[inline(always)]
     fn copy<const W: usize, const N: usize>(_: &mut (), _: &(), _: &X, _: &Sequence, _: u32) {}
     #[inline(always)]
@@ -59,10 +59,10 @@ impl<X: Plain, T: Unpack> Staged<And<TmaBiasParams, X>> for BiasStages<T> {
     type Tensor<const N: usize> = TmaTensor<T, 4, N, MatrixMap>;
 
     #[inline(always)]
-    fn tensor<C: Kernel<Params: Told<And<TmaBiasParams, X>>>, const N: usize>(
+    fn tensor<C: Kernel<Params: HasVariant<And<TmaBiasParams, X>>>, const N: usize>(
         block: &Block<C>,
     ) -> Self::Tensor<N> {
-        block.tensor(|params| &params.told().a.map)
+        block.tensor(|params| &params.variant().a.map)
     }
 
     #[inline(always)]

@@ -66,7 +66,7 @@ fn first(entry: &AttnInfo) -> Vec<Memory> {
         (!tails, seqlen_q * seqlen_k * heads_q)
     });
     let mut all: Vec<_> = all.into_iter().map(|case| case.memory()).collect();
-    let lay = if entry.is_varlen() { packed } else { |case: Case| case.memory() };
+    let lay = if entry.is_varlen() { varlen } else { |case: Case| case.memory() };
     all.extend([one(entry, m, 5 * n), one(entry, m + 3, 2 * n)].map(|case| gaps(case, lay)));
     all
 }
@@ -185,7 +185,7 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
     let in_rounds = entry.has_maps() && !entry.splits;
     let seams = if in_rounds { seams(entry) } else { vec![] };
     if entry.is_varlen() {
-        return all.into_iter().map(packed).chain(seams).collect();
+        return all.into_iter().map(varlen).chain(seams).collect();
     }
     if entry.has_maps() {
         // TMA takes no rows with a stride of 0.
@@ -248,7 +248,7 @@ fn seams(entry: &AttnInfo) -> Vec<Memory> {
         }
     };
     let packs = entry.is_varlen();
-    all.into_iter().map(|case| if packs { packed_before(case) } else { of_heads(case) }).collect()
+    all.into_iter().map(|case| if packs { varlen_before(case) } else { of_heads(case) }).collect()
 }
 
 /// `case` with so many heads that a block of the simulated card takes several heads one after the other.
@@ -260,14 +260,14 @@ fn of_heads(case: Case) -> Memory {
 const SHORT: [usize; 3] = [2, 3, 0];
 
 /// `case` as the second of two sequences, the first of which is short.
-fn packed(case: Case) -> Memory {
+fn varlen(case: Case) -> Memory {
     let own = [case.queries, case.max_k, 0];
     sequences(case, [SHORT, own])
 }
 
 /// `case` as the first of two sequences, the second of which is short. Blocks take the last tile first, so
 /// they reach `case` after the short sequence.
-fn packed_before(case: Case) -> Memory {
+fn varlen_before(case: Case) -> Memory {
     let own = [case.queries, case.max_k, 0];
     sequences(case, [own, SHORT])
 }

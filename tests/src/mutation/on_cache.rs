@@ -1,6 +1,6 @@
 //! Sweeps of launches on caches, over lengths, splits, rows, columns and windows, and with invalid integers.
 use ferroflash::request::{Mask, Splits};
-use reference::{Case, Pages, Task, Told};
+use reference::{Case, DeviceLengths, Pages, Task};
 use spec::{AttnInfo, Keys, MaskKind, PageKind};
 
 /// The sweeps of a decode entry.
@@ -62,7 +62,7 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     sweeps.push(Case { sinks: true, ..plain(vec![33, 0, 5]) });
     for batch in [6, 40] {
         let case = Case { max_k: 120, pages: Pages::Hnd(16), ..plain(mixed(batch)) };
-        sweeps.push(Case { told: vec![Told::Garbage(batch as u64)], ..case });
+        sweeps.push(Case { device_lengths: vec![DeviceLengths::Garbage(batch as u64)], ..case });
     }
     sweeps.into_iter().map(Task::Attention).collect()
 }
@@ -87,15 +87,15 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     // The last key and the last query have every position, with pages of all sizes.
     let pages = [Pages::Nhd(16), Pages::Hnd(of(5)), Pages::Interleaved(of(1)), Pages::Dense, Pages::Rows];
     for (turn, shift) in (0..n).step_by(3).enumerate() {
-        let case = plain(vec![n + shift + 1, 3]).packed([shift + 1, 2]);
+        let case = plain(vec![n + shift + 1, 3]).varlen_queries([shift + 1, 2]);
         sweeps.push(Case { pages: pages[turn % pages.len()], ..case });
     }
-    sweeps.extend((1..=m).step_by(9).map(|rows| plain(vec![m + 5, 8]).packed([rows, 3])));
+    sweeps.extend((1..=m).step_by(9).map(|rows| plain(vec![m + 5, 8]).varlen_queries([rows, 3])));
     // The last row of Q lies at the end of its memory.
     sweeps.extend((5..=m).step_by(16).map(|queries| Case { queries, ..plain(vec![m + 5]) }));
     for blocks in 2..=6 {
-        sweeps.push(plain(vec![blocks * n + 3]).packed([m]));
-        sweeps.push(Case { mask: Mask::Full, ..plain(vec![blocks * n]).packed([m + 1]) });
+        sweeps.push(plain(vec![blocks * n + 3]).varlen_queries([m]));
+        sweeps.push(Case { mask: Mask::Full, ..plain(vec![blocks * n]).varlen_queries([m + 1]) });
     }
     // On the 132 SMs of an H200, some blocks have three tiles. Before a block's next tile, all warps with
     // rows wait until the stores of the previous tile have left their buffer.
@@ -107,35 +107,35 @@ pub(super) fn paged(entry: &'static AttnInfo) -> Vec<Task> {
     sweeps.extend(narrow.map(|head_dim| Case {
         head_dim,
         pages: Pages::Dense,
-        ..plain((0..4).map(|block| block * n + 5).collect()).packed([3; 4])
+        ..plain((0..4).map(|block| block * n + 5).collect()).varlen_queries([3; 4])
     }));
     sweeps.extend((1..=5).map(|seed| Case {
         head_dim: chunk,
         pages: Pages::Nhd(of(1)),
         seed,
-        ..plain(vec![3 * n + 5]).packed([9])
+        ..plain(vec![3 * n + 5]).varlen_queries([9])
     }));
     // There are more sequences than a warp examines at once, in a varlen launch and in a launch with equal
     // numbers of queries.
-    sweeps.push(plain(vec![7; 41]).packed((0..41).map(|b| b % 5).collect::<Vec<_>>()));
+    sweeps.push(plain(vec![7; 41]).varlen_queries((0..41).map(|b| b % 5).collect::<Vec<_>>()));
     sweeps.push(Case { queries: m + 1, ..plain(vec![m + 1, m, 9]) });
     // Sequences without keys have rows whose results are zeros. The last row has every place in a base tile's
     // sixteen rows.
     let empty = (1..=m / 16).map(|tiles| 16 * tiles - 3 * tiles % 16);
-    sweeps.push(plain(vec![0; m / 16]).packed(empty.collect::<Vec<_>>()));
+    sweeps.push(plain(vec![0; m / 16]).varlen_queries(empty.collect::<Vec<_>>()));
     if entry.mask == MaskKind::Local {
         for (left, right) in [(0, 0), (3, 1), (n, 5), (m + 2 * n, 0), (2 * n, n)] {
             let [left, right] = [left, right].map(|keys| Some(keys as u32));
             let mask = Mask::Window { left, right };
             sweeps.push(Case {
                 mask,
-                ..plain(vec![m + 4 * n + left.unwrap_or(0) as usize % n]).packed([m + 7])
+                ..plain(vec![m + 4 * n + left.unwrap_or(0) as usize % n]).varlen_queries([m + 7])
             });
         }
-        sweeps.push(Case { softcap: Some(3.0), ..plain(vec![2 * n]).packed([m]) });
+        sweeps.push(Case { softcap: Some(3.0), ..plain(vec![2 * n]).varlen_queries([m]) });
     }
-    let case = Case { max_k: 120, ..plain(mixed(6)).packed([1, 20, 0, 33, 2, 17]) };
-    sweeps.push(Case { told: vec![Told::Garbage(1), Told::Garbage(2)], ..case });
+    let case = Case { max_k: 120, ..plain(mixed(6)).varlen_queries([1, 20, 0, 33, 2, 17]) };
+    sweeps.push(Case { device_lengths: vec![DeviceLengths::Garbage(1), DeviceLengths::Garbage(2)], ..case });
     sweeps.into_iter().map(Task::Attention).collect()
 }
 

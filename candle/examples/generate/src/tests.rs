@@ -16,13 +16,13 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 /// The plain path, limited to this number of tokens.
-struct Room {
+struct Limited {
     plain: Plain,
     whole: usize,
     taken: HashMap<usize, usize>,
 }
 
-impl Attention for Room {
+impl Attention for Limited {
     fn most(&self) -> usize {
         self.whole
     }
@@ -48,8 +48,8 @@ impl Attention for Room {
     }
 }
 
-fn room(whole: usize) -> Box<Room> {
-    Box::new(Room { plain: Plain::new(None), whole, taken: HashMap::new() })
+fn limited(whole: usize) -> Box<Limited> {
+    Box::new(Limited { plain: Plain::new(None), whole, taken: HashMap::new() })
 }
 
 struct Folder(PathBuf);
@@ -83,7 +83,7 @@ fn prompts(lengths: &[usize]) -> Vec<Vec<u32>> {
 }
 
 fn answers(model: &Model, settings: Settings, whole: usize, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
-    let mut engine = Engine::new(model, room(whole), settings);
+    let mut engine = Engine::new(model, limited(whole), settings);
     for prompt in prompts {
         engine.submit(prompt.clone(), 12).unwrap();
     }
@@ -130,7 +130,7 @@ fn a_text_ends_where_the_model_says() {
 fn requests_that_cannot_be_answered_are_refused() {
     let folder = Folder::tiny("refused");
     let model = folder.model(DType::F32);
-    let mut engine = Engine::new(&model, room(128), settings(1, 64));
+    let mut engine = Engine::new(&model, limited(128), settings(1, 64));
     for (prompt, limit, word) in [
         (vec![], 1, "without a token"),
         (vec![1], 0, "0 tokens"),

@@ -38,9 +38,9 @@ pub(crate) fn gradients(
         }
     };
     let [o, lse, d_o] = [("o", o), ("lse", &lse), ("d_o", &d_o)].map(|(name, x)| Read::of(name, x));
-    let packed = starts.is_some();
-    let results = (input("o", o.stored()?, packed)?, lse.floats()?);
-    let d_o = input("d_o", d_o.stored()?, packed)?;
+    let varlen = starts.is_some();
+    let results = (input("o", o.stored()?, varlen)?, lse.floats()?);
+    let d_o = input("d_o", d_o.stored()?, varlen)?;
     with_inputs(stored, starts, |inputs, max_k| {
         let extras = Reads::of(attend);
         let tables = extras.tables()?;

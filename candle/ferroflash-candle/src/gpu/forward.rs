@@ -32,8 +32,8 @@ pub(crate) fn with_inputs<T>(
     starts: Option<&Starts>,
     run: impl FnOnce(Inputs<'_>, usize) -> Result<T>,
 ) -> Result<T> {
-    let packed = starts.is_some();
-    let (q, k, v) = (input("q", q, packed)?, input("k", k, packed)?, input("v", v, packed)?);
+    let varlen = starts.is_some();
+    let (q, k, v) = (input("q", q, varlen)?, input("k", k, varlen)?, input("v", v, varlen)?);
     let Some(Starts { q: of_q, k: of_k, max_q, max_k }) = starts else {
         return run(Inputs::of(q, k, v), k.shape[1]);
     };

@@ -75,10 +75,10 @@ pub(crate) fn long<const N: usize>(strides: [usize; N]) -> [i64; N] {
     strides.map(|stride| stride as i64)
 }
 
-/// Converts a tensor `[batch, seqlen, heads, head_dim]`. A packed tensor `[rows, heads, head_dim]` is one
+/// Converts a tensor `[batch, seqlen, heads, head_dim]`. A varlen tensor `[rows, heads, head_dim]` is one
 /// batch.
-pub(crate) fn input<'a>(name: &'static str, tensor: Stored<'a>, packed: bool) -> Result<Input<'a>> {
-    let [shape, strides] = shape_and_strides(name, tensor.1, packed)?;
+pub(crate) fn input<'a>(name: &'static str, tensor: Stored<'a>, varlen: bool) -> Result<Input<'a>> {
+    let [shape, strides] = shape_and_strides(name, tensor.1, varlen)?;
     let dtype = number(name, tensor.0.dtype())?;
     Ok(TensorView::new(slice(tensor)?, u64::MAX, dtype, shape, long(strides)))
 }

@@ -66,11 +66,11 @@ pub fn merge(some: (&Tensor, &Tensor), others: (&Tensor, &Tensor)) -> Result<(Te
 fn two<T: Element + CudaDType>(states: [Stored<'_>; 2], lse: [&Tensor; 2]) -> Result<(Tensor, Tensor)> {
     let device = device(states[0]);
     let stream = device.cuda_stream();
-    let packed = states[0].1.dims().len() == 3;
+    let varlen = states[0].1.dims().len() == 3;
     let reads = lse.map(|lse| Read::of("lse", lse));
     let state = [
-        State::of(input("o", states[0], packed)?, reads[0].data(lse[0].rank(), &[DType::F32])?),
-        State::of(input("o", states[1], packed)?, reads[1].data(lse[1].rank(), &[DType::F32])?),
+        State::of(input("o", states[0], varlen)?, reads[0].data(lse[0].rank(), &[DType::F32])?),
+        State::of(input("o", states[1], varlen)?, reads[1].data(lse[1].rank(), &[DType::F32])?),
     ];
     let (o, sums) = merged::<T, 2>(&Here::of(&stream)?.attention, &stream, &state, None)?;
     Ok((tensor(stored(o, device), states[0].1.shape()), tensor(stored(sums, device), lse[0].shape())))

@@ -12,10 +12,10 @@ use crate::copy::CpAsync;
 use crate::exchange::PartOfRows;
 use crate::group::{Team, Warpgroup};
 use crate::mma::{AFrag, Acc, RowVec, WarpgroupCore};
-use crate::pipeline::{InFlight, Kept, Published, Refilled};
+use crate::pipeline::{InFlight, Published, Refilled, StageToken};
 use crate::shared::SharedTile;
 use crate::tma::{MapKind, TmaTensor};
-use crate::wgmma::{AbKept, AbPassed, AbtOfTwo, Baton, Turn};
+use crate::wgmma::{AbOfToken, AbPassed, AbtOfTwo, OperandExchange, Turn};
 
 /// The computation of a warpgroup in a [seesaw](Warpgroup::seesaw) of stages of `N` base tiles of rows. The
 /// warpgroup's accumulator has `H` base tiles of columns.
@@ -47,7 +47,7 @@ pub trait Seesaw<E: WarpgroupCore, const N: usize, const H: usize> {
 /// A stage's parts, which have `H` and `R` base tiles of columns, and the passed operand.
 pub type SeesawStages<E, S, const N: usize, const H: usize, const R: usize> = (
     Refilled<SharedTile<E, N, H>, 2, <S as Seesaw<E, N, H>>::Left>,
-    (Refilled<SharedTile<E, N, R>, 2, <S as Seesaw<E, N, H>>::Right>, Baton<E, N>),
+    (Refilled<SharedTile<E, N, R>, 2, <S as Seesaw<E, N, H>>::Right>, OperandExchange<E, N>),
 );
 
 /// A stage's parts in global memory.
@@ -69,7 +69,7 @@ impl Warpgroup<2> {
     >(
         mut self,
         q: InFlight<SharedTile<E, 4, K>, CpAsync<Team<2>>>,
-        (left, (right, baton)): SeesawStages<E, S, N, H, R>,
+        (left, (right, exchange)): SeesawStages<E, S, N, H, R>,
         tensors: SeesawTensors<'_, E, S, N, H, R>,
         steps: S,
     ) -> PartOfRows<H, 2> {
@@ -80,9 +80,9 @@ impl Warpgroup<2> {
         side.fill(1);
         let q = q.publish(&mut team);
         if side.group.index == 0 {
-            side.even(&q, baton);
+            side.even(&q, exchange);
         } else {
-            side.odd(&q, baton);
+            side.odd(&q, exchange);
         }
         side.group.part(side.acc, side.steps.state())
     }
@@ -116,7 +116,7 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const
 
     /// The columns of stage `n` that this warpgroup multiplies with operands.
     #[inline(always)]
-    fn own(&self, n: u32) -> Kept<SharedTile<E, N, H>> {
+    fn own(&self, n: u32) -> StageToken<SharedTile<E, N, H>> {
         self.group.own([self.left.keep(n), self.right.keep(n).first_columns()])
     }
 
@@ -124,42 +124,48 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const
     #[inline(always)]
     fn multiply(&mut self, operand: &AFrag<E, 1, N>, n: u32) {
         let own = self.own(n);
-        self.group.run(AbKept(&mut self.acc, operand, &own));
+        self.group.run(AbOfToken(&mut self.acc, operand, &own));
         self.fill(n + 2);
     }
 
     /// Waits for the operand of the other warpgroup's stage `n`, multiplies it, and refills the stage.
     #[inline(always)]
-    fn receive(&mut self, baton: &Baton<E, N>, n: u32) -> Turn {
+    fn receive(&mut self, exchange: &OperandExchange<E, N>, n: u32) -> Turn {
         let own = self.own(n);
         let passed = AbPassed(&mut self.acc, &own);
-        let turn =
-            self.group.receive(baton, passed, &mut self.steps, |steps, acc, values| steps.adopt(values, acc));
+        let turn = self
+            .group
+            .receive(exchange, passed, &mut self.steps, |steps, acc, values| steps.adopt(values, acc));
         self.fill(n + 2);
         turn
     }
 
     /// The turns of warpgroup 0.
     #[inline(always)]
-    fn even<const K: usize>(&mut self, q: &Published<SharedTile<E, 4, K>>, mut baton: Baton<E, N>) {
+    fn even<const K: usize>(
+        &mut self,
+        q: &Published<SharedTile<E, 4, K>>,
+        mut exchange: OperandExchange<E, N>,
+    ) {
         let mut n = 0;
         let mut turn = self.group.first_turn();
         loop {
             let (product, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
             let (steps, acc) = (&mut self.steps, &mut self.acc);
-            let operand = self.group.pass(turn, &mut baton, AbtOfTwo(product, q, &left, &right), |product| {
-                let (grew, rescale) = steps.observe(product, n);
-                if grew {
-                    acc.scale_rows(&rescale);
-                }
-                (steps.operand(product), steps.values())
-            });
+            let operand =
+                self.group.pass(turn, &mut exchange, AbtOfTwo(product, q, &left, &right), |product| {
+                    let (grew, rescale) = steps.observe(product, n);
+                    if grew {
+                        acc.scale_rows(&rescale);
+                    }
+                    (steps.operand(product), steps.values())
+                });
             self.multiply(&operand, n);
             n += 2;
             if n > self.steps.count() {
                 break;
             }
-            turn = self.receive(&baton, n - 1);
+            turn = self.receive(&exchange, n - 1);
             if n == self.steps.count() {
                 break;
             }
@@ -168,13 +174,17 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const
 
     /// The turns of warpgroup 1.
     #[inline(always)]
-    fn odd<const K: usize>(&mut self, q: &Published<SharedTile<E, 4, K>>, mut baton: Baton<E, N>) {
+    fn odd<const K: usize>(
+        &mut self,
+        q: &Published<SharedTile<E, 4, K>>,
+        mut exchange: OperandExchange<E, N>,
+    ) {
         let mut n = 1;
         while n < self.steps.count() {
             let (product, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
             let own = self.own(n - 1);
             let operand = self.group.overlapped_turn(
-                &mut baton,
+                &mut exchange,
                 AbtOfTwo(product, q, &left, &right),
                 AbPassed(&mut self.acc, &own),
                 &mut self.steps,
@@ -195,7 +205,7 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const
             n += 2;
         }
         if n == self.steps.count() {
-            self.receive(&baton, n - 1);
+            self.receive(&exchange, n - 1);
         }
     }
 }

@@ -271,10 +271,10 @@ fn files_that_are_not_valid() {
         run(&zeros(&folder, name, &four), &words);
     }
     let (rows, starts) = (&shape[1..], (Dtype::I32, &[2][..]));
-    let packed = [("q", f16, rows), ("k", f16, rows), ("v", f16, rows), ("cu_seqlens_q", starts.0, starts.1)];
+    let varlen = [("q", f16, rows), ("k", f16, rows), ("v", f16, rows), ("cu_seqlens_q", starts.0, starts.1)];
     let scales = [("cu_seqlens_k", starts.0, starts.1), ("k_scale", Dtype::F32, &[4][..])];
     let words = "has a tensor `k_scale` that a file with varlen q, k, v does not use";
-    run(&zeros(&folder, "scales", &[&packed[..], &scales].concat()), words);
+    run(&zeros(&folder, "scales", &[&varlen[..], &scales].concat()), words);
     // A file with results is also a valid input.
     let results = [("o", f16, shape), ("lse", Dtype::F32, &[1, 4, 8][..])];
     let inputs = ["q", "k", "v"].map(|name| (name, f16, shape));

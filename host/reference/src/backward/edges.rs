@@ -1,8 +1,8 @@
 //! The problems that each backward kernel must solve.
 use crate::case::Case;
+use crate::device_lengths;
 use crate::masks::{at_edges, one};
 use crate::place::Layout;
-use crate::told;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
@@ -150,5 +150,8 @@ fn varlen(entry: &AttnInfo, seed: u64) -> [Case; 2] {
     });
     let ragged = of([2, 1], 8, Layout::Bshd, seed.wrapping_add(7)).varlen(ragged);
     let many = of([1, 1], 0, Layout::Bhsd, seed.wrapping_add(8)).varlen(many);
-    [Case { told: told::others(), ..ragged }, Case { alignment: Alignment::TopLeft, ..many }]
+    [
+        Case { device_lengths: device_lengths::others(), ..ragged },
+        Case { alignment: Alignment::TopLeft, ..many },
+    ]
 }

@@ -4,12 +4,12 @@ use crate::arithmetic::decode;
 use crate::attention::exact;
 use crate::case::{Backward, Case, Pages};
 use crate::cycled;
+use crate::device_lengths::DeviceLengths;
 use crate::extras::BiasTensor;
 use crate::inputs::Random;
 use crate::memory::Memory;
 use crate::place::{Layout, Place};
 use crate::tensor::{HostTensor, TensorError};
-use crate::told::Told;
 use crate::tolerance::{Rule, Worst};
 use crate::work::{
     Binder, GUARD, Judge, Judgement, LaunchOptions, POISON, Rows, Work, Written, guards, unguarded,
@@ -285,8 +285,8 @@ impl Work for BackwardMemory {
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
         let reference = GradientReference::new(&self.forward.inputs()?, &self.upstream());
         // O and the LSE belong to the first launch's sequences.
-        Ok(Box::new(move |round, written| match self.forward.told[round] {
-            Told::Filled => self.judge_written(&reference, written),
+        Ok(Box::new(move |round, written| match self.forward.device_lengths[round] {
+            DeviceLengths::Filled => self.judge_written(&reference, written),
             _ => Judgement::outside(self.strays(self.gradients, written)),
         }))
     }

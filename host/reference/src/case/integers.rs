@@ -1,8 +1,8 @@
 //! The integers that describe a case's sequences in device memory.
 use super::Case;
+use crate::device_lengths::DeviceLengths;
 use crate::inputs::Random;
 use crate::shared::Shared;
-use crate::told::Told;
 
 impl Case {
     /// Returns the number of first pages that sequence `b` shares with sequence `b - 1`, if groups share
@@ -35,12 +35,12 @@ impl Case {
     }
 
     /// Returns the keys of each sequence, as device memory holds them.
-    pub(crate) fn lengths(&self, told: Told) -> Vec<i32> {
+    pub(crate) fn lengths(&self, device_lengths: DeviceLengths) -> Vec<i32> {
         let filled = self.filled.iter().map(|keys| *keys as i32);
         let most = self.max_k as i32;
-        match told {
-            Told::Filled => filled.collect(),
-            Told::Fewer(seed) => {
+        match device_lengths {
+            DeviceLengths::Filled => filled.collect(),
+            DeviceLengths::Fewer(seed) => {
                 let mut random = Random::new(seed);
                 let fewer = |keys: i32| match random.bits() % 4 {
                     0 => [0, 1, keys, keys - 1][(random.bits() % 4) as usize].clamp(0, keys),
@@ -48,7 +48,7 @@ impl Case {
                 };
                 filled.map(fewer).enumerate().map(|(b, keys)| keys.max(self.least(b) as i32)).collect()
             }
-            Told::Garbage(seed) | Told::Lost(seed) => {
+            DeviceLengths::Garbage(seed) | DeviceLengths::Lost(seed) => {
                 let mut random = Random::new(seed);
                 let garbage = |keys: i32| {
                     let garbage = [keys, i32::MAX, -1, keys, i32::MIN, 0, most + 1, keys / 2, i32::MIN + 1];
@@ -60,9 +60,9 @@ impl Case {
     }
 
     /// Returns `cu_seqlens_q`, as device memory holds it.
-    pub(crate) fn told_starts(&self, told: Told) -> Vec<i32> {
+    pub(crate) fn device_starts(&self, device_lengths: DeviceLengths) -> Vec<i32> {
         let starts = self.starts().into_iter().map(|start| start as i32);
-        let Told::Lost(seed) = told else { return starts.collect() };
+        let DeviceLengths::Lost(seed) = device_lengths else { return starts.collect() };
         let (mut random, rows) = (Random::new(!seed), self.q_shape()[1] as i32);
         let lost = |start: i32| {
             let lost = [start, i32::MAX, -1, i32::MIN, 0, rows, rows + 1, rows - 1, start + 1];

@@ -1,7 +1,7 @@
 //! The test problems of decode and prefill kernels on KV caches.
 use crate::case::{Case, Pages};
+use crate::device_lengths::{self, DeviceLengths};
 use crate::masks::at_edges;
-use crate::told::{self, Told};
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Keys, MaskKind, PageKind};
@@ -53,9 +53,9 @@ pub(super) fn decode_edges(entry: &AttnInfo) -> Vec<Case> {
     // A head dim between the head dims of two kernels, and fewer rows than one block takes.
     cases.push(Case { head_dim: less(entry), heads: [6, 2], ..plain(&[130, 77]) });
     // The same plan runs on other lengths, and some of them are invalid.
-    let told = told::others();
+    let device_lengths = device_lengths::others();
     let pages = if entry.keys == Keys::Cache(PageKind::Tiles) { Pages::Nhd(16) } else { Pages::Hnd(5) };
-    cases.push(Case { pages, told, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
+    cases.push(Case { pages, device_lengths, heads: [2, 1], ..plain(&[120, 50, 50, 120, 0, 33]) });
     if entry.kv_dtype == DType::Int8 {
         // With one key, the result is the value, rounded once.
         cases.push(Case { heads: [4, 2], ..plain(&[1; 20]) });
@@ -92,8 +92,15 @@ fn fewer(entry: &AttnInfo) -> Option<usize> {
 pub fn paged_edges(entry: &AttnInfo) -> Vec<Case> {
     let [m, n] = [entry.tile_m, entry.tile_n].map(|tile| tile as usize);
     let case = |filled: &[usize], heads| Case { heads, ..Case::on(entry, filled) };
-    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
-    let mixed = |heads| case(&[2 * n + 1, m + 3, 0, 5, n, 0, 3 * n], heads).packed([1, m + 3, 2, 0, 9, 0, 5]);
+    let device_lengths = vec![
+        DeviceLengths::Filled,
+        DeviceLengths::Fewer(1),
+        DeviceLengths::Garbage(2),
+        DeviceLengths::Garbage(3),
+        DeviceLengths::Filled,
+    ];
+    let mixed =
+        |heads| case(&[2 * n + 1, m + 3, 0, 5, n, 0, 3 * n], heads).varlen_queries([1, m + 3, 2, 0, 9, 0, 5]);
     let masks: [_; 4] = match entry.mask {
         MaskKind::Local => [
             (Mask::Window { left: Some(20), right: Some(0) }, None),
@@ -107,7 +114,11 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<Case> {
     let cases = [
         Case { pages: Pages::Nhd(16), ..mixed([2, 1]) },
         Case { pages: Pages::Hnd(hnd), head_dim: less(entry), head_dim_v: fewer(entry), ..mixed([1, 1]) },
-        Case { pages: Pages::Interleaved(interleaved), told, ..case(&[n + 1, 7], [2, 2]).packed([2, 7]) },
+        Case {
+            pages: Pages::Interleaved(interleaved),
+            device_lengths,
+            ..case(&[n + 1, 7], [2, 2]).varlen_queries([2, 7])
+        },
         // This case has equal numbers of queries per sequence, and no block table.
         Case { pages: Pages::Rows, queries: 17, ..case(&[n + 17, 0, 4], [2, 1]) },
     ];
@@ -122,7 +133,7 @@ pub fn paged_edges(entry: &AttnInfo) -> Vec<Case> {
     // first sequence, the causal diagonal begins in the middle of a stage of keys. In the others, it begins
     // at the start of a stage.
     let whole = Case { mask: Mask::Causal, pages: Pages::Nhd(32), ..case(&[m + n / 2, m, m], [2, 1]) };
-    let whole = entry.has_maps().then(|| whole.packed([m; 3]));
+    let whole = entry.has_maps().then(|| whole.varlen_queries([m; 3]));
     // This case has persistent blocks. On a card with few SMs, each block takes several tiles. A block uses
     // the buffers of Q and O again for its next tile.
     let many = Case { mask: Mask::Causal, pages: Pages::Hnd(8), queries: 20, ..case(&[n + 20], [13, 1]) };
@@ -145,7 +156,12 @@ pub(super) fn decode_long(entry: &AttnInfo) -> Vec<Case> {
             MaskKind::Local => Mask::Window { left: Some(500), right: Some(0) },
             _ => Mask::Full,
         },
-        told: vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)],
+        device_lengths: vec![
+            DeviceLengths::Filled,
+            DeviceLengths::Fewer(1),
+            DeviceLengths::Garbage(2),
+            DeviceLengths::Fewer(3),
+        ],
         ..Case::on(entry, filled)
     };
     let batch = Case { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
@@ -169,10 +185,15 @@ pub(super) fn paged_long(entry: &AttnInfo) -> Vec<Case> {
         MaskKind::Local => Mask::Window { left: Some(100), right: Some(0) },
         _ => Mask::Causal,
     };
-    let plain =
-        Case { heads: [2, 1], mask, pages: Pages::Nhd(16), told: told::others(), ..Case::on(entry, filled) };
+    let plain = Case {
+        heads: [2, 1],
+        mask,
+        pages: Pages::Nhd(16),
+        device_lengths: device_lengths::others(),
+        ..Case::on(entry, filled)
+    };
     let long = Case { queries: 600, pages: Pages::Hnd(32), ..plain.clone() };
-    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2)];
-    let long = Case { filled: vec![4000, 700, 0], seeds: vec![1, 2, 3], max_k: 4000, told, ..long };
-    of(entry, vec![plain.packed(queries), long])
+    let device_lengths = vec![DeviceLengths::Filled, DeviceLengths::Fewer(1), DeviceLengths::Garbage(2)];
+    let long = Case { filled: vec![4000, 700, 0], seeds: vec![1, 2, 3], max_k: 4000, device_lengths, ..long };
+    of(entry, vec![plain.varlen_queries(queries), long])
 }

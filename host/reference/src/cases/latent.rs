@@ -1,6 +1,6 @@
 //! The problems that each entry on latent caches must solve.
 use crate::case::{Case, Pages};
-use crate::told::{self, Told};
+use crate::device_lengths::{self, DeviceLengths};
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::AttnInfo;
 
@@ -30,7 +30,7 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> Case {
 pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
-    let told = told::others();
+    let device_lengths = device_lengths::others();
     let cases = vec![
         Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
@@ -51,7 +51,7 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
         // the third case, one plan runs on other lengths.
         Case { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
         Case { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
-        Case { told, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
+        Case { device_lengths, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
     ];
     // TMA copies boxes of at least 8 rows.
     let pages = |pages| match pages {
@@ -71,7 +71,7 @@ fn list(entry: &AttnInfo, filled: &[usize]) -> Case {
 pub(super) fn listed(entry: &AttnInfo) -> Vec<Case> {
     let rows = entry.tile_m as usize;
     let edges = list(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
-    let told = told::others();
+    let device_lengths = device_lengths::others();
     vec![
         Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
@@ -84,14 +84,25 @@ pub(super) fn listed(entry: &AttnInfo) -> Vec<Case> {
         Case { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..list(entry, &[260, 96]) },
         Case { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..list(entry, &[70, 33]) },
         Case { heads: [6, 2], sinks: true, ..list(entry, &[45, 100]) },
-        Case { told, heads: [4, 1], pages: Pages::Nhd(5), max_k: 130, ..list(entry, &[120, 50, 50, 0, 33]) },
+        Case {
+            device_lengths,
+            heads: [4, 1],
+            pages: Pages::Nhd(5),
+            max_k: 130,
+            ..list(entry, &[120, 50, 50, 0, 33])
+        },
     ]
 }
 
 /// Returns larger problems of lists, for a GPU: 64 queries of 128 heads, and one query of a long list.
 pub(super) fn listed_long(entry: &AttnInfo) -> Vec<Case> {
-    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)];
-    let batch = Case { told, heads: [128, 1], pages: Pages::Nhd(64), ..list(entry, &[2048; 64]) };
+    let device_lengths = vec![
+        DeviceLengths::Filled,
+        DeviceLengths::Fewer(1),
+        DeviceLengths::Garbage(2),
+        DeviceLengths::Fewer(3),
+    ];
+    let batch = Case { device_lengths, heads: [128, 1], pages: Pages::Nhd(64), ..list(entry, &[2048; 64]) };
     vec![batch, list(entry, &[4096])]
 }
 
@@ -99,8 +110,13 @@ pub(super) fn listed_long(entry: &AttnInfo) -> Vec<Case> {
 /// and one long sequence that the whole card shares with a few short sequences.
 pub(super) fn long(entry: &AttnInfo) -> Vec<Case> {
     let lengths: Vec<_> = (0..64).map(|b: usize| b * 2_654_435_761 % 1500 + b % 2).collect();
-    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Fewer(3)];
-    let batch = Case { told, heads: [128, 1], pages: Pages::Nhd(64), ..plain(entry, &lengths) };
+    let device_lengths = vec![
+        DeviceLengths::Filled,
+        DeviceLengths::Fewer(1),
+        DeviceLengths::Garbage(2),
+        DeviceLengths::Fewer(3),
+    ];
+    let batch = Case { device_lengths, heads: [128, 1], pages: Pages::Nhd(64), ..plain(entry, &lengths) };
     let one = Case { queries: 2, heads: [16, 1], ..plain(entry, &[12_345, 5, 1000, 0, 64]) };
     let chunks = Case { splits: Splits::Chunk(256), counters: false, ..batch.clone() };
     vec![batch, one, chunks]

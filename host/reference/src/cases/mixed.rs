@@ -1,7 +1,7 @@
 //! The test problems of the kernels of mixed batches.
 use super::cache::{less, paged_long};
 use crate::case::{Case, Pages};
-use crate::told::Told;
+use crate::device_lengths::DeviceLengths;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::AttnInfo;
@@ -21,10 +21,16 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let case = |filled: &[usize], heads| Case { heads, mask: Mask::Causal, ..Case::on(entry, filled) };
     // There are four query heads per key head, so decode takes up to four queries.
     let keys = [2 * n + 1, m + 3, 0, 5, 300, 0, 40, 64, 3];
-    let mixed = case(&keys, [8, 2]).packed([1, m + 3, 2, 0, 4, 7, 5, 3, 4]);
+    let mixed = case(&keys, [8, 2]).varlen_queries([1, m + 3, 2, 0, 4, 7, 5, 3, 4]);
     // Nobody reads the scales of a sequence without queries.
     let unread = Case { poisoned_scales: entry.kv_dtype == DType::Int8, ..mixed.clone() };
-    let told = vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Garbage(3), Told::Filled];
+    let device_lengths = vec![
+        DeviceLengths::Filled,
+        DeviceLengths::Fewer(1),
+        DeviceLengths::Garbage(2),
+        DeviceLengths::Garbage(3),
+        DeviceLengths::Filled,
+    ];
     let many: Vec<_> = (0..40).map(|b| if b == 20 { 400 } else { 7 * b % 45 }).collect();
     let queries: Vec<_> = (0..40).map(|b| [1, 3, 1, 0, 1, 2, 17][b % 7]).collect();
     let rows = entry.tile_m as usize;
@@ -32,21 +38,21 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
         Case { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..unread },
         Case { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
         Case { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
-        Case { head_dim: less(entry), pages: Pages::Interleaved(1), told, ..mixed },
+        Case { head_dim: less(entry), pages: Pages::Interleaved(1), device_lengths, ..mixed },
         // In the first case, one query fills the rows of a decode block, so a sequence of two queries runs on
         // the prefill kernel. In the second case, all SMs share one sequence.
-        Case { heads: [rows, 1], ..case(&[1500, 2, 9], [1, 1]).packed([1, 2, 9]) },
-        Case { counters: false, pages: Pages::Nhd(7), ..case(&many, [2, 1]).packed(queries) },
+        Case { heads: [rows, 1], ..case(&[1500, 2, 9], [1, 1]).varlen_queries([1, 2, 9]) },
+        Case { counters: false, pages: Pages::Nhd(7), ..case(&many, [2, 1]).varlen_queries(queries) },
         // In the first case, every sequence has few queries. In the second case, every sequence has many
         // queries.
-        case(&[90, 0, 33], [3, 1]).packed([5, 1, 2]),
-        Case { pages: Pages::Nhd(32), ..case(&[90, 40], [16, 2]).packed([40, 3]) },
+        case(&[90, 0, 33], [3, 1]).varlen_queries([5, 1, 2]),
+        Case { pages: Pages::Nhd(32), ..case(&[90, 40], [16, 2]).varlen_queries([40, 3]) },
     ]
 }
 
 /// Returns larger mixed batches, for a GPU.
 pub(super) fn long(entry: &AttnInfo) -> Vec<Case> {
-    let packed = paged_long(entry).swap_remove(0);
+    let mixed = paged_long(entry).swap_remove(0);
     let heads = [[8, 2], [16, 1], [2, 2]];
-    heads.map(|heads| Case { heads, ..packed.clone() }).into()
+    heads.map(|heads| Case { heads, ..mixed.clone() }).into()
 }

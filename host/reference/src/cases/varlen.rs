@@ -1,9 +1,9 @@
 //! The test problems of varlen kernels.
 use super::{columns, masked, of, takes_slopes, tensors};
 use crate::case::{Case, Pages};
+use crate::device_lengths;
 use crate::masks::{at_edges, several};
 use crate::place::Layout;
-use crate::told;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::request::{Alignment, Mask};
 
@@ -84,7 +84,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         let alignment = if turn == 3 { Alignment::TopLeft } else { Alignment::BottomRight };
         let case = case(entry, lengths, columns, heads, seed.wrapping_add(turn as u64));
         let case = Case { pages: Pages::Tensors(layout), mask, alignment, softcap, ..case };
-        if turn == 1 { Case { told: told::others(), ..case } } else { case }
+        if turn == 1 { Case { device_lengths: device_lengths::others(), ..case } } else { case }
     });
     let mut cases: Vec<_> = cases.collect();
     if entry.mask == MaskKind::Local && takes_slopes(entry) {
@@ -114,8 +114,9 @@ pub(super) fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
             let (columns, heads) = (columns(entry)[turn / 2 % 2], [heads_k * group, heads_k]);
             let case = case(entry, LONG, columns, heads, seed.wrapping_add(turn as u64));
             let pages = Pages::Tensors([Layout::Bshd, Layout::Bhsd][turn % 2]);
-            let told = if group == 4 { told::others() } else { case.told.clone() };
-            cases.push(masked(Case { pages, told, ..case }, mask));
+            let device_lengths =
+                if group == 4 { device_lengths::others() } else { case.device_lengths.clone() };
+            cases.push(masked(Case { pages, device_lengths, ..case }, mask));
         }
     }
     of(entry, cases)

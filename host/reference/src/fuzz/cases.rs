@@ -1,12 +1,12 @@
 //! Random problems of attention on varlen tensors and on KV caches.
 use super::{Drawn, Limits, below, one_in, pick};
 use crate::case::{Case, Pages};
+use crate::device_lengths::DeviceLengths;
 use crate::inputs::Random;
 use crate::masks::fit;
 use crate::place::Layout;
 use crate::shared::Shared;
 use crate::subject::Task;
-use crate::told::Told;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Index, Mask, MaskBits, Prefix, Splits};
@@ -47,16 +47,20 @@ pub(super) fn most_queries(limits: Limits, keys: &[usize], elements: usize) -> u
 
 /// Returns the integers of one plan's launches. Overlapping sequences occur only if `limits` permit them,
 /// because the simulator reports them as races.
-pub(super) fn told(random: &mut Random, limits: Limits, packed: bool) -> Vec<Told> {
-    let mut told = vec![Told::Filled, Told::Fewer(random.bits()), Told::Garbage(random.bits())];
-    if packed && limits.overlaps {
-        told.push(Told::Lost(random.bits()));
+pub(super) fn device_lengths(random: &mut Random, limits: Limits, varlen: bool) -> Vec<DeviceLengths> {
+    let mut device_lengths = vec![
+        DeviceLengths::Filled,
+        DeviceLengths::Fewer(random.bits()),
+        DeviceLengths::Garbage(random.bits()),
+    ];
+    if varlen && limits.overlaps {
+        device_lengths.push(DeviceLengths::Lost(random.bits()));
     }
-    told.push(Told::Filled);
-    told
+    device_lengths.push(DeviceLengths::Filled);
+    device_lengths
 }
 
-pub(super) fn packed(random: &mut Random, limits: Limits) -> Drawn {
+pub(super) fn varlen(random: &mut Random, limits: Limits) -> Drawn {
     let group = 1 + below(random, limits.heads);
     let heads_k = 1 + below(random, limits.heads / group);
     let count = 1 + below(random, limits.sequences);
@@ -81,7 +85,7 @@ pub(super) fn packed(random: &mut Random, limits: Limits) -> Drawn {
         alibi: one_in(random, 6),
         pages: Pages::Tensors(pick(random, &[Layout::Bshd, Layout::Bhsd])),
         seed: random.bits(),
-        told: told(random, limits, true),
+        device_lengths: device_lengths(random, limits, true),
         ..case
     };
     let text = format!("{} {}, {:?}", case.problem(), case.pages, case.sequences().unwrap_or_default());
@@ -130,10 +134,10 @@ pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn
     }
     .seeded(random.bits());
     if many && one_in(random, 2) {
-        case = case.packed(lengths(random, batch, most));
+        case = case.varlen_queries(lengths(random, batch, most));
     }
-    case.told = told(random, limits, case.packed.is_some());
-    let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.packed);
+    case.device_lengths = device_lengths(random, limits, case.varlen_queries.is_some());
+    let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.varlen_queries);
     (Task::Attention(case), text)
 }
 
@@ -226,7 +230,7 @@ pub(super) fn latent(random: &mut Random, limits: Limits) -> Drawn {
         sinks: one_in(random, 3),
         splits: pick(random, &splits),
         counters: one_in(random, 2),
-        told: told(random, limits, false),
+        device_lengths: device_lengths(random, limits, false),
         ..Case::new(filled)
     }
     .seeded(random.bits());
@@ -264,7 +268,7 @@ pub(super) fn prefix(random: &mut Random, limits: Limits) -> Drawn {
         sinks: one_in(random, 3),
         counters: one_in(random, 2),
         shared: Some(Shared { groups, varlen, always: true }),
-        told: told(random, limits, false),
+        device_lengths: device_lengths(random, limits, false),
         ..Case::new(filled)
     }
     .seeded(random.bits());

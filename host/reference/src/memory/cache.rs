@@ -2,10 +2,10 @@
 use super::Memory;
 use crate::case::{Case, Pages};
 use crate::cycled::{self, Filling};
+use crate::device_lengths::DeviceLengths;
 use crate::extras::Extras;
 use crate::inputs::Random;
 use crate::place::{Layout, Place, Sharing};
-use crate::told::Told;
 use crate::work::POISON;
 use ferroflash::DType;
 use rayon::prelude::*;
@@ -161,8 +161,9 @@ impl Cache {
         q.resize(of_q.span(), u16::from_ne_bytes([POISON; 2]));
         let places = [of_q, k, v, o];
         let drawn = Extras::random(&problem.sinks(false), case.seed);
-        let (extras, told) = (Extras { sinks: case.sinks.then_some(sinks), ..drawn }, case.told.clone());
-        Memory { extras, told, cache: Some(self), ..Memory::in_places(problem, vec![q], places) }
+        let (extras, device_lengths) =
+            (Extras { sinks: case.sinks.then_some(sinks), ..drawn }, case.device_lengths.clone());
+        Memory { extras, device_lengths, cache: Some(self), ..Memory::in_places(problem, vec![q], places) }
     }
 
     /// Returns the places of keys and values. The first buffer of the cache has the number 1.
@@ -245,20 +246,20 @@ impl Cache {
 
     /// Returns the integers in device memory during a launch: `cu_seqlens_q` of a varlen batch, the keys of
     /// each sequence, and the integers of shared prefixes.
-    pub(super) fn integers(&self, told: Told) -> Vec<(&'static str, Vec<i32>)> {
+    pub(super) fn integers(&self, device_lengths: DeviceLengths) -> Vec<(&'static str, Vec<i32>)> {
         let case = &self.case;
-        let starts = case.packed.iter().map(|_| ("cu_seqlens_q", case.told_starts(told)));
+        let starts = case.varlen_queries.iter().map(|_| ("cu_seqlens_q", case.device_starts(device_lengths)));
         let keys = match case.listed {
-            true => ("indices", self.lists(told)),
-            false => ("lengths", case.lengths(told)),
+            true => ("indices", self.lists(device_lengths)),
+            false => ("lengths", case.lengths(device_lengths)),
         };
         let own = starts.chain([keys]);
-        own.chain(SHARED.into_iter().zip(self.shared(told))).collect()
+        own.chain(SHARED.into_iter().zip(self.shared(device_lengths))).collect()
     }
 
     /// Returns the lists of keys, `[queries, latent heads, max_k]`: the keys of each query in any order,
     /// among entries that name no key. A list names some keys twice.
-    fn lists(&self, told: Told) -> Vec<i32> {
+    fn lists(&self, device_lengths: DeviceLengths) -> Vec<i32> {
         let (case, (page, _)) = (&self.case, self.case.paging());
         let none = [-1, i32::MIN, (self.table.count * page) as i32, i32::MAX, -(page as i32)];
         let list = |(b, length): (usize, i32)| {
@@ -269,10 +270,10 @@ impl Cache {
             Random::new(case.seed ^ b as u64).shuffle(&mut list);
             list.repeat(case.heads[1])
         };
-        case.lengths(told).into_iter().enumerate().flat_map(list).collect()
+        case.lengths(device_lengths).into_iter().enumerate().flat_map(list).collect()
     }
 
-    fn shared(&self, told: Told) -> Vec<Vec<i32>> {
+    fn shared(&self, device_lengths: DeviceLengths) -> Vec<Vec<i32>> {
         let (case, columns, table) = (&self.case, self.table.columns, &self.table);
         let (Some(shared), (page, _)) = (&case.shared, case.paging()) else { return vec![] };
         let firsts = crate::case::starts(shared.groups.iter().map(|[count, _]| *count));
@@ -281,7 +282,7 @@ impl Cache {
             let own = table.row(b).skip(shared.pages(b)).chain(std::iter::repeat(i32::MAX));
             own.take(columns).collect::<Vec<_>>()
         });
-        let mut all = vec![case.rest(&case.lengths(told))];
+        let mut all = vec![case.rest(&case.lengths(device_lengths))];
         if shared.varlen {
             all.extend([
                 firsts.iter().map(|b| (b * case.queries) as i32).collect(),
@@ -290,7 +291,7 @@ impl Cache {
                 rest.collect(),
             ]);
         }
-        if let Told::Lost(seed) = told {
+        if let DeviceLengths::Lost(seed) = device_lengths {
             let mut random = Random::new(seed);
             let garbage = [i32::MAX, -1, i32::MIN, 0, 1, case.max_k as i32 + 1, i32::MIN + 1];
             all.iter_mut().flatten().filter(|_| random.bits().is_multiple_of(2)).for_each(|x| {

@@ -5,8 +5,8 @@ use super::outcome::{Outcome, Part};
 use crate::arithmetic::decode;
 use crate::attention::Inputs;
 use crate::bounds::Bounds;
+use crate::device_lengths::DeviceLengths;
 use crate::tensor::{HostTensor, TensorError};
-use crate::told::Told;
 use crate::tolerance::{Reference, Rule};
 use crate::work::Judgement;
 use ferroflash::DType;
@@ -44,18 +44,24 @@ impl Expected {
 
 impl Memory {
     /// Returns the expected outputs of a launch that finds these integers; `None` if no output is defined.
-    pub(super) fn expected(&self, told: Told, rule: Rule) -> Result<Option<Vec<Expected>>, TensorError> {
-        match (&self.cache, told) {
-            (_, Told::Lost(_)) | (None, Told::Garbage(_)) => Ok(None),
-            (Some(cache), told) => self.of_lengths(cache, &cache.case.lengths(told), rule).map(Some),
-            (None, told) => self.of_tensors(told, rule).map(Some),
+    pub(super) fn expected(
+        &self,
+        device_lengths: DeviceLengths,
+        rule: Rule,
+    ) -> Result<Option<Vec<Expected>>, TensorError> {
+        match (&self.cache, device_lengths) {
+            (_, DeviceLengths::Lost(_)) | (None, DeviceLengths::Garbage(_)) => Ok(None),
+            (Some(cache), device_lengths) => {
+                self.of_lengths(cache, &cache.case.lengths(device_lengths), rule).map(Some)
+            }
+            (None, device_lengths) => self.of_tensors(device_lengths, rule).map(Some),
         }
     }
 
-    fn of_tensors(&self, told: Told, rule: Rule) -> Result<Vec<Expected>, TensorError> {
-        let sequences = self.sequences.as_ref().map(|sequences| sequences.told(told));
-        let inputs = self.inputs()?.packed(sequences.as_ref());
-        let part = [0..self.o.shape[0], 0..self.rows_written(told)];
+    fn of_tensors(&self, device_lengths: DeviceLengths, rule: Rule) -> Result<Vec<Expected>, TensorError> {
+        let sequences = self.sequences.as_ref().map(|sequences| sequences.device_lengths(device_lengths));
+        let inputs = self.inputs()?.varlen(sequences.as_ref());
+        let part = [0..self.o.shape[0], 0..self.rows_written(device_lengths)];
         if part[1].is_empty() {
             return Ok(vec![]);
         }
@@ -142,7 +148,7 @@ impl Memory {
     /// Returns the batches and rows of Q and O of sequence `b` of a cache.
     pub(super) fn part(&self, b: usize) -> Part {
         match self.cache.as_ref().map(|cache| &cache.case) {
-            Some(case) if case.packed.is_some() => {
+            Some(case) if case.varlen_queries.is_some() => {
                 let starts = case.starts();
                 [0..1, starts[b]..starts[b + 1]]
             }
@@ -151,11 +157,15 @@ impl Memory {
     }
 
     /// Returns the number of rows per batch that a launch with these integers writes.
-    pub(super) fn rows_written(&self, told: Told) -> usize {
-        match (&self.sequences, &self.cache, told) {
-            (_, _, Told::Lost(_)) | (None, None, _) | (Some(_), _, Told::Garbage(_)) => self.o.shape[1],
-            (Some(sequences), _, told) => sequences.told(told).rows(),
-            (None, Some(Cache { case, .. }), _) if case.packed.is_some() => case.starts()[case.batch()],
+    pub(super) fn rows_written(&self, device_lengths: DeviceLengths) -> usize {
+        match (&self.sequences, &self.cache, device_lengths) {
+            (_, _, DeviceLengths::Lost(_)) | (None, None, _) | (Some(_), _, DeviceLengths::Garbage(_)) => {
+                self.o.shape[1]
+            }
+            (Some(sequences), _, device_lengths) => sequences.device_lengths(device_lengths).rows(),
+            (None, Some(Cache { case, .. }), _) if case.varlen_queries.is_some() => {
+                case.starts()[case.batch()]
+            }
             (None, Some(_), _) => self.o.shape[1],
         }
     }

@@ -1,6 +1,6 @@
 //! Attention problems in device memory.
 use super::{Memory, Outcome};
-use crate::told::Told;
+use crate::device_lengths::DeviceLengths;
 use crate::work::{Input, OnDevice};
 use ferroflash::driver::Harness;
 use ferroflash::plan::AnyPlan;
@@ -61,7 +61,7 @@ impl<'a, D: Harness> Loaded<'a, D> {
     }
 
     fn outcome(&self, written: &crate::work::Written) -> Outcome {
-        Outcome::new(self.memory, written, self.memory.rows_written(Told::Filled), self.wants_lse)
+        Outcome::new(self.memory, written, self.memory.rows_written(DeviceLengths::Filled), self.wants_lse)
     }
 
     /// Returns the device time of `launches` consecutive launches of `config`. The launches share their

@@ -5,8 +5,8 @@ use super::cache::Cache;
 use super::outcome::Outcome;
 use crate::arithmetic::decode;
 use crate::case::Pages;
+use crate::device_lengths::DeviceLengths;
 use crate::tensor::TensorError;
-use crate::told::Told;
 use crate::tolerance::Rule;
 use crate::work::{Binder, Judge, LaunchOptions, Rows, Work, Written};
 use ferroflash::DType;
@@ -18,15 +18,18 @@ use ferroflash::request::{
 
 impl Memory {
     /// Returns the integers in device memory during a launch.
-    fn integers(&self, told: Told) -> impl Iterator<Item = (&'static str, Vec<i32>)> {
-        let of_tensors = self.sequences.iter().flat_map(move |sequences| sequences.told(told).into_arrays());
-        of_tensors.chain(self.cache.iter().flat_map(move |cache| cache.integers(told)))
+    fn integers(&self, device_lengths: DeviceLengths) -> impl Iterator<Item = (&'static str, Vec<i32>)> {
+        let of_tensors = self
+            .sequences
+            .iter()
+            .flat_map(move |sequences| sequences.device_lengths(device_lengths).into_arrays());
+        of_tensors.chain(self.cache.iter().flat_map(move |cache| cache.integers(device_lengths)))
     }
 
     /// Returns the request in device memory. O is at `o`, and a contiguous LSE is at `lse`.
     pub fn request(&self, binder: &mut Binder<'_>, o: u64, lse: u64) -> AttentionRequest<'static> {
         let Problem { dtype, kv_dtype, o_dtype, mask, alignment, scale, softcap, .. } = self.problem;
-        let integers = self.integers(self.told[binder.round()]);
+        let integers = self.integers(self.device_lengths[binder.round()]);
         let integers: Vec<_> = integers
             .map(|(name, all)| Index::new(binder.changing(name, || bytes!(all)), all.len() as u64))
             .collect();
@@ -97,7 +100,7 @@ impl Memory {
             let keys = ListedKeys::new(pages, integers[0], case.max_k);
             return AttentionRequest::sparse(q, keys, o).splits(case.splits);
         }
-        let (starts, rest) = integers.split_at(usize::from(case.packed.is_some()));
+        let (starts, rest) = integers.split_at(usize::from(case.varlen_queries.is_some()));
         let (lengths, shared) = (rest[0], &rest[1..]);
         let kv = match case.pages {
             Pages::Nhd(_) | Pages::Hnd(_) | Pages::Interleaved(_) => {
@@ -153,7 +156,7 @@ impl Work for Memory {
     }
 
     fn rounds(&self) -> usize {
-        self.told.len()
+        self.device_lengths.len()
     }
 
     fn rows(&self, written: &Written) -> Option<Rows> {
@@ -166,7 +169,9 @@ impl Work for Memory {
     }
 
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {
-        let rounds = self.told.iter().map(|told| Ok((self.rows_written(*told), self.expected(*told, rule)?)));
+        let rounds = self.device_lengths.iter().map(|device_lengths| {
+            Ok((self.rows_written(*device_lengths), self.expected(*device_lengths, rule)?))
+        });
         let rounds = rounds.collect::<Result<Vec<_>, TensorError>>()?;
         Ok(Box::new(move |round, written| {
             let (rows, expected) = &rounds[round];

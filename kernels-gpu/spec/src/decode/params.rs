@@ -1,4 +1,5 @@
 //! Parameters of decode kernels: plain data without padding, with equal bytes on both sides.
+use crate::variant::no_variant;
 use crate::{Cache, Counters, FastDiv, Integers, Lse, Partials, PerHead, States, Tensor, Window};
 
 /// Varlen keys and values as a KV cache. Every row may begin a page, and each sequence has one page of
@@ -28,7 +29,7 @@ pub fn varlen_cache(tensor: &Tensor, values: u64, cu_seqlens_k: &Integers, max_k
 /// Maximum number of sequences per launch: 32 per word of the schedule's shared memory.
 pub const MAX_SEQUENCES: u32 = 32 * 128;
 /// Words that a block's warps exchange while they find their work item.
-pub const TALLY: usize = 32 + MAX_SEQUENCES as usize / 32;
+pub const SEARCH_WORDS: usize = 32 + MAX_SEQUENCES as usize / 32;
 /// Least number of keys per split, unless the request sets a chunk or a number of splits.
 pub const LEAST_KEYS: u32 = 128;
 
@@ -122,3 +123,4 @@ contract::no_padding! {
         sinks, states
     }
 }
+no_variant!(DecodeParams);

@@ -1,6 +1,6 @@
 //! MLA decode on Hopper: two warpgroups with `wgmma` and TMA.
 use crate::info::panel;
-use crate::variant::told_nothing;
+use crate::variant::no_variant;
 use crate::{
     AttnInfo, AttnKernel, Contract, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, PageBoxes,
     PagedMap, Pass, Path, Queries, Schedule, Sm90a, Target, TensorMap, TileScheduler,
@@ -41,7 +41,7 @@ pub struct MlaHopperParams {
 contract::no_padding! {
     MlaHopperParams { k, decode, boxes }
 }
-told_nothing!(MlaHopperParams);
+no_variant!(MlaHopperParams);
 
 impl<E: Element, Mask> Kernel for MlaHopper<E, Mask> {
     type Params = MlaHopperParams;

@@ -1,5 +1,5 @@
 //! Sparse MLA (DeepSeek Sparse Attention): each query has a list of keys of a latent cache.
-use crate::variant::told_nothing;
+use crate::variant::no_variant;
 use crate::{AttnInfo, AttnKernel, Contract, DecodeParams, Integers, Kernel, Keys, Line, Target};
 use core::marker::PhantomData;
 
@@ -21,7 +21,7 @@ pub struct SparseParams {
 contract::no_padding! {
     SparseParams { decode, slots }
 }
-told_nothing!(SparseParams);
+no_variant!(SparseParams);
 
 impl<K: Kernel<Params = DecodeParams>> Kernel for Sparse<K> {
     type Params = SparseParams;

@@ -2,11 +2,11 @@
 use misuse::K;
 use tile::{Block, Smem};
 
-fn tally(mut smem: Smem<K>, mut block: Block<K>) {
+fn shared(mut smem: Smem<K>, mut block: Block<K>) {
     let number = block.warp().index();
-    smem.lend::<_, 8>(&mut block, |tally, block| {
-        let all = tally.write([(number, 1)].into_iter(), block);
-        tally.write([(number, 2)].into_iter(), block);
+    smem.lend::<_, 8>(&mut block, |shared, block| {
+        let all = shared.write([(number, 1)].into_iter(), block);
+        shared.write([(number, 2)].into_iter(), block);
         all.get(0)
     });
 }

@@ -2,9 +2,9 @@
 use misuse::K;
 use tile::{Block, Smem};
 
-fn tally(mut smem: Smem<K>, mut block: Block<K>) -> u32 {
+fn shared(mut smem: Smem<K>, mut block: Block<K>) -> u32 {
     let number = block.warp().index();
-    let left = smem.lend::<_, 8>(&mut block, |tally, block| tally.write([(number, 1)].into_iter(), block));
+    let left = smem.lend::<_, 8>(&mut block, |shared, block| shared.write([(number, 1)].into_iter(), block));
     left.get(0)
 }
 

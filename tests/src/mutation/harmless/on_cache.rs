@@ -118,7 +118,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NeverBranch],
-        source: ["tally.rs", "for (i, x) in words {"],
+        source: ["shared_words.rs", "for (i, x) in words {"],
         kernels: decodes,
         reason: "A warp without sequences leaves zeros for sequences behind the last one, and no thread \
                  reads them.",
@@ -142,7 +142,7 @@ pub(super) const HARMLESS: &[Harmless] = &[
     },
     Harmless {
         operators: &[Operator::NegateBranch, Operator::AlwaysBranch],
-        source: ["tally.rs", "if lane == 0 && i < N as u32 {"],
+        source: ["shared_words.rs", "if lane == 0 && i < N as u32 {"],
         kernels: decodes,
         reason: "All lanes have an equal word, so lanes other than the first one may write it. (With more \
                  sequences than a plan takes, the mutant would write outside of the place.)",

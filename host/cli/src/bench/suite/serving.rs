@@ -58,7 +58,7 @@ impl Shape {
         fits(2.0 * rows * heads_q as f64 * head_dim as f64 * dtype.bytes() as f64)?;
         match self.page {
             Some(page) => self.cached(one, lengths, page),
-            None => self.packed(one, &lengths),
+            None => self.varlen(one, &lengths),
         }
     }
 
@@ -110,7 +110,7 @@ impl Shape {
                 fits(2.0 * lengths.len() as f64 * queries as f64 * one.heads_q as f64 * row)?;
                 Case { queries, ..case }
             }
-            _ => case.packed(lengths.iter().map(|[q, _]| *q).collect::<Vec<_>>()),
+            _ => case.varlen_queries(lengths.iter().map(|[q, _]| *q).collect::<Vec<_>>()),
         };
         let place = if page == 0 { "dense cache".into() } else { format!("pages of {page}") };
         let sinks = if self.sinks { ", sinks" } else { "" };
@@ -145,7 +145,7 @@ impl Shape {
         Ok(Some(Shared { always: false, ..Shared::new(groups) }))
     }
 
-    fn packed(&self, one: Problem, lengths: &[[usize; 2]]) -> Result<Workload, Error> {
+    fn varlen(&self, one: Problem, lengths: &[[usize; 2]]) -> Result<Workload, Error> {
         let of_a_cache = match (self.layout, &self.kv_dtype, self.sinks) {
             (Some(layout), ..) => Some(format!("layout {layout}")),
             (_, Some(name), _) => Some(format!("kv_dtype {name}")),
@@ -164,7 +164,7 @@ impl Shape {
         let most = i32::MAX as usize;
         let rows = [0, 1].map(|side| lengths.iter().map(|lengths| lengths[side]).sum::<usize>());
         if let Some(rows) = rows.into_iter().find(|rows| *rows > most) {
-            let what = format!("sequences of {rows} rows: packed tensors have at most {most}");
+            let what = format!("sequences of {rows} rows: varlen tensors have at most {most}");
             return Err(Error::Invalid(what));
         }
         let label = self.label(&one, one.dtype, format_args!("packed"));

@@ -1,7 +1,7 @@
 //! Products of kept stages: a stage outlives the product that reads it, so that another product can read it
 //! too.
 use crate::mma::{AFrag, Acc, WarpgroupCore};
-use crate::pipeline::{Kept, Published};
+use crate::pipeline::{Published, StageToken};
 use crate::shared::SharedTile;
 use crate::wgmma::sealed::Issue;
 use crate::wgmma::{issue_ab, settle_ab};
@@ -12,15 +12,15 @@ use cuda_std::wgmma;
 pub(super) struct AbtOfTwo<'p, E, const N: usize, const K: usize, const L: usize, const R: usize>(
     pub(super) &'p mut Acc<1, N>,
     pub(super) &'p Published<SharedTile<E, 4, K>>,
-    pub(super) &'p Kept<SharedTile<E, N, L>>,
-    pub(super) &'p Kept<SharedTile<E, N, R>>,
+    pub(super) &'p StageToken<SharedTile<E, N, L>>,
+    pub(super) &'p StageToken<SharedTile<E, N, R>>,
 );
 
 /// The product `acc += a b`, where `b` is a kept stage.
-pub(super) struct AbKept<'p, E, const N: usize, const K: usize>(
+pub(super) struct AbOfToken<'p, E, const N: usize, const K: usize>(
     pub(super) &'p mut Acc<1, N>,
     pub(super) &'p AFrag<E, 1, K>,
-    pub(super) &'p Kept<SharedTile<E, K, N>>,
+    pub(super) &'p StageToken<SharedTile<E, K, N>>,
 );
 
 // SAFETY: `issue` starts one group, which accesses the accumulator, the tile of `a` and both stages.
@@ -72,7 +72,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const L: usize, co
 
 // SAFETY: `issue` starts one group, which accesses the accumulator, the registers of `a` and the stage.
 unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Issue<W>
-    for AbKept<'_, E, N, K>
+    for AbOfToken<'_, E, N, K>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]

@@ -6,23 +6,23 @@ use cuda_std::atomic::{Order, Scope, atom_inc};
 use cuda_std::memory::{ld_shared_b32, st_shared_b32};
 
 /// `N` words of shared memory that the warps of a block write once.
-pub struct Tally<'l, const N: usize> {
+pub struct SharedWords<'l, const N: usize> {
     base: u32,
     lent: PhantomData<&'l mut u32>,
 }
 
 /// `N` words that warps have written, and that all warps can read.
-pub struct Tallied<'l, const N: usize> {
+pub struct WrittenWords<'l, const N: usize> {
     base: u32,
     lent: PhantomData<&'l u32>,
 }
 
-impl<'l, const N: usize> Tally<'l, N> {
+impl<'l, const N: usize> SharedWords<'l, N> {
     /// # Safety
     /// - `4 * N` bytes of shared memory from `base` on belong to no other value while `'l` lasts.
     #[inline(always)]
     pub(crate) unsafe fn at(base: u32) -> Self {
-        Tally { base, lent: PhantomData }
+        SharedWords { base, lent: PhantomData }
     }
 
     /// Each warp writes words, which are given as `(index, value)`. Two warps must not write the same index.
@@ -33,7 +33,7 @@ impl<'l, const N: usize> Tally<'l, N> {
         self,
         words: impl Iterator<Item = (u32, u32)>,
         block: &mut Block<K>,
-    ) -> Tallied<'l, N> {
+    ) -> WrittenWords<'l, N> {
         let lane = block.warp().lane;
         for (i, x) in words {
             if lane == 0 && i < N as u32 {
@@ -42,19 +42,19 @@ impl<'l, const N: usize> Tally<'l, N> {
             }
         }
         block.sync();
-        Tallied { base: self.base, lent: PhantomData }
+        WrittenWords { base: self.base, lent: PhantomData }
     }
 }
 
-impl<'l, const N: usize> Tallied<'l, N> {
+impl<'l, const N: usize> WrittenWords<'l, N> {
     /// Keeps the first `A` words readable, and returns the `B` words behind them, which can be written again.
     #[inline(always)]
-    pub fn split<const A: usize, const B: usize>(self) -> (Tallied<'l, A>, Tally<'l, B>) {
+    pub fn split<const A: usize, const B: usize>(self) -> (WrittenWords<'l, A>, SharedWords<'l, B>) {
         const { assert!(A + B == N, "the two parts must cover all words") }
         let behind = self.base + A as u32 * 4;
         // SAFETY: the words belonged to `self` alone, and the first part does not read the words of the
         // second.
-        (Tallied { base: self.base, lent: PhantomData }, unsafe { Tally::at(behind) })
+        (WrittenWords { base: self.base, lent: PhantomData }, unsafe { SharedWords::at(behind) })
     }
 
     /// Word `i`, or 0 if `i` is past the last word.

@@ -7,7 +7,7 @@ use crate::Warp;
 use crate::group::Warpgroup;
 use crate::layout;
 use crate::mma::{AFrag, Acc, RowVec, WarpgroupCore};
-use crate::pipeline::{Kept, Phased};
+use crate::pipeline::{Phased, StageToken};
 use crate::shared::{Place, SharedLayout, SharedTile};
 use crate::tma::TmaTile;
 use crate::wgmma::sealed::Issue;
@@ -18,29 +18,29 @@ use cuda_std::memory::{ld_shared_b32, st_shared_b32};
 use cuda_std::{tma, wgmma};
 
 /// Shared memory for an A operand of 64 rows and `K` k-steps, with one value per row.
-pub struct Baton<E, const K: usize> {
+pub struct OperandExchange<E, const K: usize> {
     base: u32,
     element: PhantomData<E>,
 }
 
 // SAFETY: the layout has the operand and 64 words.
-unsafe impl<E: WarpgroupCore, const K: usize> Place for Baton<E, K> {
+unsafe impl<E: WarpgroupCore, const K: usize> Place for OperandExchange<E, K> {
     const BYTES: usize = SharedTile::<E, 4, K>::BYTES + layout::PANEL_ALIGN;
     const ALIGN: usize = SharedTile::<E, 4, K>::ALIGN;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
-        Baton { base, element: PhantomData }
+        OperandExchange { base, element: PhantomData }
     }
 }
 
-impl<E: WarpgroupCore, const K: usize> Phased for Baton<E, K> {
+impl<E: WarpgroupCore, const K: usize> Phased for OperandExchange<E, K> {
     #[inline(always)]
     unsafe fn init(&self) {}
     #[inline(always)]
     unsafe fn end(&self) {}
 }
 
-impl<E: WarpgroupCore, const K: usize> Baton<E, K> {
+impl<E: WarpgroupCore, const K: usize> OperandExchange<E, K> {
     /// The address of the value of this lane's first row; the value of its second row lies 32 bytes behind.
     #[inline(always)]
     fn values_at(&self, warp: Warp) -> u32 {
@@ -82,11 +82,11 @@ impl<E: WarpgroupCore, const K: usize> Baton<E, K> {
 /// stage.
 pub(super) struct AbPassed<'p, E, const N: usize, const K: usize>(
     pub(super) &'p mut Acc<1, N>,
-    pub(super) &'p Kept<SharedTile<E, K, N>>,
+    pub(super) &'p StageToken<SharedTile<E, K, N>>,
 );
 
 /// [`AbPassed`] in a turn.
-struct InTurn<'p, E, const N: usize, const K: usize>(AbPassed<'p, E, N, K>, &'p Baton<E, K>);
+struct InTurn<'p, E, const N: usize, const K: usize>(AbPassed<'p, E, N, K>, &'p OperandExchange<E, K>);
 
 // SAFETY: `issue` starts one group, which accesses the accumulator, the operand and the stage.
 unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize> Issue<W>
@@ -143,7 +143,7 @@ impl Warpgroup<2> {
     pub(super) fn pass<E: WarpgroupCore, A: Product<2>, const K: usize>(
         &mut self,
         _: Turn,
-        baton: &mut Baton<E, K>,
+        exchange: &mut OperandExchange<E, K>,
         mut product: A,
         make: impl FnOnce(&mut A::Acc) -> (AFrag<E, 1, K>, RowVec<1>),
     ) -> AFrag<E, 1, K> {
@@ -155,7 +155,7 @@ impl Warpgroup<2> {
             product.release();
         }
         let (operand, values) = make(product.acc());
-        baton.pass(&operand, values, self);
+        exchange.pass(&operand, values, self);
         operand
     }
 
@@ -164,14 +164,14 @@ impl Warpgroup<2> {
     #[inline(always)]
     pub(super) fn receive<E: WarpgroupCore, State, const N: usize, const K: usize>(
         &mut self,
-        baton: &Baton<E, K>,
+        exchange: &OperandExchange<E, K>,
         passed: AbPassed<'_, E, N, K>,
         state: &mut State,
         adopt: impl FnOnce(&mut State, &mut Acc<1, N>, RowVec<1>),
     ) -> Turn {
         self.ping_pong.wait();
-        adopt(state, passed.0, baton.values(self.warp));
-        self.run(InTurn(passed, baton));
+        adopt(state, passed.0, exchange.values(self.warp));
+        self.run(InTurn(passed, exchange));
         Turn(())
     }
 
@@ -189,7 +189,7 @@ impl Warpgroup<2> {
         const K: usize,
     >(
         &mut self,
-        baton: &mut Baton<E, K>,
+        exchange: &mut OperandExchange<E, K>,
         mut first: A,
         passed: AbPassed<'_, E, N, K>,
         state: &mut State,
@@ -201,15 +201,15 @@ impl Warpgroup<2> {
         // SAFETY: `Warpgroup` stands for 128 converged threads; `overlapped` settles the product.
         unsafe { first.issue(self.index) };
         self.ping_pong.wait();
-        adopt(state, passed.0, baton.values(self.warp.forget_lane()));
-        let mut second = InTurn(passed, baton);
+        adopt(state, passed.0, exchange.values(self.warp.forget_lane()));
+        let mut second = InTurn(passed, exchange);
         Issue::<2>::wait(&second);
         // SAFETY: as above.
         let (operand, values) = unsafe {
             Issue::<2>::issue(&mut second, self.index);
             overlapped::<2, _, _, _, _, _>(first, second, state, meanwhile, then)
         };
-        baton.pass(&operand, values, self);
+        exchange.pass(&operand, values, self);
         operand
     }
 }

@@ -2,7 +2,7 @@
 
 /// The integers of one launch. A plan knows only bounds, so each launch of a plan may find other integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum DeviceLengths {
     /// The case's integers.
     Filled,
     /// Fewer keys per sequence: no key, some or all of the case's keys.
@@ -15,11 +15,17 @@ pub enum Told {
 }
 
 /// Launches that find fewer keys and invalid lengths.
-pub(super) fn others() -> Vec<Told> {
-    vec![Told::Filled, Told::Fewer(1), Told::Garbage(2), Told::Filled]
+pub(super) fn others() -> Vec<DeviceLengths> {
+    vec![DeviceLengths::Filled, DeviceLengths::Fewer(1), DeviceLengths::Garbage(2), DeviceLengths::Filled]
 }
 
 /// Launches that find invalid starts.
-pub(super) fn lost() -> Vec<Told> {
-    vec![Told::Filled, Told::Lost(1), Told::Lost(2), Told::Lost(3), Told::Filled]
+pub(super) fn lost() -> Vec<DeviceLengths> {
+    vec![
+        DeviceLengths::Filled,
+        DeviceLengths::Lost(1),
+        DeviceLengths::Lost(2),
+        DeviceLengths::Lost(3),
+        DeviceLengths::Filled,
+    ]
 }

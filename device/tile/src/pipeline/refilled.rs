@@ -66,13 +66,13 @@ impl<T: SharedLayout, const S: usize, M: MapKind> Phased for Refilled<T, S, M> {
 impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
     /// Takes value `n`, and does not wait for it. Products wait for it.
     #[inline(always)]
-    pub(crate) fn keep(&self, n: u32) -> Kept<T> {
+    pub(crate) fn keep(&self, n: u32) -> StageToken<T> {
         // A loop that takes every second value always takes the same stage. If LLVM knew this, it would keep
         // addresses and the descriptors of all k-steps in registers.
         let n = opaque(n);
         let (stage, parity) = (n % S as u32, n / S as u32 % 2);
         let descriptor = T::descriptor(self.base) + stage as u64 * const { (T::BYTES / 16) as u64 };
-        Kept { descriptor, full: self.full(stage), parity, tile: PhantomData }
+        StageToken { descriptor, full: self.full(stage), parity, tile: PhantomData }
     }
 
     /// Starts the copies of value `n`, after all warps of this warpgroup have come. One warpgroup fills all
@@ -111,14 +111,14 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
 
 /// A stage that a warp has taken before the stage is full. Each product that reads the stage waits for it.
 #[derive(Clone, Copy)]
-pub(crate) struct Kept<T> {
+pub(crate) struct StageToken<T> {
     descriptor: Descriptor,
     full: u32,
     parity: u32,
     tile: PhantomData<T>,
 }
 
-impl<T> Kept<T> {
+impl<T> StageToken<T> {
     /// Waits until the stage is full.
     #[inline(always)]
     pub(crate) fn wait(&self) {
@@ -133,13 +133,13 @@ impl<T> Kept<T> {
     }
 }
 
-impl<E: Element, const R: usize, const C: usize> Kept<SharedTile<E, R, C>> {
+impl<E: Element, const R: usize, const C: usize> StageToken<SharedTile<E, R, C>> {
     /// The stage's first columns, which are whole panels.
     #[inline(always)]
-    pub(crate) fn first_columns<const P: usize>(&self) -> Kept<SharedTile<E, R, P>> {
+    pub(crate) fn first_columns<const P: usize>(&self) -> StageToken<SharedTile<E, R, P>> {
         const { SharedTile::<E, R, C>::has_first_columns::<P>() }
-        let Kept { descriptor, full, parity, .. } = *self;
-        Kept { descriptor, full, parity, tile: PhantomData }
+        let StageToken { descriptor, full, parity, .. } = *self;
+        StageToken { descriptor, full, parity, tile: PhantomData }
     }
 }
 
