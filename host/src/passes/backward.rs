@@ -69,9 +69,9 @@ macro_rules! hopper {
         )
     };
 }
-const D64: &str = hopper!(" (H200: 1.06 to 1.16x cuDNN)");
-const D128: &str = hopper!(" (H200: 0.97 to 1.06x cuDNN)");
-const GROUPED: &str = hopper!(" (H200: 1.03 to 1.07x cuDNN with grouped heads)");
+const D64: &str = hopper!(" (H200: 1.08 to 1.23x cuDNN)");
+const D128: &str = hopper!(" (H200: 0.89 to 1.13x cuDNN)");
+const GROUPED: &str = hopper!(" (H200: 1.06 to 1.30x cuDNN with grouped heads)");
 const OTHER: &str = hopper!("");
 const MODIFIED: &str = hopper!(", with windows and modified scores");
 const WINDOWS: &str = hopper!(", with windows");
