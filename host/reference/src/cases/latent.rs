@@ -84,6 +84,7 @@ pub(super) fn listed(entry: &AttnInfo) -> Vec<Case> {
         Case { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..list(entry, &[260, 96]) },
         Case { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..list(entry, &[70, 33]) },
         Case { heads: [6, 2], sinks: true, ..list(entry, &[45, 100]) },
+        Case { heads: [128, 1], max_k: 64, ..list(entry, &[64]) },
         Case {
             device_lengths,
             heads: [4, 1],

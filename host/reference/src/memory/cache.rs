@@ -261,13 +261,21 @@ impl Cache {
     /// among entries that name no key. A list names some keys twice.
     fn lists(&self, device_lengths: DeviceLengths) -> Vec<i32> {
         let (case, (page, _)) = (&self.case, self.case.paging());
-        let none = [-1, i32::MIN, (self.table.count * page) as i32, i32::MAX, -(page as i32)];
+        let slots = (self.table.count * page) as i32;
+        let none = [-1, i32::MIN, slots, i32::MAX, -(page as i32)];
         let list = |(b, length): (usize, i32)| {
+            let mut random = Random::new(case.seed ^ b as u64);
+            // Edges, negative numbers, and numbers beyond all pages.
+            let mut none = |i: usize| match (i % 3, random.bits() as i32) {
+                (0, _) => none[i / 3 % none.len()],
+                (1, bits) => bits | i32::MIN,
+                (_, bits) => (bits & i32::MAX).max(slots),
+            };
             let keys = (length.max(0) as usize).min(case.filled[b]);
             let slot = |i| (self.index(b, twin(i) * case.heads[1]) / case.heads[1]) as i32;
-            let entry = |i| if i < keys { slot(i) } else { none[i % none.len()] };
+            let entry = |i| if i < keys { slot(i) } else { none(i) };
             let mut list: Vec<_> = (0..case.max_k).map(entry).collect();
-            Random::new(case.seed ^ b as u64).shuffle(&mut list);
+            random.shuffle(&mut list);
             list.repeat(case.heads[1])
         };
         case.lengths(device_lengths).into_iter().enumerate().flat_map(list).collect()
