@@ -128,28 +128,77 @@ impl fmt::Display for WithoutClamp {
 /// # Panics
 /// Panics if the module has no source lines.
 pub fn without_each_clamp(text: &str, files: &[&str]) -> Vec<WithoutClamp> {
+    let is_clamp = |of: &Instruction<'_>| ["min.u32", "min.s32", "max.u32", "max.s32"].contains(&of.op);
+    without_each(text, files, is_clamp, |operands, operand| {
+        format!("mov.b32 {}, {};", operands[0], operands[operand])
+    })
+}
+
+/// All variants of a module in which one comparison of one of `files` is always true (operand 1) or always
+/// false (operand 2), as in [`without_each_clamp`].
+///
+/// # Panics
+/// Panics if the module has no source lines.
+pub fn without_each_comparison(text: &str, files: &[&str]) -> Vec<WithoutClamp> {
+    let compares = |of: &Instruction<'_>| of.op.starts_with("setp.") && of.is_inner;
+    without_each(text, files, compares, |operands, operand| {
+        let [result, number, ..] = operands else { panic!("a comparison has operands: {operands:?}") };
+        format!("setp.{}.u32 {result}, {number}, {number};", ["eq", "ne"][operand - 1])
+    })
+}
+
+/// An instruction that comes from a source file.
+struct Instruction<'a> {
+    /// The number of its line in the module.
+    at: usize,
+    op: &'a str,
+    operands: Vec<&'a str>,
+    /// The lines of Rust from which it comes.
+    source: String,
+    /// Whether the file has the instruction itself, and not a function that it calls.
+    is_inner: bool,
+}
+
+/// The instructions of a module that come from one of `files`.
+fn instructions<'a>(text: &'a str, files: &[&str]) -> Vec<Instruction<'a>> {
     assert!(text.contains(".loc"), "the module has no source lines");
     let paths: HashMap<&str, &str> = text.lines().filter_map(file).collect();
     let is_theirs =
         |number: &str| paths.get(number).is_some_and(|path| files.iter().any(|file| path.ends_with(file)));
-    let (mut source, mut all) = (String::new(), BTreeMap::<String, Vec<(usize, Vec<&str>)>>::new());
+    let (mut source, mut is_inner, mut all) = (String::new(), false, vec![]);
     for (at, line) in text.lines().enumerate() {
         let instruction = line.trim();
         if let Some(place) = instruction.strip_prefix(".loc") {
-            let frames = frames(place).skip_while(|(number, _)| !is_theirs(number)).take(2);
-            let codes = frames.filter_map(|(number, line)| Some(code(paths.get(number)?, line)));
+            is_inner = frames(place).next().is_some_and(|(number, _)| is_theirs(number));
+            let theirs = frames(place).skip_while(|(number, _)| !is_theirs(number)).take(2);
+            let codes = theirs.filter_map(|(number, line)| Some(code(paths.get(number)?, line)));
             source = codes.collect::<Vec<_>>().join(" from ");
         }
         let Some((op, operands)) = instruction.split_once(char::is_whitespace) else { continue };
-        if !source.is_empty() && ["min.u32", "min.s32", "max.u32", "max.s32"].contains(&op) {
+        if !source.is_empty() {
             let operands = operands.trim_end_matches(';').split(',').map(str::trim).collect();
-            all.entry(format!("{op} of {source}")).or_default().push((at, operands));
+            all.push(Instruction { at, op, operands, source: source.clone(), is_inner });
         }
     }
-    let without = |(clamp, places): (&String, &Vec<(usize, Vec<&str>)>), operand: usize| {
+    all
+}
+
+/// All variants of a module in which `replaced` replaces the instructions of one source line with one caller.
+/// `replaced` gets their operands, and 1 or 2.
+fn without_each(
+    text: &str,
+    files: &[&str],
+    is_one: impl Fn(&Instruction<'_>) -> bool,
+    replaced: impl Fn(&[&str], usize) -> String,
+) -> Vec<WithoutClamp> {
+    let mut all = BTreeMap::<String, Vec<Instruction<'_>>>::new();
+    for one in instructions(text, files).into_iter().filter(|one| is_one(one)) {
+        all.entry(format!("{} of {}", one.op, one.source)).or_default().push(one);
+    }
+    let without = |(clamp, places): (&String, &Vec<Instruction<'_>>), operand: usize| {
         let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
-        for (at, operands) in places {
-            lines[*at] = format!("mov.b32 {}, {};", operands[0], operands[operand]);
+        for place in places {
+            lines[place.at] = replaced(&place.operands, operand);
         }
         WithoutClamp { clamp: clamp.clone(), operand, text: lines.join("\n") }
     };

@@ -1,12 +1,16 @@
-//! Tests sparse MLA in the simulator: lists of every length, invalid slots, and keys that a list names twice
-//! (`Cache::lists` in the reference). `simulated.rs` runs each kernel on its edge cases.
-use ferroflash::Attention;
+//! Tests sparse MLA in the simulator: lists of every length, invalid slots, keys that a list names twice
+//! (`Cache::lists` in the reference), and kernels without one of the checks of slots. `simulated.rs` runs
+//! each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Splits;
 use ferroflash::spec::{AttnInfo, Class, Isa, plain};
+use ferroflash::{Attention, ptx};
+use ferroflash_tests::clamps::without_each_comparison;
 use ferroflash_tests::is_carried;
 use ferroflash_tests::on_cache::{attention, check_on};
+use ptx_sim::Options;
 use reference::{Case, Pages, Random};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A case with DeepSeek's widths and approximately its scale, whose queries have 4 heads and these numbers of
 /// keys.
@@ -42,4 +46,45 @@ fn lists_of_other_lengths_than_their_keys() {
         let filled: Vec<usize> = (0..8).map(|_| (random.bits() % (topk as u64 + 1)) as usize).collect();
         check(&attention(), &Case { splits, max_k: topk, pages: Pages::Nhd(5), ..listed(filled) });
     }
+}
+
+#[test]
+fn long_lists_and_many_queries() {
+    check(&attention(), &Case { max_k: 4096, heads: [16, 1], pages: Pages::Nhd(64), ..listed([4000]) });
+    let many: Vec<usize> = (0..150).map(|i| i % 3).collect();
+    check(&attention(), &Case { max_k: 2, heads: [1, 1], ..listed(many) });
+}
+
+/// Launches whose slots include invalid ones, in the last list of memory, too. Lists end inside of the first
+/// and of the second stage. Then slot 0, which the kernel reads for integers behind all lists, is a row of
+/// NaN. Columns end before the kernel's.
+fn launches() -> Vec<Case> {
+    let narrow = Case { head_dim: 288, head_dim_v: Some(256), pages: Pages::Nhd(64), ..listed([10]) };
+    let short = [20, 37].into_iter().flat_map(|topk| {
+        let case = Case { max_k: topk, ..narrow.clone() };
+        [1, 2, 3].map(|seed| case.clone().seeded(seed))
+    });
+    let wide = [
+        Case { pages: Pages::Nhd(3), max_k: 70, ..listed([40, 0, 63]) },
+        Case { splits: Splits::Exactly(2), max_k: 300, ..listed([300, 290]) },
+    ];
+    wide.into_iter().chain(short).collect()
+}
+
+#[test]
+fn a_check_of_slots_that_is_missing_is_noticed() {
+    let symbol = kernel().contract.symbol;
+    let text = ptx::source(symbol).expect("this build carries every kernel");
+    let passes = |text: &str| {
+        let options = Options { budget: 20_000_000, max_reports: 1, ..Options::default() };
+        let attention = Attention::new(SimDriver::with_options("orin", options).expect("a known card"));
+        // SAFETY: only the simulator runs it, which checks every access.
+        unsafe { attention.load_from(symbol, text) }.expect("a module");
+        launches().iter().all(|case| catch_unwind(AssertUnwindSafe(|| check(&attention, case))).is_ok())
+    };
+    assert!(passes(&text));
+    let all = without_each_comparison(&text, &["/listed.rs"]);
+    assert!(all.len() >= 8, "{}", all.len());
+    let unnoticed: Vec<_> = all.iter().filter(|one| passes(&one.text)).map(ToString::to_string).collect();
+    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
 }
