@@ -98,6 +98,8 @@ class Attention(Structure):
         ("prefix_pages", c_int64),
         ("max_logits", c_void_p),
         ("max_logits_strides", c_int64 * 2),
+        ("indices", c_void_p),
+        ("topk", c_int64),
     ]
 
 

@@ -241,6 +241,13 @@ typedef struct ferroflash_attention {
      * not written. */
     float *max_logits;
     int64_t max_logits_strides[2]; /* elements from one batch and from one head to the next */
+    /* Lists of keys of a latent cache (sparse MLA), [batch, heads_k, topk] in device memory, contiguous:
+     * query b sees the slots of its list, and no other key. A slot is page * keys per page + row. A slot
+     * that stands twice counts twice; the kernel skips a slot that is negative or beyond all pages.
+     * batch is the number of queries of all sequences, seqlen_q is 1, and mask is
+     * FERROFLASH_MASK_FULL. seqused_k, block_table and cache_batch_idx are NULL. NULL: off. */
+    const int32_t *indices;
+    int64_t topk; /* number of slots in each list; 0 without indices */
 } ferroflash_attention_t;
 
 /* Describes the launches of a plan. */
@@ -297,7 +304,7 @@ typedef struct ferroflash_backward {
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, \
     NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, NULL, NULL, {0, 0}, \
-    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0} }
+    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0}, NULL, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_BACKWARD_INIT { \

@@ -11,6 +11,7 @@ use ferroflash::request::{
 };
 
 mod extras;
+mod listed;
 
 pub(crate) use extras::bias_like;
 
@@ -98,15 +99,16 @@ impl AttentionArgs {
 
     fn queries(&self, batch: usize) -> Result<Queries, Error> {
         let Some(starts) = offsets(self.cu_seqlens_q, batch) else { return Ok(Queries::Batched) };
-        if self.cu_seqlens_k.is_null() && self.seqused_k.is_null() {
+        if self.cu_seqlens_k.is_null() && self.seqused_k.is_null() && self.indices.is_null() {
             let expected = "varlen queries need varlen keys (cu_seqlens_k) or a KV cache (seqused_k)";
             return Err(invalid("cu_seqlens_k", "NULL", expected));
         }
         Ok(Queries::Varlen(VarlenQueries::new(batch, starts, extent("seqlen_q", self.seqlen_q)?)))
     }
 
-    /// Returns keys and values. If keys have offsets, they are varlen keys. If keys have only lengths, they
-    /// are in a KV cache. Otherwise they are tensors.
+    /// Returns keys and values. If queries have lists, the keys are those of a latent cache. If keys have
+    /// offsets, they are varlen keys. If keys have only lengths, they are in a KV cache. Otherwise they are
+    /// tensors.
     fn keys_values(&self, batch: usize) -> Result<KeysValues, Error> {
         let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
         let columns = self.head_dim_v(head_dim)?;
@@ -114,6 +116,9 @@ impl AttentionArgs {
             let all = [(self.k, head_dim, self.k_strides), (self.v, columns, self.v_strides)];
             all.map(|(at, columns, strides)| view(at, dtype, [batches, rows, heads, columns], strides))
         };
+        if let Some(listed) = self.listed(batch, views)? {
+            return Ok(listed);
+        }
         let used = present(self.seqused_k).map(|address| Index::new(address, batch as u64));
         if let Some(starts) = offsets(self.cu_seqlens_k, batch) {
             if self.cu_seqlens_q.is_null() {
@@ -173,25 +178,9 @@ fn offsets(address: *const i32, batch: usize) -> Option<Index> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::{at, cache, check_refusals, tensors, valid, varlen};
+    use crate::examples::{at, cache, check_refusals, latent, tensors, valid, varlen};
     use ferroflash::request::{KvScale, Mask, Paged, Splits, TokenScales};
     use ferroflash::{Capabilities, plan};
-
-    /// Returns a request of DeepSeek's shape: 128 query heads on one latent head.
-    fn latent() -> AttentionArgs {
-        AttentionArgs {
-            heads_q: 128,
-            heads_k: 1,
-            head_dim: 576,
-            head_dim_v: 512,
-            v: std::ptr::null(),
-            scale: 0.0721,
-            q_strides: [128 * 576, 128 * 576, 576, 1],
-            o_strides: [128 * 512, 128 * 512, 512, 1],
-            k_strides: [16 * 576, 576, 576, 1],
-            ..cache()
-        }
-    }
 
     fn in_cache(args: &AttentionArgs) -> KvCache {
         match valid(args).kv {

@@ -67,6 +67,22 @@ pub(crate) fn cache() -> AttentionArgs {
     }
 }
 
+/// Returns a request of DeepSeek's shape: 128 query heads on one latent head.
+pub(crate) fn latent() -> AttentionArgs {
+    AttentionArgs {
+        heads_q: 128,
+        heads_k: 1,
+        head_dim: 576,
+        head_dim_v: 512,
+        v: std::ptr::null(),
+        scale: 0.0721,
+        q_strides: [128 * 576, 128 * 576, 576, 1],
+        o_strides: [128 * 512, 128 * 512, 512, 1],
+        k_strides: [16 * 576, 576, 576, 1],
+        ..cache()
+    }
+}
+
 /// Returns an append without a rotation.
 pub(crate) fn append() -> AppendArgs {
     AppendArgs {

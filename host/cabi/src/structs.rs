@@ -120,6 +120,13 @@ c_struct! {
         /// not written.
         max_logits: *mut f32;
         max_logits_strides: [i64; 2], "elements from one batch and from one head to the next";
+        /// Lists of keys of a latent cache (sparse MLA), [batch, heads_k, topk] in device memory, contiguous:
+        /// query b sees the slots of its list, and no other key. A slot is page * keys per page + row. A slot
+        /// that stands twice counts twice; the kernel skips a slot that is negative or beyond all pages.
+        /// batch is the number of queries of all sequences, seqlen_q is 1, and mask is
+        /// FERROFLASH_MASK_FULL. seqused_k, block_table and cache_batch_idx are NULL. NULL: off.
+        indices: *const i32;
+        topk: i64, "number of slots in each list; 0 without indices";
     }
 }
 
