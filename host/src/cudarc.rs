@@ -98,4 +98,4 @@ pub use front::FlashAttention;
 pub use memory::{Element, Integer, Memory, MemoryMut, Number, Slice, SliceMut, SlotNumber, unsigned};
 pub use scratch::ScratchMemory;
 pub use variant::OwnVariant;
-pub use views::{Append, Cache, Integers, Pages, PagesMut, State, Tensor, TensorMut, Turn};
+pub use views::{Append, Cache, Integers, Listed, Pages, PagesMut, State, Tensor, TensorMut, Turn};

@@ -3,7 +3,7 @@ use super::front::{FlashAttention, refused};
 use super::memory::{Element, Slice, SliceMut, StreamGuards};
 use super::scratch::ScratchMemory;
 use super::variant::OwnVariant;
-use super::views::{Cache, Tensor, TensorMut};
+use super::views::{Cache, Listed, Tensor, TensorMut};
 use crate::Error;
 use crate::plan::ScratchBytes;
 use crate::request::{AttentionRequest, LseView, Queries, RowOutputs, TensorView, VarlenKeys, VarlenQueries};
@@ -19,6 +19,7 @@ use std::sync::Arc;
 /// | tensors, sequences of equal lengths | [`Inputs::of`] |
 /// | tensors, varlen sequences | [`Inputs::of_varlen`] |
 /// | a KV cache, to decode or to prefill | [`Inputs::of_cache`] |
+/// | a latent cache, with a list of keys for each query | [`Inputs::of_sparse`] |
 ///
 /// Safe code cannot name memory by its address:
 ///
@@ -59,6 +60,12 @@ impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     /// [`AttentionRequest::queries`] `[1, rows, heads, head_dim]`.
     pub fn of_cache(q: Tensor<'a>, cache: Cache<'a>) -> Self {
         AttentionRequest::cached(q, cache, output(&q, cache.pages.values.shape[3]))
+    }
+
+    /// See [`AttentionRequest::sparse`]: `q` is `[queries, 1, heads, columns]`, and the keys are
+    /// `ListedKeys::new(Pages::latent(rows, columns), Integers::of(&indices), topk)`.
+    pub fn of_sparse(q: Tensor<'a>, keys: Listed<'a>) -> Self {
+        AttentionRequest::sparse(q, keys, output(&q, keys.pages.values.shape[3]))
     }
 
     /// Runs a variant of your own with these tables, at most 4; see [`AttentionRequest::variant`].

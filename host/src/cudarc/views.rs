@@ -15,6 +15,8 @@ pub type Pages<'a> = KvPages<Slice<'a>>;
 pub type PagesMut<'a> = KvPages<SliceMut<'a>>;
 /// The KV cache of some sequences.
 pub type Cache<'a> = crate::request::KvCache<Slice<'a>>;
+/// A latent cache, with a list of keys for each query.
+pub type Listed<'a> = crate::request::ListedKeys<Slice<'a>>;
 /// Lengths, page indices, or offsets of sequences.
 pub type Integers<'a> = Index<Slice<'a>>;
 /// A partial state of a merge.

@@ -3,7 +3,8 @@ use super::{launched, zeros};
 use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
 use ferroflash::cudarc::{
-    Append, Cache, FlashAttention, Inputs, Integers, Pages, PagesMut, ScratchMemory, Tensor, TensorMut, Turn,
+    Append, Cache, FlashAttention, Inputs, Integers, Listed, Pages, PagesMut, ScratchMemory, Tensor,
+    TensorMut, Turn,
 };
 use ferroflash::request::{Mask, Positions, RotaryStyle, Slots};
 use half::f16;
@@ -131,6 +132,16 @@ fn latent_caches() {
         assert_eq!(o.len(), 4 * 16 * 512);
         // A combine kernel merges the splits of each launch.
         assert_eq!(launched(cuda), ["mla", "decode", "mla", "decode"]);
+        // Each query has a list of keys.
+        let indices = stream.alloc_zeros::<i32>(4 * 100).expect("room");
+        let listed = |topk| {
+            let keys =
+                Listed::new(Pages::latent(Tensor::of(&rows, shape), 512), Integers::of(&indices), topk);
+            Inputs::of_sparse(q, keys).scale(0.0721)
+        };
+        let (o, lse) = front.attend_with_lse::<f16>(&stream, &listed(100), &mut scratch).expect("valid");
+        assert_eq!((o.len(), lse.len()), (4 * 16 * 512, 4 * 16));
+        assert_eq!(launched(cuda), ["sparse", "decode"]);
         let whole = Cache::paged(
             Pages::latent(Tensor::of(&rows, shape), 520),
             Integers::of(&table),
@@ -141,6 +152,7 @@ fn latent_caches() {
             ("scale", Inputs::of_cache(q, cache)),
             ("head_dim_v 520", Inputs::of_cache(q, whole).scale(0.1)),
             ("softcap on a latent cache", inputs.softcap(30.0)),
+            ("indices.elements: 400", listed(101)),
         ] {
             let error =
                 front.attend::<f16>(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(name).to_string();
