@@ -11,11 +11,12 @@ from ._library import LIB, Error, Invalid, Unsupported, WrongType, entries
 from .functions import (
     flash_attn_func, flash_attn_func_bhsd, flash_attn_kvpacked_func, flash_attn_qkvpacked_func,
     flash_attn_varlen_func, flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache,
-    flash_mla_with_kvcache, get_mla_metadata, merge_attn_states)
+    merge_attn_states)
+from .mla import flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata
 
 __version__ = LIB.ferroflash_version().decode()
 __all__ = [
     "Error", "Invalid", "Unsupported", "WrongType", "entries", "flash_attn_func", "flash_attn_func_bhsd",
     "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
     "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache",
-    "flash_mla_with_kvcache", "get_mla_metadata", "install_as_flash_attn", "merge_attn_states"]
+    "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata", "install_as_flash_attn", "merge_attn_states"]

@@ -149,6 +149,9 @@ class Tensor:
     def reshape(self, *shape: Any) -> Tensor:
         return Tensor(self.device, self._raw.reshape(shape), self.dtype, of=self)
 
+    def transpose(self, one: int, other: int) -> Tensor:
+        return Tensor.uploaded(self.device, np.ascontiguousarray(self.raw().swapaxes(one, other)), self.dtype)
+
     def to(self, device: Any = None, dtype: str | None = None) -> Tensor:
         if dtype is None or dtype == self.dtype:
             return self

@@ -24,6 +24,7 @@ _FIELDS = {
     "sinks": (_FLOAT32, ROW), "alibi_slopes": (_FLOAT32, ANY), "bias": (WIDE, ROW), "mask_bits": (("uint8",), ROW),
     # Of a float8_e4m3fn cache in an attention and in an append, and of an int8 cache.
     "descale": (_FLOAT32, ANY), "descale of heads": (_FLOAT32, ROW), "descale of keys": (_FLOAT32, WHOLE),
+    "indices": (_INT32, WHOLE), "kv": (("q",), ROW), "attn_sink": (_FLOAT32, WHOLE),
     "slots": (_LONG, ROW), "positions": (_LONG, ROW),
     "rotary_cos": (("k", "float32"), ROW), "rotary_sin": (("rotary_cos",), ROW), "rotated_q": (("k",), ROW),
     "output": (WIDE, ANY), "output_lse": (_FLOAT32, ANY),
@@ -76,6 +77,14 @@ DENSE, BHSD = _layout({**_OPTIONS, **_BSHD}), _layout({**_OPTIONS, **_BSHD, **_B
 VARLEN = _layout({**_OPTIONS, **_ROWS, "k": "total_k heads_k head_dim", "v": "total_k heads_k head_dim_v",
                   "cu_seqlens_k": "batch+1", "seqused_k": "batch"})
 CACHE, VARLEN_CACHE = _layout(_CACHE), _layout({**_CACHE, **_ROWS})
+# FlashMLA's sinks; lists of keys of its prefill, of its decode, and of a launch
+SINK = _layout({"attn_sink": "heads"})
+_LISTS = {"q": "queries heads head_dim", "indices": "queries heads_k topk", "sinks": "heads"}
+LISTED = _layout({**_LISTS, "kv": "keys heads_k head_dim"})
+LISTED_CACHE = _layout({**_LISTS, "q": _BSHD["q"], "k_cache": "pages page heads_k head_dim",
+                        "indices": "batch seqlen_q topk"}, k_cache=("q",))
+LISTED_LAUNCH = _layout({**_LISTS, "k_cache": "pages page heads_k head_dim", "o": "queries heads head_dim_v",
+                         "lse": "queries heads"}, k_cache=("q",))
 # New keys and values of a cache, and the same as rows of tokens
 _ONE_WIDTH = {**_PAGES, "v_cache": _PAGES["k_cache"]}
 NEW = _layout({**_ONE_WIDTH, "q": _BSHD["q"], "k": "batch new heads_k head_dim", "v": "batch new heads_k head_dim"},

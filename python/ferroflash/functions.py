@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _simulated(function: _Function) -> _Function:
+def simulated(function: _Function) -> _Function:
     """Runs a function in the simulator if its argument `device` names a card."""
 
     @functools.wraps(function)
@@ -37,7 +37,7 @@ def _simulated(function: _Function) -> _Function:
     return cast(_Function, call)
 
 
-_forward: Callable[..., Any] = _simulated(_attention.forward)
+_forward: Callable[..., Any] = simulated(_attention.forward)
 
 
 def _refuse_dropout(dropout_p: float) -> None:
@@ -193,7 +193,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     return (*out, _probabilities(q)) if return_attn_probs else out
 
 
-@_simulated
+@simulated
 def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_k: Any, block_table: Any,
                   max_seqlen_q: int, like_fa2: bool, device: str | None = None, **options: Any) -> Any:
     """Computes flash_attn_varlen_func on a cache with a block table."""
@@ -271,7 +271,7 @@ def _descales(k_cache: Any, k: Any, scales: tuple[Any, Any]) -> tuple[Any, Any]:
     return scales
 
 
-@_simulated
+@simulated
 def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array | None = None, v: Array | None = None,
                             rotary_cos: Array | None = None, rotary_sin: Array | None = None,
                             cache_seqlens: Array | int | None = None, cache_batch_idx: Array | None = None,
@@ -356,35 +356,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     return (o, like_flash_attn(lse)) if return_softmax_lse else o
 
 
-def get_mla_metadata(*_args: object, **_options: object) -> tuple[None, None]:
-    """FlashMLA's plan. FerroFlash's kernels schedule themselves on the device, so both parts are None."""
-    return None, None
-
-
-@_simulated
-def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array, cache_seqlens: Array, head_dim_v: int,
-                           tile_scheduler_metadata: object = None, num_splits: object = None,
-                           softmax_scale: float | None = None, causal: bool = False, *,
-                           device: str | None = None) -> tuple[Tensor, Tensor]:
-    """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
-
-    FlashMLA's arguments in its order. The values are the first `head_dim_v` columns of the cache. The default of
-    `softmax_scale` is FlashMLA's, head_dim ** -0.5; a model's is that of its keys before absorption. Returns o (batch,
-    seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key, lse is +inf.
-    """
-    queries: Memory = q
-    checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
-    o = queries.new_empty((*q.shape[:-1], head_dim_v))
-    lse = queries.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
-    lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
-    launch = kvcache.prepare(queries, k_cache, None, o, lengths, lse=lse, table=table, mask=CAUSAL if causal else FULL,
-                             scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
-    launch.enqueue()
-    launch.release()
-    return o, like_flash_attn(lse)
-
-
-@_simulated
+@simulated
 def merge_attn_states(output: Tensor, prefix_output: Array, prefix_lse: Array, suffix_output: Array,
                       suffix_lse: Array, output_lse: Array | None = None, *, sinks: Array | None = None,
                       device: str | None = None) -> None:

@@ -10,6 +10,7 @@ from ferroflash import _attention, _simulator, planned
 from ferroflash import flash_attn_func as func
 from ferroflash import flash_attn_varlen_func as varlen
 from ferroflash import flash_attn_with_kvcache as kvcache
+from ferroflash import flash_mla_sparse_fwd as sparse
 from ferroflash import flash_mla_with_kvcache as mla
 from ferroflash import merge_attn_states as merge
 
@@ -67,6 +68,7 @@ ARGUMENTS = {
                  max_seqlen_k=4),
     kvcache: dict(q=Q1, k_cache=CACHE, v_cache=CACHE, cache_seqlens=LENGTHS),
     mla: dict(q=LATENT_Q, k_cache=LATENT, block_table=TABLE, cache_seqlens=LENGTHS, head_dim_v=512),
+    sparse: dict(q=LATENT_Q[:, 0], kv=LATENT[0], indices=np.zeros((2, 1, 8), I32), sm_scale=0.1),
     merge: dict(output=O, prefix_output=O, prefix_lse=LSE, suffix_output=O, suffix_lse=LSE),
 }
 BIAS = numbers(2, 1, 16, 16)
@@ -163,6 +165,7 @@ MOVED = [
     (kvcache, dict(**PAIR), ["k_cache", "v_cache", "k", "v"]),
     (kvcache, dict(**EIGHTS, k_descale=numbers(2, 1, dtype=F32), v_descale=numbers(2, 1, dtype=F32)), ["k_descale"]),
     (mla, {}, ["k_cache"]),
+    (sparse, dict(attn_sink=numbers(16, dtype=F32)), ["kv", "attn_sink"]),
     (merge, dict(output_lse=LSE, sinks=numbers(2, dtype=F32)),
      ["prefix_output", "prefix_lse", "suffix_output", "suffix_lse", "output_lse", "sinks"]),
 ]

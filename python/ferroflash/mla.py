@@ -1,0 +1,147 @@
+"""FlashMLA's functions, with its names, its order of arguments and its defaults: attention on a latent cache (MLA).
+
+Arguments behind `*` are FerroFlash's own. With `device="sim"`, the functions take arrays, as those of `functions.py`.
+"""
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from . import _devices, checks, kvcache
+from ._library import Invalid, Unsupported, WrongType
+from ._types import Array, Memory, Tensor
+from .functions import simulated
+from .planned import CAUSAL, FULL, Planned, layout, like_flash_attn, reuse
+
+
+class ListedLaunch(Planned):
+    """One attention launch of queries with lists of keys of a latent cache, on the stream that is current now.
+
+    q is (queries, heads, head_dim), of all sequences, and o (queries, heads, head_dim_v). The cache is (pages, page,
+    heads_k, head_dim). indices, int32 (queries, heads_k, topk), are slots: page * keys per page + row. lse is (queries,
+    heads).
+    """
+
+    def __init__(self, q: Memory, k_cache: Memory, o: Memory, indices: Memory, *, lse: Memory, scale: float,
+                 sinks: Memory = None, config: str | None = None) -> None:
+        super().__init__(q, FULL, (-1, -1), scale, 0.0, config, checks.Call(checks.LISTED_LAUNCH, q.device))
+        args = self.args
+        self.kept = named = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
+        self.take(**named)
+        args.batch, args.heads_q, args.head_dim = q.shape
+        args.seqlen_q, args.topk, args.head_dim_v = 1, indices.shape[-1], o.shape[-1]
+        args.pages, args.page, args.heads_k = k_cache.shape[:3]
+        args.cache_dtype = args.dtype
+        self.strides(None, None, k=k_cache.stride(), **{name: (query, 0, head, column) for name, (query, head, column)
+                                                       in (("q", q.stride()), ("o", o.stride()))})
+        args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride())
+        self.plan_it()
+
+
+def _listed(q: Memory, k_cache: Memory, indices: Memory, head_dim_v: int, scale: float,
+            sinks: Memory) -> tuple[Memory, Memory]:
+    """Returns o (queries, heads, head_dim_v) and lse (queries, heads)."""
+    sinks = _sinks(q, sinks)
+    o = q.new_empty((*q.shape[:2], head_dim_v))
+    lse = q.new_empty(q.shape[:2], dtype=_devices.of(q).dtype("float32"))
+    tensors = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
+    key = (ListedLaunch, _devices.of(q), _devices.of(q).stream(), *map(layout, tensors.values()), scale)
+    launch = reuse(key, lambda: ListedLaunch(q, k_cache, o, indices, lse=lse, scale=scale, sinks=sinks), **tensors)
+    launch.enqueue()
+    launch.release()
+    return o, like_flash_attn(lse)
+
+
+def _sinks(q: Memory, attn_sink: Memory) -> Memory:
+    """Checks the sinks of q's heads under FlashMLA's name."""
+    if attn_sink is not None:
+        if not hasattr(attn_sink, "data_ptr"):
+            raise WrongType(f"attn_sink is {attn_sink!r}; it must be a tensor of float32 (heads)")
+        checks.Call(checks.SINK, q.device, {"heads": q.shape[-2]}).require(attn_sink=attn_sink)
+    return attn_sink
+
+
+def _refuse(remedy: str, **given: Any) -> None:
+    """Refuses FlashMLA's arguments that FerroFlash lacks."""
+    for name, value in given.items():
+        if value is not None and value is not False and not (isinstance(value, int) and value == 0):
+            raise Unsupported(f"{name}: FerroFlash's kernels of latent caches have none; {remedy}")
+
+
+def get_mla_metadata(*_args: object, **_options: object) -> tuple[None, None]:
+    """FlashMLA's plan. FerroFlash's kernels schedule themselves on the device, so both parts are None."""
+    return None, None
+
+
+@simulated
+def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None, cache_seqlens: Array | None,
+                           head_dim_v: int, tile_scheduler_metadata: object = None, num_splits: object = None,
+                           softmax_scale: float | None = None, causal: bool = False, is_fp8_kvcache: bool = False,
+                           indices: Array | None = None, attn_sink: Array | None = None,
+                           extra_k_cache: Array | None = None, extra_indices_in_kvcache: Array | None = None,
+                           topk_length: Array | None = None, extra_topk_length: Array | None = None, *,
+                           device: str | None = None) -> tuple[Tensor, Tensor]:
+    """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
+
+    The values are the first `head_dim_v` columns of the cache. The default of `softmax_scale` is FlashMLA's, head_dim
+    ** -0.5; a model's is that of its keys before absorption. `attn_sink`, float32 (heads), are logits that belong to no
+    key; the returned lse includes them, and FlashMLA's does not.
+
+    With `indices`, int32 (batch, seqlen_q, topk), each query has a list of slots of the cache: page * keys per page +
+    row. The list is the mask. A slot that stands twice counts twice, and the kernel skips a slot that is negative or
+    beyond all pages. block_table and cache_seqlens then are None, and the cache has the dtype of q.
+
+    Returns o (batch, seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key,
+    lse is +inf.
+    """
+    _refuse("store the latents in the dtype of q", is_fp8_kvcache=is_fp8_kvcache)
+    _refuse("put all keys into one cache", extra_k_cache=extra_k_cache,
+            extra_indices_in_kvcache=extra_indices_in_kvcache, extra_topk_length=extra_topk_length)
+    _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
+    queries: Memory = q
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    if indices is not None:
+        for name, value in (("block_table", block_table), ("cache_seqlens", cache_seqlens), ("causal", causal or None)):
+            if value is not None:
+                raise Invalid(f"{name} beside indices: a query's list is its mask, of slots of the whole cache; leave "
+                              f"{name} out")
+        (slots,) = _devices.integers(q, indices=indices)
+        checks.Call(checks.LISTED_CACHE, q.device, {"heads_k": 1}).require(q=q, k_cache=k_cache, indices=slots)
+        batch, seqlen_q, heads, head_dim = q.shape
+        rows = batch * seqlen_q
+        o, lse = _listed(queries.reshape(rows, heads, head_dim), k_cache, slots.reshape(rows, 1, slots.shape[-1]),
+                         head_dim_v, scale, attn_sink)
+        return o.reshape(batch, seqlen_q, heads, head_dim_v), lse.reshape(batch, seqlen_q, heads).transpose(1, 2)
+    checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
+    o = queries.new_empty((*q.shape[:-1], head_dim_v))
+    lse = queries.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
+    lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
+    if lengths is None:
+        raise Invalid("cache_seqlens None: it must be int32 (batch), the keys of each sequence; pass it, or indices")
+    launch = kvcache.prepare(queries, k_cache, None, o, lengths, lse=lse, table=table, sinks=_sinks(q, attn_sink),
+                             mask=CAUSAL if causal else FULL, scale=scale)
+    launch.enqueue()
+    launch.release()
+    return o, like_flash_attn(lse)
+
+
+@simulated
+def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, d_v: int = 512,
+                         attn_sink: Array | None = None, topk_length: Array | None = None, indexer_topk: int = 0, *,
+                         device: str | None = None) -> tuple[Tensor, None, Tensor]:
+    """Computes attention of q (queries, heads, head_dim), each with a list of rows of kv (keys, heads_k, head_dim).
+
+    `indices` are int32 (queries, heads_k, topk). A row that a list has twice counts twice, and the kernel skips an
+    index that is negative or beyond all rows. The values are the first `d_v` columns of kv. `attn_sink`, float32
+    (heads), are logits that belong to no key; the returned lse includes them, and FlashMLA's does not.
+
+    Returns o (queries, heads, d_v), None in place of FlashMLA's max_logits, and lse, float32 (queries, heads). For a
+    row without a key, lse is +inf.
+    """
+    _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
+    _refuse("leave it 0", indexer_topk=indexer_topk)
+    (slots,) = _devices.integers(q, indices=indices)
+    checks.Call(checks.LISTED, q.device).require(q=q, kv=kv, indices=slots)
+    keys: Memory = kv
+    o, lse = _listed(q, keys.reshape(1, *keys.shape), slots, d_v, sm_scale, attn_sink)
+    return o, None, lse

@@ -1,0 +1,125 @@
+"""FlashMLA's functions in the simulator, against attention in float64: latent caches, and lists of their keys."""
+import re
+
+import numpy as np
+import pytest
+
+import ferroflash
+from ferroflash import flash_mla_sparse_fwd as sparse
+from ferroflash import flash_mla_with_kvcache as mla
+
+F16, F32, I32 = np.float16, np.float32, np.int32
+SCALE, WIDTHS, SIM = 192 ** -0.5, (576, 512), {"device": "sim"}
+
+
+def numbers(seed, shape, dtype=F16):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def exact(q, rows, columns, sinks=None):
+    """Attention of q (heads, head_dim) on rows (keys, head_dim) of a latent cache: o, and the LSE of each head."""
+    scores = q.astype(float) @ rows.astype(float).T * SCALE
+    if sinks is not None:
+        scores = np.concatenate([scores, sinks[:, None].astype(float)], 1)
+    most = scores.max(1, keepdims=True)
+    shares = np.exp(scores - most)
+    lse = most[:, 0] + np.log(shares.sum(1))
+    return (shares / shares.sum(1, keepdims=True))[:, :len(rows)] @ rows[:, :columns].astype(float), lse
+
+
+def check(q, rows, slots, o, lse, sinks=None):
+    """Checks one query, whose list has these slots, and entries that name no row."""
+    slots = slots[(slots >= 0) & (slots < len(rows))]
+    if len(slots) == 0 and sinks is None:
+        assert not o.any() and np.isposinf(lse).all()
+        return
+    wanted, sums = exact(q, rows[slots], o.shape[-1], sinks)
+    assert np.abs(o.astype(float) - wanted).max() <= 4e-3
+    assert np.abs(lse - sums).max() <= 1e-3
+
+
+def lists(seed, shape, slots):
+    """Lists of slots in any order, some of them twice, among entries that name no row."""
+    random = np.random.default_rng(seed)
+    of = random.integers(0, slots, shape).astype(I32)
+    of[random.random(shape) < 0.2] = -1
+    none = random.random(shape) < 0.1
+    of[none] = random.choice(np.array([slots, 2 ** 31 - 1, -2 ** 31], I32), none.sum())
+    return of
+
+
+@pytest.mark.parametrize("sinks", [None, numbers(4, (6,), F32)])
+def test_lists_of_rows(sinks):
+    q, kv, indices = numbers(1, (5, 6, 576)), numbers(2, (70, 1, 576)), lists(3, (5, 1, 90), 70)
+    indices[3] = -1
+    o, none, lse = sparse(q, kv, indices, SCALE, attn_sink=sinks, **SIM)
+    assert (o.shape, none, lse.shape, lse.dtype) == ((5, 6, 512), None, (5, 6), F32)
+    for i in range(5):
+        check(q[i], kv[:, 0], indices[i, 0], o[i], lse[i], sinks)
+
+
+def test_a_list_for_each_latent_head():
+    q, kv, indices = numbers(5, (2, 8, 288)), numbers(6, (33, 2, 288)), lists(7, (2, 2, 40), 33)
+    o, _, lse = sparse(q, kv, indices, SCALE, 256, **SIM)
+    for i in range(2):
+        for head in range(2):
+            of = slice(4 * head, 4 * head + 4)
+            check(q[i, of], kv[:, head], indices[i, head], o[i, of], lse[i, of])
+
+
+def test_lists_of_slots_of_pages():
+    q, pages, indices = numbers(8, (2, 3, 4, 576)), numbers(9, (5, 16, 1, 576)), lists(10, (2, 3, 64), 80)
+    o, lse = mla(q, pages, None, None, 512, softmax_scale=SCALE, indices=indices.astype(np.int64), **SIM)
+    assert (o.shape, lse.shape) == ((2, 3, 4, 512), (2, 4, 3))
+    rows = pages.reshape(80, 576)
+    for b in range(2):
+        for i in range(3):
+            check(q[b, i], rows, indices[b, i], o[b, i], lse[b, :, i])
+
+
+@pytest.mark.parametrize("sinks", [None, numbers(4, (6,), F32)])
+def test_pages_of_sequences(sinks):
+    q, pages = numbers(11, (2, 1, 6, 576)), numbers(12, (4, 16, 1, 576))
+    table, lengths = np.array([[2, 0], [3, 3]], I32), np.array([20, 9], I32)
+    o, lse = mla(q, pages, table, lengths, 512, softmax_scale=SCALE, attn_sink=sinks, **SIM)
+    for b, keys in enumerate(lengths):
+        rows = pages[table[b]].reshape(32, 576)
+        check(q[b, 0], rows, np.arange(keys), o[b, 0], lse[b, :, 0], sinks)
+
+
+Q, KV, LISTS = numbers(1, (2, 4, 576)), numbers(2, (40, 1, 576)), np.zeros((2, 1, 8), I32)
+Q4, PAGES, OF_PAGES = Q[:, None], KV.reshape(4, 10, 1, 576), LISTS
+ROWS = dict(q=Q, kv=KV, indices=LISTS, sm_scale=SCALE)
+SLOTS = dict(q=Q4, k_cache=PAGES, block_table=None, cache_seqlens=None, head_dim_v=512, softmax_scale=SCALE,
+             indices=OF_PAGES)
+INVALID, TYPE, UNSUPPORTED = ferroflash.Invalid, ferroflash.WrongType, ferroflash.Unsupported
+REFUSALS = [
+    (sparse, ROWS, dict(q=Q4), INVALID, "q (2, 1, 4, 576): it must be (queries, heads, head_dim)"),
+    (sparse, ROWS, dict(kv=PAGES), INVALID, "kv (4, 10, 1, 576): it must be (keys, heads_k, head_dim)"),
+    (sparse, ROWS, dict(kv=KV[..., :512]), INVALID, "kv (40, 1, 512)"),
+    (sparse, ROWS, dict(kv=KV.astype(F32)), TYPE, "kv is float32; it must be float16 (as q)"),
+    (sparse, ROWS, dict(indices=LISTS[0]), INVALID, "indices (1, 8): it must be (queries, heads_k, topk)"),
+    (sparse, ROWS, dict(indices=LISTS[:1]), INVALID, "indices (1, 1, 8)"),
+    (sparse, ROWS, dict(indices=LISTS[..., :0]), INVALID, "indices (2, 1, 0): every size must be 1 or more"),
+    (sparse, ROWS, dict(indices=LISTS.astype(F32)), TYPE, "indices is float32; it must be a tensor of int32 or int64"),
+    (sparse, ROWS, dict(attn_sink=numbers(1, (3,), F32)), INVALID, "attn_sink (3,): it must be (heads)"),
+    (sparse, ROWS, dict(attn_sink=1.0), TYPE, "attn_sink is 1.0"),
+    (sparse, ROWS, dict(sm_scale=0.0), INVALID, "softmax_scale 0.0"),
+    (sparse, ROWS, dict(topk_length=np.array([1, 2], I32)), UNSUPPORTED, "topk_length: .*; write -1 over"),
+    (sparse, ROWS, dict(indexer_topk=512), UNSUPPORTED, "indexer_topk"),
+    (mla, SLOTS, dict(q=Q), INVALID, "q (2, 4, 576): it must be (batch, seqlen_q, heads, head_dim)"),
+    (mla, SLOTS, dict(k_cache=numbers(2, (4, 10, 2, 576))), INVALID, "k_cache (4, 10, 2, 576)"),
+    (mla, SLOTS, dict(indices=LISTS[..., None]), INVALID, "indices (2, 1, 8, 1)"),
+    (mla, SLOTS, dict(causal=True), INVALID, "causal beside indices"),
+    (mla, SLOTS, dict(block_table=np.zeros((2, 1), I32)), INVALID, "block_table beside indices"),
+    (mla, SLOTS, dict(cache_seqlens=np.ones(2, I32)), INVALID, "cache_seqlens beside indices"),
+    (mla, SLOTS, dict(indices=None), INVALID, "cache_seqlens None"),
+    (mla, SLOTS, dict(is_fp8_kvcache=True), UNSUPPORTED, "is_fp8_kvcache"),
+    (mla, SLOTS, dict(extra_k_cache=PAGES), UNSUPPORTED, "extra_k_cache"),
+]
+
+
+@pytest.mark.parametrize("function, arguments, changed, kind, words", REFUSALS)
+def test_refusals(function, arguments, changed, kind, words):
+    with pytest.raises(kind, match=words if ".*" in words else re.escape(words)):
+        function(**{**arguments, **changed}, **SIM)
