@@ -10,7 +10,7 @@ varlen: portable varlen, split-KV and merge kernels
 hopper: Hopper's kernels on dense tensors
 hopper-keys: Hopper's kernels: varlen, paged, MLA
 cache: decode and MLA kernels
-paged: portable paged kernels, mixed batches, append kernels
+paged: portable paged kernels, mixed batches, sparse MLA, append kernels
 backward: backward kernels
 END
 }
@@ -49,6 +49,7 @@ serving-batch | 570 | torch | serving-batch.json, .svg: decode of unequal length
 serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
 mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
 mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads by the portable kernel, beside its products
+sparse | 570 | torch flash_mla | sparse.json: sparse MLA of 1 to 4096 queries with lists of 2048 keys
 widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
 backward | 570 | torch fa4 | backward.json: gradients of 512 to 16384 keys, beside FlashAttention-2, -4 and cuDNN, bf16
 backward-f16 | 570 | torch fa4 | backward-f16.json: the same, f16
@@ -98,7 +99,7 @@ part() {
         hopper) kernels '^hopper_(f16|bf16)' ;;
         hopper-keys) kernels '^hopper_(packed|paged|mla)' ;;
         cache) kernels '^decode|^mla' ;;
-        paged) kernels '^paged|^mixed_few|^append' ;;
+        paged) kernels '^paged|^mixed_few|^append|^sparse' ;;
         # The kernels of dK and dV, whose problems also run the others.
         backward) kernels '^bwd_' '^bwd_(dbias|delta|dq|dsinks|convert|sum)' ;;
     esac
@@ -167,6 +168,7 @@ call() {
             run python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4 --peers --seconds $((limit - 60)) \
                 --out "$out/$call.json"
             ;;
+        sparse) run python3 sparse.py --seconds $((limit - 60)) --out "$out/sparse.json" ;;
         widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         backward*)
             case $call in

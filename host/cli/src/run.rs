@@ -77,6 +77,13 @@ Tensors of a latent cache (MLA), with --v-width V: q and k_cache have D columns.
 k_cache are the values, and o has V columns. k_cache is [pages, page size, heads_k, D] of q's type, or with
 --layout bhsd [pages, heads_k, page size, D]. MLA has 1 latent head; more run, too. --scale is required.
 
+Tensors of sparse MLA, with --v-width and --scale: q and k_cache as above, or k_cache [keys, heads_k, D], and
+  indices       i32         [queries, heads_k, topk], queries of all sequences; with 1 latent head also
+                            [sequences, seqlen_q, topk]. Each query sees the slots of its list: page x page
+                            size + row. A slot that stands twice counts twice; -1 and other slots that k_cache
+                            lacks are skipped. The list is the mask
+  sinks         f32         [heads_q]; optional
+
 The program rejects any other tensor in the file, except o and lse.
 
 Examples:
@@ -89,6 +96,7 @@ Examples:
   ferroflash run --input cache.safetensors --check
   ferroflash run --input cache.safetensors --shared-pages 8 --check
   ferroflash run --input latent.safetensors --v-width 512 --causal --scale 0.0721 --check
+  ferroflash run --input sparse.safetensors --v-width 512 --scale 0.0721 --check
 
 Write an input in Python:
   safetensors.torch.save_file({\"q\": q, \"k\": k, \"v\": v}, \"qkv.safetensors\")   # float16 or bfloat16

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 mod checks;
 mod launch;
+mod listed;
 mod right;
 
 /// Tensors of a file with a cache.
@@ -50,6 +51,8 @@ pub(crate) struct Input {
     /// Page indices, and their number per sequence.
     table: Option<(Vec<i32>, usize)>,
     lengths: Vec<i32>,
+    /// The lists of keys of a latent cache. Each query is then a sequence.
+    lists: Option<listed::Lists>,
     /// The number of groups whose sequences share their first pages, and the number of these pages.
     shared: Option<[usize; 2]>,
     sinks: Option<Vec<f32>>,
@@ -60,7 +63,7 @@ pub(crate) struct Input {
 impl Input {
     /// Reads `q`, `k_cache`, `v_cache`, `seqused_k`, and if present `cu_seqlens_q`, `block_table`,
     /// `alibi_slopes`, `k_scale`, `v_scale` and `sinks`. With `v_width`, the file has a latent cache and no
-    /// `v_cache`. With `shared`, sequences share their first pages.
+    /// `v_cache`. With `shared`, sequences share their first pages. A file with `indices` has lists of keys.
     pub(super) fn read(
         file: &File<'_>,
         layout: FileLayout,
@@ -68,6 +71,9 @@ impl Input {
         v_width: Option<usize>,
         shared: Option<[usize; 2]>,
     ) -> Result<Self, Error> {
+        if file.has("indices") {
+            return Self::read_listed(file, layout, scores, v_width, shared);
+        }
         file.only("q and a cache", &[&TENSORS[..], &extras::NAMES].concat())?;
         let lengths = file.list("seqused_k")?;
         let q = file.elements("q", HALVES)?;
@@ -123,6 +129,7 @@ impl Input {
             values,
             table,
             lengths,
+            lists: None,
             shared,
             sinks,
             extras,
@@ -166,20 +173,27 @@ impl Input {
         self.starts[b]..self.starts[b + 1]
     }
 
-    /// Returns the shape of LSE in the file, and its strides between sequences and between heads. Varlen
-    /// sequences are one batch entry.
+    /// Returns the shape of LSE in the file, and the strides between sequences and between heads in a
+    /// launch's LSE. Varlen sequences are one batch entry.
     pub(super) fn lse(&self) -> (Vec<usize>, [usize; 2]) {
         let Problem { batch, seqlen_q, heads_q, .. } = self.problem;
         match self.shape[..] {
             [rows, ..] if self.shape.len() == 3 => (vec![heads_q, rows], [seqlen_q, rows]),
+            [sequences, rows, ..] if self.lists.is_some() => (vec![sequences, heads_q, rows], [1, batch]),
             _ => (vec![batch, heads_q, seqlen_q], [heads_q * seqlen_q, seqlen_q]),
         }
     }
 
-    /// Returns the positions of sequence `b`'s rows in the LSE, head by head.
+    /// Returns the positions of sequence `b`'s rows in the file's LSE, head by head.
     fn lse_of(&self, b: usize) -> impl Iterator<Item = usize> + use<> {
-        let (rows, (_, [sequence, head])) = (self.rows_of(b), self.lse());
-        let first = if self.shape.len() == 3 { rows.start } else { b * sequence };
+        let (rows, (of, [sequence, head])) = (self.rows_of(b), self.lse());
+        let (first, head) = match of[..] {
+            [_, heads, queries] if self.lists.is_some() => {
+                (b / queries * heads * queries + b % queries, queries)
+            }
+            [_, _, _] => (b * sequence, head),
+            _ => (rows.start, head),
+        };
         let count = rows.len();
         (0..self.problem.heads_q).flat_map(move |m| (0..count).map(move |row| first + m * head + row))
     }

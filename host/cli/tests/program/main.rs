@@ -16,6 +16,7 @@ mod grad;
 mod int8;
 mod kernels;
 mod latent;
+mod listed;
 mod options;
 mod planted;
 mod report;

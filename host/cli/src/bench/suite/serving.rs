@@ -39,6 +39,10 @@ pub(crate) struct Shape {
     shared: Option<[usize; 2]>,
     /// The columns of a latent cache's values, which are the first columns of its keys (MLA).
     latent: Option<usize>,
+    /// Whether each query has a list of keys of a latent cache (sparse MLA). A query is then a sequence, and
+    /// its number of keys is the length of its list.
+    #[serde(default)]
+    listed: bool,
     /// A name for readers of the report.
     #[serde(rename = "name")]
     _name: Option<String>,
@@ -79,6 +83,11 @@ impl Shape {
         let rows: f64 = filled.iter().map(|keys| room(*keys) as f64).sum();
         let table = 4.0 * filled.len() as f64 * longest as f64 / page.max(1) as f64;
         fits(table + 2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * cache.bytes() as f64)?;
+        if self.listed && (self.latent.is_none() || lengths.iter().any(|[q, _]| *q != 1)) {
+            let why = "lists are of a latent cache, and each query is a sequence; set latent, and 1 query \
+                       for each sequence";
+            return Err(Error::Invalid(format!("listed: {why}")));
+        }
         // A graph's batch is padded with sequences without keys. Such a sequence may have any number of
         // queries.
         let mut queries: Vec<_> = lengths.iter().filter(|[_, k]| *k > 0).map(|[q, _]| *q).collect();
@@ -100,6 +109,7 @@ impl Shape {
             shared: self.shared(&filled, page)?,
             head_dim_v: self.latent,
             latent: self.latent.is_some(),
+            listed: self.listed,
             // A latent cache has no default scale. This one is DeepSeek's, without YaRN.
             scale: self.latent.map(|_| 192f32.sqrt().recip()),
             ..Case::new(filled)
@@ -114,7 +124,8 @@ impl Shape {
         };
         let place = if page == 0 { "dense cache".into() } else { format!("pages of {page}") };
         let sinks = if self.sinks { ", sinks" } else { "" };
-        let latent = self.latent.map_or(String::new(), |columns| format!(", latent {columns}"));
+        let lists = if self.listed { ", lists" } else { "" };
+        let latent = self.latent.map_or(String::new(), |columns| format!(", latent {columns}{lists}"));
         let shared = self
             .shared
             .map_or(String::new(), |[groups, pages]| format!(", {groups} groups share {pages} pages"));
@@ -152,6 +163,7 @@ impl Shape {
             (.., true) => Some("sinks".to_owned()),
             _ if self.shared.is_some() => Some("shared".to_owned()),
             _ if self.latent.is_some() => Some("latent".to_owned()),
+            _ if self.listed => Some("listed".to_owned()),
             (None, None, false) => None,
         };
         if let Some(field) = of_a_cache {

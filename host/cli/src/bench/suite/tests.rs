@@ -24,7 +24,7 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     assert_eq!(
         names,
         "append backward chunked decode extra headline hopper hopper-extra merge mixed mla packed paged \
-         prefill prefix ragged"
+         prefill prefix ragged sparse"
     );
     let forward = read_forward(None, &[]).expect("valid");
     assert_eq!(
@@ -167,6 +167,15 @@ fn words_and_work_of_a_shape() {
         2.0 * (4 * 8 * (576 + 512)) as f64 + 2.0 * (320 * 576) as f64,
         true,
     );
+    // Lists name any rows, and each list reads its own.
+    check(
+        r#"{"sequences": [[4, 1, 80]], "heads_q": 8, "heads_k": 1, "head_dim": 576, "latent": 512,
+            "listed": true, "page": 64}"#,
+        "f16, sequences 4 x 1/80, heads 8/1, head_dim 576, full, pages of 64 NHD, latent 512, lists",
+        2.0 * (8 * 320 * (576 + 512)) as f64,
+        2.0 * (4 * 8 * (576 + 512)) as f64 + 2.0 * (320 * 576) as f64,
+        true,
+    );
     // With a window of 10 keys, the query of each of the four sequences sees 10 keys.
     check(
         r#"{"sequences": [[3, 1, 100], [1, 1, 20]], "heads_q": 8, "heads_k": 2, "head_dim": 64, "page": 1,
@@ -227,6 +236,8 @@ fn shapes_that_are_wrong() {
         (format!(r#"{list}, "sinks": true"#), "sinks without page"),
         (format!(r#"{list}, "shared": [1, 1]"#), "shared without page"),
         (format!(r#"{list}, "latent": 32"#), "latent without page"),
+        (format!(r#"{list}, "listed": true"#), "listed without page"),
+        (format!(r#"{list}, "listed": true, "page": 4"#), "listed: lists are of a latent cache"),
         (format!(r#"{list}, "page": 4, "shared": [2, 1]"#), "shared [2, 1]: there must be 1 group or more"),
         (format!(r#"{list}, "page": 4, "shared": [1, 3]"#), "each sequence must have these pages"),
         (format!(r#"{list}, "page": 0, "kv_dtype": "bf16""#), "kv_dtype bf16: it must be f16 (the queries'"),

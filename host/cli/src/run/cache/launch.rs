@@ -1,11 +1,12 @@
 //! Runs attention on a file's cache, on a device.
 use super::Input;
+use super::listed::Lists;
 use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, LseView, Queries, SharedPrefixes, Sinks, TensorView,
-    TokenScales, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, ListedKeys, LseView, Queries, SharedPrefixes, Sinks,
+    TensorView, TokenScales, VarlenQueries,
 };
 use ferroflash::{Attention, Capabilities, DType, Error, plan};
 use reference::{Binder, Judge, Judgement, LaunchOptions, OnDevice, Rows, Rule, TensorError, Work, Written};
@@ -52,14 +53,23 @@ impl Input {
                 Some(all) => self.scale(binder.input(name, || bytes!(all)), all.len() as u64),
             });
         let pages = pages.scales(k_scale, v_scale);
-        let cache = match &self.table {
-            Some((table, columns)) => {
-                let address = binder.input("block_table", || bytes!(table));
-                KvCache::paged(pages, Index::new(address, table.len() as u64), *columns, lengths)
+        let mut decode = match (&self.lists, &self.table) {
+            (Some(Lists { indices, topk }), _) => {
+                let address = binder.input("indices", || bytes!(indices));
+                let indices = Index::new(address, indices.len() as u64);
+                AttentionRequest::sparse(q, ListedKeys::new(pages, indices, *topk), o)
             }
-            None => KvCache::dense(pages, lengths),
+            (None, Some((table, columns))) => {
+                let address = binder.input("block_table", || bytes!(table));
+                let table = Index::new(address, table.len() as u64);
+                let cache = KvCache::paged(pages, table, *columns, lengths);
+                AttentionRequest::cached(q, cache.max_k(self.problem.seqlen_k), o)
+            }
+            (None, None) => {
+                let cache = KvCache::dense(pages, lengths).max_k(self.problem.seqlen_k);
+                AttentionRequest::cached(q, cache, o)
+            }
         };
-        let mut decode = AttentionRequest::cached(q, cache.max_k(self.problem.seqlen_k), o);
         let scores = &mut decode.scores;
         (decode.mask, scores.scale, scores.softcap) =
             (self.problem.mask, self.problem.scale, self.problem.softcap);
@@ -106,11 +116,18 @@ impl Input {
         let device = OnDevice::new(attention, self, config)?;
         let upload = start.elapsed();
         let (written, [load, kernel]) = device.run_timed()?;
-        let (mut o, mut lse) = numbers(&written);
+        let (mut o, mut lse) = self.numbers(&written);
         self.clear_unwritten(&mut o, &mut lse);
         let took = Took::on_device([upload, load, kernel]);
         let (kernel, reason) = (Some(written.entry), Some(written.reason));
         Ok(Results { kernel, reason, o, rows: Some(lse).into(), took })
+    }
+
+    /// Returns O and LSE, as the file has them.
+    fn numbers(&self, written: &Written) -> (Vec<u16>, Vec<f32>) {
+        let o = written.outputs[0].as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes));
+        let lse = written.outputs[1].as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+        (o.collect(), self.lse_in_file(lse.collect()))
     }
 
     /// Sets the results of rows that belong to no sequence to 0 and -inf.
@@ -121,13 +138,6 @@ impl Input {
             lse.chunks_mut(rows).for_each(|head| head[written..].fill(f32::NEG_INFINITY));
         }
     }
-}
-
-/// Returns O and LSE.
-fn numbers(written: &Written) -> (Vec<u16>, Vec<f32>) {
-    let o = written.outputs[0].as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes));
-    let lse = written.outputs[1].as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
-    (o.collect(), lse.collect())
 }
 
 impl Work for Input {
@@ -146,7 +156,7 @@ impl Work for Input {
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
         Ok(Box::new(|_, written| {
-            let (o, lse) = numbers(written);
+            let (o, lse) = self.numbers(written);
             match Input::judge(self, &o, &lse) {
                 Ok(Some(verdict)) => Judgement::from(verdict),
                 Ok(None) => Judgement::failed("the outputs have other shapes"),

@@ -35,8 +35,7 @@ impl Input {
         let Problem { dtype, heads_q, heads_k, .. } = self.problem;
         let (queries, columns) = (self.rows_of(b).len(), self.columns());
         let group = heads_q / heads_k * columns;
-        let exact = Outputs::without_keys([1, queries, heads_q, columns]);
-        let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
+        let mut all = without_keys([queries, heads_q, columns]);
         if self.lengths[b] > 0 && queries > 0 {
             all.exact.lse.clear();
             let heads: Result<Vec<_>, _> =
@@ -60,7 +59,10 @@ impl Input {
     /// Returns the expected results of a key head's query heads. Each key head may have its own scale.
     fn of_head(&self, b: usize, head: usize) -> Result<Reference, TensorError> {
         let Problem { dtype, heads_q, heads_k, head_dim, .. } = self.problem;
-        let (keys, group, queries) = (self.lengths[b] as usize, heads_q / heads_k, self.rows_of(b));
+        let (keys, group, queries) = (self.keys_of(b, head).len(), heads_q / heads_k, self.rows_of(b));
+        if keys == 0 {
+            return Ok(without_keys([queries.len(), group, self.columns()]));
+        }
         let [k, v] = [0, 1].map(|which| self.rows_in(which, b, head));
         let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
             _ if self.pages.dtype == DType::Int8 => 1.0,
@@ -113,21 +115,20 @@ impl Input {
     fn scales_in(&self, which: usize, b: usize, head: usize) -> Option<Vec<f32>> {
         let [_, page, heads, _] = self.pages.shape;
         let all = self.scales[which].as_deref().filter(|_| self.pages.dtype == DType::Int8)?;
-        let of = |key| match self.hides(b, key) {
+        let of = |(key, [number, within]): (usize, [usize; 2])| match self.hides(b, key) {
             true => 1.0,
-            false => all[(self.page(b, key / page) as usize * page + key % page) * heads + head],
+            false => all[(number * page + within) * heads + head],
         };
-        Some((0..self.lengths[b] as usize).map(of).collect())
+        Some(self.keys_of(b, head).into_iter().enumerate().map(of).collect())
     }
 
     /// Returns the keys (0) or values (1) of a head of sequence `b`, as numbers of the queries' type. Rows
     /// of eight bits are not multiplied by their scales.
     fn rows_in(&self, which: usize, b: usize, head: usize) -> Vec<u16> {
         let (pool, view) = self.pools()[which];
-        let (dtype, [_, page, _, columns]) = (self.problem.dtype, view.shape);
+        let (dtype, [.., columns]) = (self.problem.dtype, view.shape);
         let bytes = self.pages.dtype.bytes();
-        let row = |key: usize| {
-            let [number, within] = [self.page(b, key / page) as usize, key % page];
+        let row = |[number, within]: [usize; 2]| {
             let at = [number, within, head].into_iter().zip(view.strides);
             let at = at.map(|(i, stride)| i * stride as usize).sum::<usize>();
             let elements = pool[at * bytes..][..columns * bytes].chunks_exact(bytes);
@@ -137,7 +138,7 @@ impl Input {
                 _ => widen_e4m3(bytes[0], dtype),
             })
         };
-        (0..self.lengths[b] as usize).flat_map(row).collect()
+        self.keys_of(b, head).into_iter().flat_map(row).collect()
     }
 
     /// Returns the worst verdict of all sequences.
@@ -155,4 +156,10 @@ impl Input {
         }
         Ok(all)
     }
+}
+
+/// Returns the expected result of rows that see no key: `[queries, heads, columns]`.
+fn without_keys([queries, heads, columns]: [usize; 3]) -> Reference {
+    let exact = Outputs::without_keys([1, queries, heads, columns]);
+    Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 }
 }

@@ -1,0 +1,131 @@
+//! Tests `ferroflash run` on files with lists of keys (sparse MLA): compares the simulator with the
+//! reference, and reads invalid files.
+use crate::cache::{Tensor, Tensors, floats, integers, results, write};
+use crate::common::{Folder, check as refused, report};
+use ferroflash::DType;
+use reference::Random;
+use safetensors::Dtype;
+
+const OPTIONS: [&str; 4] = ["--v-width", "512", "--scale", "0.0721"];
+const TOPK: usize = 70;
+
+fn halves(name: &'static str, seed: u64, shape: &[usize]) -> Tensor {
+    let bits = Random::new(seed).normals(DType::Bf16, shape.iter().product());
+    (name, Dtype::BF16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
+}
+
+/// Returns lists of slots in any order, some of them twice, among entries that name no key. The second list
+/// names none.
+fn lists(shape: &[usize], slots: i32) -> Tensor {
+    let none = [-1, slots, i32::MAX, i32::MIN];
+    let (mut random, count) = (Random::new(3), shape.iter().product::<usize>());
+    let entry = |i: usize| match random.bits() {
+        bits if bits.is_multiple_of(4) || i / TOPK == 1 => none[bits as usize / 4 % 4],
+        bits => (bits >> 8) as i32 & i32::MAX,
+    };
+    let all: Vec<_> = (0..count).map(entry).collect();
+    let all: Vec<_> = all.iter().map(|x| if none.contains(x) { *x } else { x % slots }).collect();
+    integers("indices", shape, &all)
+}
+
+/// Returns six queries of 5 heads, with lists of the slots of 4 pages of 16 keys.
+fn tensors() -> Tensors {
+    vec![halves("q", 1, &[6, 5, 576]), halves("k_cache", 2, &[4, 16, 1, 576]), lists(&[6, 1, TOPK], 64)]
+}
+
+/// Runs a file on the CPU and in the simulator, and judges the simulator's result. Returns O and LSE.
+#[track_caller]
+fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
+    let folder = Folder::new(test);
+    let input = write(&folder, "sparse.safetensors", tensors);
+    let [cpu, sim] = ["cpu", "sim"].map(|device| {
+        let output = folder.path(device);
+        let run = ["run", "--device", device, "--input", &input, "--output", &output];
+        // The CPU's result is the reference, so there is nothing to check.
+        let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
+        let report = report(&[&run[..], options, check].concat());
+        assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
+        let kernel = report["kernel"].as_str().unwrap_or("none");
+        assert_eq!(kernel.starts_with("sparse_mla_bf16_d576_full_"), device == "sim", "{kernel}");
+        results(&output)
+    });
+    assert_eq!([&cpu[0].0, &cpu[1].0], [&sim[0].0, &sim[1].0], "shapes of O and LSE");
+    let numbers =
+        |bytes: &[u8]| -> Vec<f32> { bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect() };
+    for (i, (cpu, sim)) in numbers(&cpu[1].1).iter().zip(numbers(&sim[1].1)).enumerate() {
+        assert!(cpu == &sim || (cpu - sim).abs() < 1e-2, "LSE {i}: {cpu}, {sim}");
+    }
+    sim
+}
+
+#[test]
+fn each_query_has_a_list() {
+    let [o, lse] = check("listed", &tensors(), &OPTIONS);
+    assert_eq!((o.0, lse.0), (vec![6, 5, 512], vec![5, 6]));
+    let query = o.1.len() / 6;
+    assert!(o.1[query..2 * query].iter().all(|byte| *byte == 0), "the second list names no key");
+    assert!(o.1[..query].iter().any(|byte| *byte != 0));
+}
+
+#[test]
+fn lists_of_sequences() {
+    let flat = check("listed-flat", &tensors(), &OPTIONS);
+    let mut of_sequences = tensors();
+    (of_sequences[0].2, of_sequences[2].2) = (vec![2, 3, 5, 576], vec![2, 3, TOPK]);
+    let [o, lse] = check("listed-sequences", &of_sequences, &OPTIONS);
+    assert_eq!((o.0, lse.0), (vec![2, 3, 5, 512], vec![2, 5, 3]));
+    assert!(o.1 == flat[0].1, "the same queries");
+    for (at, of_head) in lse.1.chunks(4).enumerate() {
+        let [b, head, i] = [at / 3 / 5, at / 3 % 5, at % 3];
+        assert_eq!(of_head, &flat[1].1[4 * (head * 6 + b * 3 + i)..][..4]);
+    }
+}
+
+#[test]
+fn a_flat_cache_of_two_latent_heads_with_sinks() {
+    let tensors = vec![
+        halves("q", 4, &[6, 4, 288]),
+        halves("k_cache", 5, &[40, 2, 288]),
+        lists(&[6, 2, TOPK], 40),
+        floats("sinks", &[4], &[0.5, f32::NEG_INFINITY, 2.0, -1.0]),
+    ];
+    check("listed-sinks", &tensors, &["--v-width", "256", "--scale", "0.1"]);
+}
+
+#[test]
+fn files_that_are_not_right() {
+    let folder = Folder::new("listed-refused");
+    let with = |change: fn(&mut Tensors), name: &str| {
+        let mut tensors = tensors();
+        change(&mut tensors);
+        write(&folder, name, &tensors)
+    };
+    let path = with(|_| (), "right.safetensors");
+    let lengths = with(|t| t.push(integers("seqused_k", &[6], &[64; 6])), "lengths.safetensors");
+    let values = with(|t| t.push(halves("v_cache", 9, &[4, 16, 1, 512])), "values.safetensors");
+    let short = with(|t| t[2] = lists(&[5, 1, TOPK], 64), "short.safetensors");
+    let other = with(|t| (t[0].2, t[2].2) = (vec![2, 3, 5, 576], vec![3, 2, TOPK]), "other.safetensors");
+    let eight = with(|t| (t[1].1, t[1].3) = (Dtype::F8_E4M3, vec![0; 64 * 576]), "eight.safetensors");
+    let narrow = with(|t| t[1] = halves("k_cache", 2, &[4, 16, 1, 512]), "narrow.safetensors");
+    let causal = [&OPTIONS[..], &["--causal"]].concat();
+    let shared = [&OPTIONS[..], &["--shared-pages", "1"]].concat();
+    let cases: [(&str, &[&str], &str); 10] = [
+        (&path, &["--scale", "0.07"], "there is no `v_cache`; add it, or use --v-width"),
+        (&path, &["--v-width", "512"], "--scale none: a latent cache has no default"),
+        (&path, &causal, "mask causal with lists of keys"),
+        (&path, &shared, "leave --shared-pages out"),
+        (
+            &lengths,
+            &OPTIONS,
+            "has a tensor `seqused_k` that a file with lists of keys (`indices`) does not use",
+        ),
+        (&values, &OPTIONS, "has a tensor `v_cache` that"),
+        (&short, &OPTIONS, "`indices` has shape [5, 1, 70]; it must be [6, 1, topk]"),
+        (&other, &OPTIONS, "`indices` has shape [3, 2, 70]"),
+        (&eight, &OPTIONS, "dtype e4m3 on a latent cache"),
+        (&narrow, &OPTIONS, "the last size, head_dim, must be equal"),
+    ];
+    for (path, options, words) in cases {
+        refused(&[&["run", "--device", "cpu", "--input", path], options].concat(), 2, words);
+    }
+}
