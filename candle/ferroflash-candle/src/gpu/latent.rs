@@ -3,6 +3,7 @@ use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::gpu::append::{append_latent, append_latent_rotary};
 use crate::gpu::inputs::no_such_type;
+use crate::gpu::listed::ListedKv;
 use crate::gpu::parts::LayerPages;
 use crate::gpu::rotary::RotaryTable;
 use crate::gpu::run::both;
@@ -124,6 +125,11 @@ impl LatentCache {
     /// Returns the errors of [`LatentCache::attend`].
     pub fn attend_with_lse(&self, q: &Tensor, step: &Step, attend: &Attend) -> Result<(Tensor, Tensor)> {
         both(self.0.attend(q, step, attend, RowOutputs::LSE)?)
+    }
+
+    /// Returns this cache with lists of its keys, one list for each query: i32 or u32 `(queries, 1, topk)`.
+    pub fn listed<'a>(&'a self, indices: &'a Tensor) -> ListedKv<'a> {
+        ListedKv::new(&self.0.keys, self.value_columns(), indices)
     }
 
     fn value_columns(&self) -> usize {

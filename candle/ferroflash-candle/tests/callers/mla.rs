@@ -1,7 +1,7 @@
 //! The calls of mistral.rs 0.9.2 in mistralrs-core/src/mla/forward.rs, on a latent cache.
 use candle::{D, DType, Device, Result, Tensor};
 use ferroflash_candle::{
-    Attend, LatentCache, PagePool, PagedKv, RotaryStyle, RotaryTable, Sequence, Step, append_latent,
+    Attend, LatentCache, ListedKv, PagePool, PagedKv, RotaryStyle, RotaryTable, Sequence, Step, append_latent,
 };
 
 /// A latent cache, `(blocks, block, 1, 576)`. It replaces mistral.rs' two caches, `(blocks, block, 512)` and
@@ -134,5 +134,46 @@ fn latent_caches_of_steps() -> Result<()> {
         }
         sequence.advance(1);
     }
+    Ok(())
+}
+
+/// Three queries have lists of slots of a cache of pages. The lists have entries that name no key, and a slot
+/// twice. The third list names no key.
+#[test]
+fn lists_of_keys() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let (pages, page, heads, scale) = (6, 16, 16, 192f32.sqrt().recip());
+    let rows = random(&[pages, page, 1, LATENT + ROTARY], &device)?;
+    let q = random(&[3, heads, LATENT + ROTARY], &device)?;
+    let lists = [vec![95, -1, 3, 17, 40, 3], vec![96, 8, 9, -7, i32::MAX, 0], vec![-1; 6]];
+    let indices = Tensor::from_vec(lists.concat(), (3, 1, 6), &device)?;
+    let keys = ListedKv::new(&rows, LATENT, &indices);
+    let (o, lse) = keys.attend_with_lse(&q, &Attend::full(scale))?;
+    assert_eq!((o.dims(), lse.dims()), (&[3, heads, LATENT][..], &[3, heads][..]));
+    let flat = rows.reshape((pages * page, LATENT + ROTARY))?;
+    for (i, list) in lists.iter().enumerate() {
+        let there: Vec<u32> =
+            list.iter().filter_map(|slot| u32::try_from(*slot).ok()).filter(|s| *s < 96).collect();
+        let (found, sums) = (o.get(i)?, lse.get(i)?.to_vec1::<f32>()?);
+        if there.is_empty() {
+            assert!(sums.iter().all(|sum| *sum == f32::NEG_INFINITY), "{sums:?}");
+            assert_eq!(far(&found, &found.zeros_like()?)?, 0.0);
+            continue;
+        }
+        let (expected, right) =
+            plain(&q.get(i)?, &flat.index_select(&Tensor::new(there, &device)?, 0)?, scale)?;
+        let apart = far(&found, &expected)?;
+        assert!(apart <= 3e-2, "query {i}: {apart}");
+        for (found, expected) in sums.into_iter().zip(right) {
+            assert!((found - expected).abs() <= 3e-2, "query {i}: {found}, {expected}");
+        }
+    }
+    let of_sequences = ListedKv::new(&rows, LATENT, &indices)
+        .attend_with_lse(&q.reshape((1, 3, heads, LATENT + ROTARY))?, &Attend::full(scale))?;
+    assert_eq!(of_sequences.1.dims(), [1, heads, 3]);
+    assert_eq!(far(&o, &of_sequences.0.squeeze(0)?)?, 0.0, "queries of a sequence");
+    let of_flat = ListedKv::new(&flat.reshape((1, pages * page, 1, LATENT + ROTARY))?, LATENT, &indices)
+        .attend(&q, &Attend::full(scale))?;
+    assert_eq!(far(&o, &of_flat)?, 0.0, "a cache of one page");
     Ok(())
 }
