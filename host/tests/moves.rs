@@ -35,6 +35,13 @@ fn pages<'a>(f: &'a mut AttentionRequest<'_>) -> &'a mut KvPages {
     }
 }
 
+fn lists<'a>(f: &'a mut AttentionRequest<'_>) -> &'a mut ListedKeys {
+    match &mut f.kv {
+        KeysValues::Listed(keys) => keys,
+        _ => panic!("no lists"),
+    }
+}
+
 #[test]
 fn tensors() {
     let at = |n: u64| view(n, [2, 512, 8, 64]);
@@ -87,6 +94,17 @@ fn caches() {
     let latent = latent.scale(0.1).scratch(memory);
     let moved = |f: &mut AttentionRequest<'_>| *pages(f) = KvPages::latent(view(8, [1000, 64, 1, 576]), 512);
     check(&latent, &[(moved, None), (|f| pages(f).values.address += 32, Some("not supported"))]);
+    let keys = ListedKeys::new(KvPages::latent(rows, 512), Index::new(5 * FAR, 8 * 100), 100);
+    let listed = AttentionRequest::sparse(view(1, [8, 1, 16, 576]), keys, view(2, [8, 1, 16, 512]));
+    let listed = listed.scale(0.1).scratch(memory);
+    let cases: [Case<AttentionRequest<'_>>; 5] = [
+        (|f| lists(f).indices.address += 4, None),
+        (|f| lists(f).pages = KvPages::latent(view(8, [1000, 64, 1, 576]), 512), None),
+        (|f| lists(f).indices.address += 2, Some("invalid indices.address")),
+        (|f| lists(f).indices.address = f.o.address, Some("invalid o.address")),
+        (|f| lists(f).indices.elements = 799, Some("invalid indices.elements")),
+    ];
+    check(&listed, &cases);
 }
 
 #[test]

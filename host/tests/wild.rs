@@ -105,6 +105,31 @@ proptest! {
     }
 
     #[test]
+    fn lists_of_keys(
+        pages in pages(), q in view(), o in view(), indices in index(), scale in prop::option::of(any::<f32>()),
+        numbers in prop::array::uniform4(number()), [tame, small, is_latent] in any::<[bool; 3]>(),
+    ) {
+        let [queries, heads, topk, columns] = numbers;
+        let [_, _, latents, width] = pages.keys.shape;
+        let pages = if is_latent { KvPages::latent(pages.keys, columns) } else { pages };
+        let of = |n: u64, width| {
+            let shape = [queries % 5000, 1, (heads % 20).saturating_mul(latents), width];
+            TensorView::bshd(n << 50, 1 << 40, pages.keys.dtype, shape)
+        };
+        let (q, o) = if tame { (of(1, width), of(2, columns)) } else { (q, o) };
+        let topk = if small { topk % 4096 } else { topk };
+        let mut request = AttentionRequest::sparse(q, ListedKeys::new(pages, indices, topk), o);
+        request.scores.scale = scale.map(f32::abs);
+        if plan(&request, h200()).is_ok() {
+            for view in [q, o, pages.keys, pages.values] {
+                prop_assert!(fits(view.elements, &view.shape, &view.strides));
+            }
+            prop_assert!(indices.elements as u128 >= q.shape[0] as u128 * latents as u128 * topk as u128);
+            prop_assert!(topk > 0 && q.shape[1] == 1 && pages.latent_columns() == Some(o.shape[3]));
+        }
+    }
+
+    #[test]
     fn shared_prefixes(
         numbers in prop::array::uniform8(number()), at in prop::array::uniform5(index()),
         [varlen, always, small] in any::<[bool; 3]>(),
