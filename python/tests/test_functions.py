@@ -148,6 +148,28 @@ def test_pages_of_each_dtype(dtype):
         check_lse(lse[n:n + 1], exact_lse)
 
 
+def test_lists_of_pages_are_block_tables():
+    """Each query has a list of pages for each key head (block top-k of MoBA and NSA), as docs/using.md says."""
+    queries, heads, heads_k, pages, page, topk = 5, 4, 2, 9, 16, 3
+    q, k, v = numbers(1, (queries, heads, 64)), *(numbers(n, (pages, heads_k, page, 64)) for n in (2, 3))
+    lists = np.array([[np.random.default_rng(10 * i + h).permutation(pages)[:topk] for h in range(heads_k)]
+                      for i in range(queries)])
+    # The last page of some lists has only a few keys.
+    lengths = np.full((queries, heads_k), topk * page) - np.arange(queries)[:, None] * 3
+    of_head = lambda t: t.reshape(pages * heads_k, page, 1, 64)
+    o = ferroflash.flash_attn_with_kvcache(
+        q.reshape(queries * heads_k, 1, heads // heads_k, 64), of_head(k), of_head(v),
+        cache_seqlens=lengths.reshape(-1).astype(I32),
+        block_table=(lists * heads_k + np.arange(heads_k)[:, None]).reshape(-1, topk).astype(I32), **SIM)
+    o = o.reshape(queries, heads, 64)
+    for i in range(queries):
+        for h in range(heads_k):
+            of = slice(h * 2, h * 2 + 2)
+            own = [t[lists[i, h], h].reshape(1, topk * page, 1, 64)[:, :lengths[i, h]] for t in (k, v)]
+            one = q[None, None, i, of]
+            check(o[None, None, i, of], attend(one, *own)[0], attend(one, *own, F16)[0])
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("paged", [False, True])
 def test_append_with_rotary(paged, interleaved):
