@@ -106,8 +106,9 @@ proptest! {
 
     #[test]
     fn lists_of_keys(
-        pages in pages(), q in view(), o in view(), indices in index(), scale in prop::option::of(any::<f32>()),
-        numbers in prop::array::uniform4(number()), [tame, small, is_latent] in any::<[bool; 3]>(),
+        pages in pages(), q in view(), o in view(), indices in index(),
+        scale in prop::option::of(any::<f32>()), numbers in prop::array::uniform4(number()),
+        [tame, small, is_latent] in any::<[bool; 3]>(),
     ) {
         let [queries, heads, topk, columns] = numbers;
         let [_, _, latents, width] = pages.keys.shape;
