@@ -35,6 +35,7 @@
 //! | `cudarc` (feature `cudarc`) | safe functions on cudarc's slices, with candle-flash-attn's names |
 //! | [`kernels`] | the compiled kernels by name; [`kernels::Prepared`], a kernel picked by type |
 //! | [`mod@variant`] | masks and scores of your own, in kernels that you compile |
+//! | [`configuration`] | the types that kernels consist of |
 //! | [`block_mask`] | lists of key blocks for variants, made on the device |
 //! | [`tuning`] | measurements of `ferroflash sweep`, for [`Attention::with_tuning`] |
 //! | `lineage` (feature `lineage`) | configurations by the predecessor's names |
@@ -52,6 +53,7 @@
 mod attention;
 pub mod block_mask;
 mod capabilities;
+pub mod configuration;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
 pub mod driver;
@@ -83,6 +85,7 @@ pub use attention::Attention;
 pub use capabilities::Capabilities;
 pub use error::{Cause, Error};
 pub use plan::{Launch, Plan, plan};
+/// Everything that kernels and host share, for the tools of this workspace. It may change with every version.
 #[doc(hidden)]
 pub use spec;
 pub use spec::DType;

@@ -52,6 +52,7 @@ pub const MAX_ROW_BYTES: u64 = 1 << 27;
 
 /// The layout of the queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Queries<M = u64> {
     /// `q` is `[batch, seqlen_q, heads_q, head_dim]`: every sequence has `seqlen_q` queries.
     #[default]
@@ -62,6 +63,7 @@ pub enum Queries<M = u64> {
 
 /// The layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum KeysValues<M = u64> {
     /// `[batch, seqlen_k, heads_k, head_dim]` each: every sequence has `seqlen_k` keys.
     Tensors {
@@ -347,9 +349,9 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
 }
 
 impl AttentionRequest<'_> {
-    /// Sets the variant to run, with these parameters. If the variant's mask is [`Local`](crate::spec::Local)
-    /// with other scores, the request's mask, softcap and slopes apply too. Leave them unset for other
-    /// variants. The alignment always applies.
+    /// Sets the variant to run, with these parameters. If the variant's mask is
+    /// [`Local`](crate::configuration::Local) with other scores, the request's mask, softcap and slopes apply
+    /// too. Leave them unset for other variants. The alignment always applies.
     pub fn variant<M: MaskMarker>(mut self, variant: &'static Variant<M>, params: M::Params) -> Self {
         self.variant = Some(variant.with(params));
         self

@@ -11,7 +11,7 @@
 //! ```no_run
 //! # fn main() -> Result<(), ferroflash::Error> {
 //! use ferroflash::request::{AttentionRequest, TensorView};
-//! use ferroflash::spec::{And, Causal, F16, Fwd, Scored, Sink, SinkParams, With};
+//! use ferroflash::configuration::{And, Causal, F16, Fwd, Scored, Sink, SinkParams, With};
 //! use ferroflash::variant::{Variant, VariantKernel};
 //! use ferroflash::{Capabilities, DType, plan};
 //! # let [q, k, v, o, sinks] = [1, 2, 3, 4, 5].map(|n| n << 40);
@@ -49,7 +49,7 @@ pub struct Variant<M: 'static> {
 /// A list has kernels of one mask:
 ///
 /// ```compile_fail,E0271
-/// use ferroflash::spec::{Causal, F16, Full, Fwd};
+/// use ferroflash::configuration::{Causal, F16, Full, Fwd};
 /// use ferroflash::variant::{Variant, VariantKernel};
 ///
 /// type Kernel = Fwd<F16, Full, 8, 2, 1, 4, 4, 4, 2>;
@@ -79,7 +79,7 @@ impl<M: MaskMarker + 'static> VariantKernel<M> {
     /// A mixed batch has two kernels in each launch, which a variant does not have:
     ///
     /// ```compile_fail,E0080
-    /// use ferroflash::spec::{Causal, F16, Fwd, ManyQueries};
+    /// use ferroflash::configuration::{Causal, F16, Fwd, ManyQueries};
     /// use ferroflash::variant::VariantKernel;
     ///
     /// type Kernel = ManyQueries<Fwd<F16, Causal, 8, 2, 1, 4, 4, 4, 2>>;
@@ -90,7 +90,7 @@ impl<M: MaskMarker + 'static> VariantKernel<M> {
     /// A staged bias needs a tensor map, which the parameters of a variant cannot describe:
     ///
     /// ```compile_fail,E0080
-    /// use ferroflash::spec::{Causal, F16, FwdHopper, TmaBias};
+    /// use ferroflash::configuration::{Causal, F16, FwdHopper, TmaBias};
     /// use ferroflash::variant::VariantKernel;
     ///
     /// type Mask = TmaBias<Causal, F16>;
@@ -141,14 +141,14 @@ impl<M: MaskMarker + 'static> Variant<M> {
     /// another type, and longer parameters, do not compile:
     ///
     /// ```compile_fail,E0308
-    /// # use ferroflash::{spec::{Causal, Scored, Sink, SinkParams}, variant::Variant};
+    /// # use ferroflash::{configuration::{Causal, Scored, Sink, SinkParams}, variant::Variant};
     /// fn of(variant: &'static Variant<Scored<Causal, Sink>>) {
     ///     variant.with(SinkParams { base: 0 }); // the mask's parameters are missing: `And::new((), ..)`
     /// }
     /// ```
     ///
     /// ```compile_fail,E0080
-    /// # use ferroflash::{spec::MaskMarker, variant::Variant};
+    /// # use ferroflash::{configuration::MaskMarker, variant::Variant};
     /// #[derive(Clone, Copy)]
     /// struct Long;
     /// impl MaskMarker for Long {

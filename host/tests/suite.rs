@@ -5,6 +5,7 @@ mod cache;
 mod decode;
 mod drawn;
 mod eight;
+mod examples;
 mod fake;
 mod fake_ptx;
 mod hopper;

@@ -3,7 +3,7 @@ use ferroflash::block_mask::{BlockMaskKernel, BlockMaskRequest};
 use ferroflash::driver::{Harness, RawDriver, RawStream};
 use ferroflash::plan::PlanOf;
 use ferroflash::request::{AttentionRequest, Index, TensorView};
-use ferroflash::spec::{
+use ferroflash::configuration::{
     And, BlockMask, BlockSparse, Contract, CreatesBlockMask, FastDiv, Full, Integers, Scored,
 };
 use ferroflash::variant::Variant;

@@ -1,5 +1,5 @@
 //! The variants that requests can name with `AttentionRequest::variant`.
-use ferroflash::spec::{Causal, Scored};
+use ferroflash::configuration::{Causal, Scored};
 use ferroflash::variant;
 use ferroflash::variant::Variant;
 pub use gym_kernels::*;

@@ -3,7 +3,7 @@
 use attention_gym::exact::{MaskFn, Sequence};
 use attention_gym::*;
 use ferroflash::driver::SimDriver;
-use ferroflash::spec::{And, FastDiv};
+use ferroflash::configuration::{And, FastDiv};
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, Error};
 use reference::variant::{Buffers, Case, Failure, verify_against};

@@ -6,7 +6,7 @@
 use ferroflash::driver::RawDriver as Driver;
 #[cfg(not(feature = "gpu"))]
 use ferroflash::driver::SimDriver as Driver;
-use ferroflash::spec::{And, FastDiv, SinkParams};
+use ferroflash::configuration::{And, FastDiv, SinkParams};
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, Error};
 use reference::variant::{Buffers, Case, Failure, verify_against};

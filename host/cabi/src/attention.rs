@@ -22,8 +22,8 @@ impl Ask for AttentionArgs {
         let [batch, heads] = [extent("batch", self.batch)?, extent("heads_q", self.heads_q)?];
         let queries = self.queries(batch)?;
         let (batches, rows) = match queries {
-            Queries::Batched => (batch, extent("seqlen_q", self.seqlen_q)?),
             Queries::Varlen(_) => (1, extent("total_q", self.total_q)?),
+            _ => (batch, extent("seqlen_q", self.seqlen_q)?),
         };
         let (head_dim, dtype) = (extent("head_dim", self.head_dim)?, dtype("dtype", self.dtype)?);
         let shape = |columns| [batches, rows, heads, columns];

@@ -141,7 +141,7 @@ impl<'a> Inputs<'a> {
         let Problem { seqlen_q, seqlen_k, alignment, .. } = self.problem;
         match alignment {
             Alignment::TopLeft => row as i64,
-            Alignment::BottomRight => seqlen_k as i64 - (seqlen_q as i64 - row as i64),
+            _ => seqlen_k as i64 - (seqlen_q as i64 - row as i64),
         }
     }
 

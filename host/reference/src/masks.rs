@@ -154,6 +154,7 @@ mod tests {
         let position = match p.alignment {
             TopLeft => i as i64,
             BottomRight => i as i64 + p.seqlen_k as i64 - p.seqlen_q as i64,
+            other => panic!("{other:?}"),
         };
         let key = j as i64;
         match p.mask {

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 /// A tensor that cannot be read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TensorError {
     /// An element lies outside the slice.
     #[error(

@@ -2,7 +2,7 @@
 //! with attention in f64, which uses the variant's own functions.
 //!
 //! ```no_run
-//! # use ferroflash::spec::{And, Causal, MaskMarker, Scored, Sink, SinkParams};
+//! # use ferroflash::configuration::{And, Causal, MaskMarker, Scored, Sink, SinkParams};
 //! # use ferroflash::{Attention, driver::RawDriver, variant::Variant};
 //! # fn check(
 //! #     card: &Attention<impl ferroflash::driver::Harness>,

@@ -30,7 +30,7 @@ type Params = dyn Fn(&[Integers], &AttentionRequest<'_>) -> Result<WithVariant, 
 /// # use cudarc::driver::{CudaSlice, CudaStream};
 /// # use ferroflash::Error;
 /// # use ferroflash::cudarc::{FlashAttention, Inputs, OwnVariant, ScratchMemory, Slice, Tensor};
-/// # use ferroflash::spec::{And, Causal, Scored, Sink, SinkParams};
+/// # use ferroflash::configuration::{And, Causal, Scored, Sink, SinkParams};
 /// # use ferroflash::variant::Variant;
 /// # use half::f16;
 /// # use std::sync::Arc;

@@ -29,6 +29,7 @@ impl<M> Slots<M> {
 /// The scale of an e4m3 KV cache, or the scales of an int8 KV cache. A key or value is the stored number
 /// times the scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub enum KvScale<M = u64> {
     /// A scale of 1.
     #[default]

@@ -36,6 +36,7 @@ pub enum Mask<M = u64> {
 /// The prefixes of [`Mask::Prefix`]. A prefix is a number of keys at the beginning of a sequence, which every
 /// query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Prefix<M = u64> {
     /// One number for all sequences.
     All(u32),
@@ -120,6 +121,7 @@ impl<M: Copy> std::fmt::Display for Mask<M> {
 
 /// How queries align with keys if there are more or fewer queries than keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Alignment {
     /// The last query aligns with the last key (FlashAttention).
     #[default]

@@ -6,6 +6,7 @@
 /// Plan with [`Scratch::Fastest`], allocate the bytes of
 /// [`Plan::scratch_bytes`](crate::plan::Plan::scratch_bytes), and launch with this [memory](Scratch::Memory).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Scratch {
     /// No scratch memory: the planner selects only kernels that need none.
     #[default]

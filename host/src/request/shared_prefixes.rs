@@ -37,6 +37,7 @@ pub struct SharedPrefixes<M = u64> {
 
 /// The groups of [`SharedPrefixes`].
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Groups<M = u64> {
     /// The host knows the groups and the length of their prefixes.
     Equal {

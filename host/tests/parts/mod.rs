@@ -19,7 +19,7 @@ pub fn v<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut TensorView {
 pub fn queries<'f>(f: &'f mut AttentionRequest<'_>) -> &'f mut VarlenQueries {
     match &mut f.queries {
         Queries::Varlen(queries) => queries,
-        Queries::Batched => panic!("varlen queries"),
+        _ => panic!("varlen queries"),
     }
 }
 

@@ -191,6 +191,7 @@ impl Part for AttentionRequest<'_> {
             ("rest", ..) => match &mut self.shared_prefixes.as_mut()?.groups {
                 Groups::Equal { rest: own, .. } => own.part(rest),
                 Groups::Varlen { rest: own, .. } => own.lengths.part(rest),
+                _ => None,
             },
             _ => None,
         }

@@ -42,6 +42,7 @@ const KEPT: [&str; 12] = [
 /// A user's first program. The program plans for a card, names a kernel by type, and checks that it contains
 /// the PTX of every kernel of the table.
 const PROGRAM: &str = r#"
+use ferroflash::configuration::Entry;
 use ferroflash::{Attention, Capabilities, DType, Error};
 use ferroflash::driver::RawDriver;
 use ferroflash::kernels::Prepared;
@@ -52,7 +53,7 @@ use ferroflash::request::{AttentionRequest, Mask, TensorView};
 pub fn open() -> Result<Attention<RawDriver>, Error> {
     Ok(Attention::new(RawDriver::primary(0)?))
 }
-pub fn typed<K: ferroflash::spec::Entry>(driver: &RawDriver) -> Result<Prepared<K, RawDriver>, Error> {
+pub fn typed<K: Entry>(driver: &RawDriver) -> Result<Prepared<K, RawDriver>, Error> {
     Prepared::new(driver)
 }
 

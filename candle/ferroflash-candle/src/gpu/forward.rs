@@ -71,7 +71,7 @@ fn outputs<T: Element + CudaDType>(
     let [batch, rows, heads, columns] = inputs.o.shape;
     let (shape, of_rows): (Shape, Shape) = match inputs.queries {
         Queries::Varlen(_) => ((rows, heads, columns).into(), (heads, rows).into()),
-        Queries::Batched => ((batch, rows, heads, columns).into(), (batch, heads, rows).into()),
+        _ => ((batch, rows, heads, columns).into(), (batch, heads, rows).into()),
     };
     let rows = slices.zip(wanted).map(|_, (slice, wanted)| {
         slice.filter(|_| wanted).map(|slice| tensor(stored(slice, device), of_rows.clone()))

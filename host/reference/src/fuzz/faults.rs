@@ -30,7 +30,7 @@ fn kv<'f>(f: &'f mut AttentionRequest<'_>) -> [&'f mut TensorView; 2] {
 fn workspace<'f>(f: &'f mut AttentionRequest<'_>) -> Option<&'f mut Workspace> {
     match &mut f.scratch {
         Scratch::Memory { workspace, .. } => Some(workspace),
-        Scratch::None | Scratch::Fastest => None,
+        _ => None,
     }
 }
 
