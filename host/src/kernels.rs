@@ -12,6 +12,12 @@ pub fn entries() -> impl Iterator<Item = &'static AttnInfo> {
     spec::attention().filter(|entry| matches!(entry.class(), Class::Dense | Class::Varlen))
 }
 
+/// Returns every kernel for tensors whose keys and values are quantised first
+/// ([`AttentionRequest::precision`](crate::request::AttentionRequest::precision)).
+pub fn quantised() -> impl Iterator<Item = &'static AttnInfo> {
+    spec::attention().filter(|entry| entry.class() == Class::Quantised)
+}
+
 /// Returns every kernel for prefill on a KV cache.
 pub fn paged() -> impl Iterator<Item = &'static AttnInfo> {
     spec::attention().filter(|entry| entry.class() == Class::Paged)
@@ -28,7 +34,8 @@ pub(crate) fn mixed(symbol: &str) -> Option<&'static AttnInfo> {
 /// # Errors
 /// Returns [`Error::Invalid`] if the table has no such entry.
 pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
-    entries().find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
+    let mut all = entries().chain(quantised());
+    all.find(|entry| entry.contract.symbol == symbol).ok_or_else(|| {
         let is_one = spec::kernels().any(|kernel| kernel.symbol == symbol);
         let expected = match spec::feature_of(symbol) {
             Some("training") => {

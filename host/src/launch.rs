@@ -7,8 +7,8 @@ use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams,
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
     CombineParams, DecodeParams, FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams,
-    MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, RaggedMap, RotaryAppendParams,
-    SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
+    MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap,
+    RotaryAppendParams, SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -112,9 +112,9 @@ macro_rules! parts {
 parts! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
-    AppendParams, RotaryAppendParams, MergeParams, PrefixParams, ChunkedParams, BitsParams, SinkParams,
-    SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams, BwdDsinksParams,
-    BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams;
+    AppendParams, RotaryAppendParams, MergeParams, QuantiseParams, PrefixParams, ChunkedParams, BitsParams,
+    SinkParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
+    BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;

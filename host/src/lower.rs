@@ -5,6 +5,7 @@ mod attention;
 mod block_mask;
 mod gradient;
 mod merge;
+mod quantised;
 mod rotary;
 mod tensors;
 mod variant;
@@ -13,6 +14,7 @@ pub(crate) use append::append;
 pub(crate) use attention::attention;
 pub(crate) use gradient::{GradientMemory, TableMemory, gradient};
 pub(crate) use merge::{Merged, merge, state};
+pub(crate) use quantised::{quantised, quantised_bytes};
 pub(crate) use variant::fits;
 
 use crate::Error;

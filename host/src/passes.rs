@@ -6,6 +6,7 @@
 //! | sequences that share prefixes | over the prefixes; over the rest of each sequence, which merges both |
 //! | a mixed batch on a KV cache | over the sequences of few queries; over the sequences of many |
 //! | sinks, which the kernel cannot add | over all keys; a merge kernel adds the sinks |
+//! | products of eight bits | one; a kernel quantises keys and values before it |
 //! | all others | one |
 pub mod backward;
 mod mixed;
@@ -121,9 +122,10 @@ pub(crate) fn lower(
     s: &Passes,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
-    match (&s.prefixes, &r.shared_prefixes, s.sinks, r.scores.sinks) {
+    match (&s.prefixes, &r.shared_prefixes, s.sinks.zip(r.scores.sinks), s.quantise()) {
         (Some(passes), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, passes, launch),
-        (.., Some(merge), Some(added)) => sinks::lower((r, p), s, merge, added, launch),
+        (.., Some((merge, added)), _) => sinks::lower((r, p), s, merge, added, launch),
+        (.., Some(quantise)) => lower::quantised((r, p), &s.last, quantise, launch),
         _ => s.all().try_for_each(|pass| lower::attention((r, p), pass, States::NONE, launch)),
     }
 }
@@ -132,8 +134,17 @@ impl Passes {
     /// Returns a single pass, with the merge kernel that adds sinks if the kernel cannot add them.
     fn one(p: &Problem, last: Scheduled) -> Self {
         let sinks = sinks::merge(p, &last);
-        let kept = if sinks.is_some() { sinks::lse_bytes(p) } else { 0 };
+        let kept = match sinks {
+            Some(_) => sinks::lse_bytes(p),
+            None if spec::quantise_of(last.kernel).is_some() => lower::quantised_bytes(p, last.kernel),
+            None => 0,
+        };
         Passes { before: [None; MOST - 1], last, prefixes: None, sinks, kept }
+    }
+
+    /// Returns the kernel that quantises keys and values for the last pass, if it reads them quantised.
+    fn quantise(&self) -> Option<Place> {
+        spec::quantise_of(self.last.kernel).map(|quantise| Place::of(&quantise))
     }
 
     /// Returns the passes after these.
@@ -154,7 +165,7 @@ impl Passes {
 
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
-        self.all().flat_map(Scheduled::kernels).chain(self.sinks)
+        self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(self.quantise())
     }
 
     /// Returns the bytes of workspace and of counters that launches use. The passes run one after the other,

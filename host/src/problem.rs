@@ -8,7 +8,7 @@ pub use keys::CacheShape;
 use crate::request::{Alignment, AttentionRequest, KeysValues, KvPages, Mask, Prefix, Queries, Splits};
 use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
-use spec::{ScoreKinds, Window};
+use spec::{Precision, ScoreKinds, Window};
 
 /// Maximum number of rows per sequence and key head in decode. A thread block takes 16 rows at a time, and
 /// several blocks read the same keys through the L2 cache. A prefill kernel reads keys once per query head
@@ -65,6 +65,8 @@ pub struct Problem {
     pub cache: Option<CacheShape>,
     /// The number of splits per sequence.
     pub splits: Splits,
+    /// The precision of the products.
+    pub precision: Precision,
     /// The caller's own mask and scores, if the request has them.
     pub variant: Option<AnyVariant>,
     /// Queries and keys of a block of the variant's [`BlockMask`](spec::BlockMask), if the variant has one.
@@ -112,6 +114,7 @@ impl Problem {
             varlen: None,
             cache: None,
             splits: Splits::Auto,
+            precision: Precision::Inputs,
             variant: None,
             block_tile: None,
         }
@@ -122,7 +125,7 @@ impl Problem {
         batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
         head_dim_v: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
         bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
-        variant: Option<AnyVariant>, block_tile: Option<[u32; 2]>,
+        precision: Precision, variant: Option<AnyVariant>, block_tile: Option<[u32; 2]>,
     }
 
     /// Changes [`dtype`](#structfield.dtype), and the element types of all other tensors to the same type.
@@ -339,6 +342,7 @@ impl AttentionRequest<'_> {
             varlen,
             cache,
             splits: self.splits,
+            precision: self.precision,
             variant: self.variant.map(|with| with.variant()),
             block_tile: self.variant.and_then(|with| with.block_mask().map(|mask| mask.tile)),
         }
@@ -383,6 +387,9 @@ impl std::fmt::Display for Problem {
         }
         if let Some(variant) = self.variant {
             write!(f, ", variant {}", variant.name())?;
+        }
+        if self.precision != Precision::Inputs {
+            write!(f, ", precision {}", self.precision.name())?;
         }
         match self.varlen {
             Some([rows_q, rows_k]) => write!(f, ", varlen rows {rows_q}/{rows_k}"),

@@ -39,6 +39,7 @@ pub use view::{LseUnit, LseView, TensorView};
 
 use crate::variant::Variant;
 use spec::MaskMarker;
+pub use spec::Precision;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
@@ -165,6 +166,8 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     pub shared_prefixes: Option<SharedPrefixes<R>>,
     /// Your own mask and scores, in kernels that you compile.
     pub variant: Option<R::Variant>,
+    /// The precision of the products.
+    pub precision: Precision,
     /// The kernel to run, by its symbol or by a name of the lineage. `None` lets the planner select.
     pub config: Option<&'a str>,
 }
@@ -187,6 +190,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             splits: Splits::Auto,
             shared_prefixes: None,
             variant: None,
+            precision: Precision::Inputs,
             config: None,
         }
     }
@@ -337,6 +341,24 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     /// ```
     pub const fn shared_prefixes(mut self, prefixes: SharedPrefixes<R>) -> Self {
         self.shared_prefixes = Some(prefixes);
+        self
+    }
+
+    /// Sets the precision of the products. A lower precision than that of the inputs is faster and less
+    /// accurate: docs/accuracy.md. Its launches quantise keys and values to a workspace first.
+    ///
+    /// ```
+    /// use ferroflash::request::{AttentionRequest, Precision, Scratch, TensorView};
+    /// use ferroflash::{Capabilities, DType, plan};
+    /// # let [q, k, v, o] = [1, 2, 3, 4].map(|n| n << 40);
+    /// let view = |address| TensorView::bshd(address, 4096 * 32 * 128, DType::F16, [1, 4096, 32, 128]);
+    /// let request = AttentionRequest::dense(view(q), view(k), view(v), view(o)).scratch(Scratch::Fastest);
+    /// let l4 = Capabilities::profile("l4").expect("a known card"); // yours: `Attention::capabilities`
+    /// let plan = plan(&request.precision(Precision::Int8Fp8), l4).expect("a plan");
+    /// assert_eq!(plan.scratch_bytes().workspace, 32 * (64 * 16656 + 128 * 4));
+    /// ```
+    pub const fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
         self
     }
 

@@ -55,7 +55,9 @@ impl Scheduled {
             Keys::Cache(_) | Keys::Latent | Keys::Listed => {
                 Schedule::Tiles(Tiles::on_cache(p, kernel, None, on)?)
             }
-            Keys::Batched | Keys::Varlen => Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?),
+            Keys::Batched | Keys::Varlen | Keys::Quantised => {
+                Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?)
+            }
         };
         Ok(Scheduled { kernel, place: Place::of_either(kernel, p.variant), schedule })
     }

@@ -89,7 +89,7 @@ impl<'a> Query<'a> {
     /// Returns the number of a kernel's work tiles: at least one per sequence and head.
     fn tiles(&self, e: &AttnInfo) -> u64 {
         let p = self.problem;
-        if self.kind.class() == Class::Dense {
+        if matches!(self.kind.class(), Class::Dense | Class::Quantised) {
             return p.tiles(e.tile_m);
         }
         let m_blocks = p.totals()[0].div_ceil(e.tile_m as usize).max(p.batch);
@@ -127,6 +127,7 @@ const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this s
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     refusals::goes_together(p)?;
+    refusals::has_precision(q)?;
     if p.cache.is_none() && on.arch() < 80 {
         let (major, minor) = on.compute_capability;
         let feature = format_args!("compute capability {major}.{minor} ({})", on.name);

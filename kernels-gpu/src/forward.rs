@@ -1,5 +1,6 @@
 //! Portable forward kernels, one schedule a file. This file: every warp of a block copies and computes.
 pub mod dequant;
+pub mod int8_fp8;
 pub mod mainloop;
 pub mod mixed;
 pub mod overlap;

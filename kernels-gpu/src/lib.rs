@@ -50,6 +50,8 @@ pub mod partial;
 #[forbid(unsafe_code)]
 pub mod prelude;
 #[forbid(unsafe_code)]
+pub mod quantise;
+#[forbid(unsafe_code)]
 pub mod rows;
 #[forbid(unsafe_code)]
 mod sealed;

@@ -10,6 +10,9 @@ pub enum Target {
     /// This generation only. The PTX has the suffix `a`, and uses instructions that later generations may
     /// lack (`wgmma`, TMA's tensor maps, `setmaxnreg`).
     Exactly(u32),
+    /// GPUs with `mma.sync` on eight-bit floats: from sm_89 on, but not sm_90, which computes these products
+    /// by conversions and 16-bit products. The driver must know PTX 8.4 (CUDA 12.4).
+    Fp8Mma,
 }
 
 impl Target {
@@ -18,6 +21,7 @@ impl Target {
         match self {
             Target::From(oldest) => arch >= oldest,
             Target::Exactly(only) => arch == only,
+            Target::Fp8Mma => arch >= 89 && arch != 90,
         }
     }
 }
@@ -27,6 +31,7 @@ impl fmt::Display for Target {
         match self {
             Target::From(oldest) => write!(f, "from sm_{oldest}"),
             Target::Exactly(only) => write!(f, "exactly sm_{only}a"),
+            Target::Fp8Mma => write!(f, "from sm_89, without sm_90"),
         }
     }
 }

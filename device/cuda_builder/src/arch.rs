@@ -15,6 +15,9 @@ pub enum Arch {
     Sm86,
     /// The L4, L40 and RTX 40 series, which add FP8 `mma`.
     Sm89,
+    /// [`Arch::Sm89`] with `mma.sync` on eight-bit floats, which PTX has since version 8.4. The name is the
+    /// same.
+    Sm89Fp8,
     /// The H100 and H200, without `wgmma`, TMA and `setmaxnreg`.
     Sm90,
     /// The H100 and H200 with `wgmma`, TMA and `setmaxnreg`; this PTX runs on no other generation.
@@ -22,7 +25,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// Every target, oldest first.
+    /// Every target with its own name, oldest first.
     pub const ALL: [Arch; 5] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
 
     /// The name that rustc, ptxas and PTX's `.target` share: `sm_80`, ...
@@ -30,7 +33,7 @@ impl Arch {
         match self {
             Arch::Sm80 => "sm_80",
             Arch::Sm86 => "sm_86",
-            Arch::Sm89 => "sm_89",
+            Arch::Sm89 | Arch::Sm89Fp8 => "sm_89",
             Arch::Sm90 => "sm_90",
             Arch::Sm90a => "sm_90a",
         }
@@ -42,13 +45,18 @@ impl Arch {
         let name = match target {
             Target::From(oldest) => format!("sm_{oldest}"),
             Target::Exactly(only) => format!("sm_{only}a"),
+            Target::Fp8Mma => return Some(Arch::Sm89Fp8),
         };
         name.parse().ok()
     }
 
     /// Whether ptxas can assemble PTX of this target for `gpu`. PTX of a plain target assembles for every
-    /// plain target that is not older. PTX of a target with suffix `a` assembles for that target only.
+    /// plain target that is not older. PTX of a target with suffix `a` assembles for that target only. For
+    /// sm_90, ptxas replaces products of eight-bit floats by many instructions, so they count as missing.
     pub fn assembles_for(self, gpu: Arch) -> bool {
+        if self == Arch::Sm89Fp8 {
+            return gpu == Arch::Sm89;
+        }
         self == gpu || (self < gpu && self != Arch::Sm90a && gpu != Arch::Sm90a)
     }
 
@@ -61,6 +69,8 @@ impl Arch {
             Arch::Sm80 | Arch::Sm86 | Arch::Sm90 => "+ptx78",
             // PTX has conversions of eight-bit types since this version.
             Arch::Sm89 => "+ptx81",
+            // PTX has `mma` on eight-bit floats since this version.
+            Arch::Sm89Fp8 => "+ptx84",
             Arch::Sm90a => "+ptx83",
         }
     }

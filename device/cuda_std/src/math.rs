@@ -141,6 +141,22 @@ pub fn pack_e4m3(lo: f32, hi: f32) -> u16 {
     y
 }
 
+/// `cvt.rn.satfinite.e4m3x2.f32`, twice: packs four f32 as four e4m3, with `x[0]` in the lowest byte. See
+/// [`pack_e4m3`].
+#[inline(always)]
+#[gpu_only]
+pub fn pack_e4m3_x4(x: [f32; 4]) -> u32 {
+    let y: u32;
+    // SAFETY: the instruction has no preconditions.
+    unsafe {
+        asm!("{{ .reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, {2}, {1}; \
+              cvt.rn.satfinite.e4m3x2.f32 hi, {4}, {3}; mov.b32 {0}, {{lo, hi}}; }}",
+            out(reg32) y, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
+            options(pure, nomem, nostack))
+    }
+    y
+}
+
 /// `cvt.f32.f16`, twice: converts two f16 to f32, the low half first. The conversion is exact.
 #[inline(always)]
 #[cfg(target_arch = "nvptx64")]

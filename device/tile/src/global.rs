@@ -1,5 +1,6 @@
 //! Global memory: rows of tensors, values per row, integers, and partial results in f32.
 
+mod byte_image;
 mod dot;
 mod eight;
 mod own_part;
@@ -9,6 +10,7 @@ mod rows;
 mod sums;
 mod tile_partials;
 
+pub use byte_image::ColumnMeans;
 pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};

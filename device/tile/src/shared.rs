@@ -1,11 +1,13 @@
 //! Shared memory: places, and tiles in them.
 
+mod byte_stage;
 pub(crate) mod convert;
 mod place;
 pub(crate) mod reader;
 mod scales;
 mod tile;
 
+pub use byte_stage::{ByteStage, ByteStageSlot, StageImage, StageImages};
 pub use convert::{ConvertTo, Stores};
 pub use place::Place;
 pub use scales::{RowScales, RowScalesSlot, Scaled, StageScales};

@@ -3,8 +3,8 @@ use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DSINKS, DeltaInfo,
-    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, Queries, SUM_HEADS, SplitKernels,
-    SumHeadsInfo, TileScheduler, attention,
+    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, QUANTISES, QuantiseInfo, Queries,
+    SUM_HEADS, SplitKernels, SumHeadsInfo, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -28,8 +28,8 @@ pub(super) struct Args {
     /// List only kernels of this family: forward, split (split-KV), packed (varlen), hopper (sm_90a
     /// instructions), decode (few queries on a KV cache), mla (decode on a latent cache), sparse (a list of
     /// keys of a latent cache for each query), paged (many queries on a KV cache), mixed (few queries of some
-    /// sequences and many of others on a KV cache), append, merge, backward (in a build with the feature
-    /// `training`).
+    /// sequences and many of others on a KV cache), quantised (products of eight bits), append, merge,
+    /// backward (in a build with the feature `training`).
     /// A Hopper kernel for varlen or paged attention is in both families.
     #[arg(long, value_parser = FAMILIES, hide_possible_values = true)]
     family: Option<String>,
@@ -48,8 +48,19 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
-const FAMILIES: [&str; 12] = [
-    "forward", "split", "packed", "hopper", "decode", "mla", "sparse", "paged", "mixed", "append", "merge",
+const FAMILIES: [&str; 13] = [
+    "forward",
+    "split",
+    "packed",
+    "hopper",
+    "decode",
+    "mla",
+    "sparse",
+    "paged",
+    "mixed",
+    "quantised",
+    "append",
+    "merge",
     "backward",
 ];
 
@@ -159,6 +170,11 @@ impl From<&AttnInfo> for Row {
                 ),
                 ..row
             },
+            Keys::Quantised => Row {
+                tile_n: Some(e.tile_n),
+                what: Some(format!("precision {}, on quantised keys and values", e.precision().name())),
+                ..row
+            },
             Keys::Batched | Keys::Varlen => Row {
                 schedule: Some(e.schedule.name()),
                 path: Some(e.path.name()),
@@ -196,6 +212,14 @@ impl From<&MergeInfo> for Row {
         let what = format!("merges states of {} into one of {}", e.states.name(), e.output.name());
         let dtype = Some(e.states.name());
         Row { dtype, what: Some(what), ..Row::new(e.family(), &e.contract) }
+    }
+}
+
+impl From<&QuantiseInfo> for Row {
+    fn from(e: &QuantiseInfo) -> Self {
+        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
+        let what = Some("quantises keys and values".into());
+        Row { dtype, head_dim, what, ..Row::new("quantised", &e.contract) }
     }
 }
 
@@ -243,15 +267,16 @@ impl From<&ConvertDqInfo> for Row {
 /// Returns every kernel, family by family.
 fn rows() -> Vec<Row> {
     let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
-    let on_cache = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few];
-    let on_cache = on_cache.into_iter().flat_map(of_class);
-    let attention = ferroflash::kernels::entries().map(Row::from).chain(on_cache);
+    let classes = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few, Class::Quantised];
+    let more = classes.into_iter().flat_map(of_class);
+    let attention = ferroflash::kernels::entries().map(Row::from).chain(more);
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
     let gradients = |beside| GRADIENTS.iter().filter(move |e| e.pass.is_beside() == beside).map(Row::from);
     let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));
     let beside = beside.chain(DSINKS.iter().map(Row::from)).chain(SUM_HEADS.iter().map(Row::from));
     let gradients = gradients(false).chain(gradients(true)).chain(beside);
     let others = of_class(Class::Many).chain(COMBINES.iter().map(Row::from));
+    let others = others.chain(QUANTISES.iter().map(Row::from));
     attention.chain(caches).chain(gradients).chain(others).collect()
 }
 

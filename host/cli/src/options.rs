@@ -5,7 +5,7 @@ use clap::builder::PossibleValuesParser;
 use ferroflash::DType;
 use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask, Prefix};
+use ferroflash::request::{Alignment, Mask, Precision, Prefix};
 use reference::{Layout, Subject};
 
 /// Options of the mask and of the score transformations.
@@ -38,6 +38,21 @@ pub(super) struct ScoreOptions {
     /// Replace each score by CAP * tanh(score / CAP). 0 turns it off.
     #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
     softcap: Option<f32>,
+    /// Precision of the products. A lower precision than that of the inputs is faster and less accurate: see
+    /// docs/accuracy.md.
+    #[arg(long, value_enum, default_value_t)]
+    precision: PrecisionOption,
+}
+
+/// The precision of the products.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum PrecisionOption {
+    /// of the inputs' elements
+    #[default]
+    Inputs,
+    /// scores of int8, probabilities and values of e4m3; dense tensors, full and causal masks, compute
+    /// capability 8.9, and 10.0 and newer
+    Int8Fp8,
 }
 
 impl ScoreOptions {
@@ -66,6 +81,10 @@ impl ScoreOptions {
             .mask(self.mask())
             .alignment(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })
             .softcap(self.softcap.unwrap_or_default())
+            .precision(match self.precision {
+                PrecisionOption::Inputs => Precision::Inputs,
+                PrecisionOption::Int8Fp8 => Precision::Int8Fp8,
+            })
     }
 }
 

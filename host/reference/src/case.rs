@@ -9,7 +9,7 @@ use super::shared::Shared;
 use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask, RowOutputs, Splits};
+use ferroflash::request::{Alignment, Mask, Precision, RowOutputs, Splits};
 
 mod integers;
 mod words;
@@ -100,6 +100,8 @@ pub struct Case {
     pub sinks: bool,
     /// Element type of the bias, if the problem has one.
     pub bias: Option<DType>,
+    /// Precision of the products.
+    pub precision: Precision,
     /// Number of splits per sequence of a cache.
     pub splits: Splits,
     /// The outputs of rows that launches write.
@@ -112,8 +114,7 @@ pub struct Case {
     pub poisoned_scales: bool,
     /// Keys per block, if some rows of tensors see one key with a huge score ([`super::Memory::with_peaks`]).
     pub peaks: Option<u32>,
-    /// The scaled score of every query with every key of tensors, which is not above 0, or `None` for random
-    /// scores.
+    /// The scaled score of every query with every key of tensors, at most 0; `None` for random scores.
     pub score: Option<f32>,
     /// Seed of the tensors, or of a cache's page order and sinks.
     pub seed: u64,
@@ -121,8 +122,7 @@ pub struct Case {
     pub backward: Option<Backward>,
     /// The prefixes that groups of sequences share, on pages.
     pub shared: Option<Shared>,
-    /// The integers in device memory, one entry per launch of one plan. The first entry is
-    /// [`DeviceLengths::Filled`].
+    /// The integers in device memory, one entry per launch of one plan; first [`DeviceLengths::Filled`].
     pub device_lengths: Vec<DeviceLengths>,
 }
 
@@ -155,6 +155,7 @@ impl Case {
             alibi: false,
             sinks: false,
             bias: None,
+            precision: Precision::Inputs,
             splits: Splits::Auto,
             rows: RowOutputs::LSE,
             counters: true,
@@ -198,6 +199,7 @@ impl Case {
             alibi: p.alibi,
             sinks: p.sinks,
             bias: p.bias,
+            precision: p.precision,
             seed,
             ..Case::new(vec![p.seqlen_k; p.batch])
         }
@@ -307,7 +309,7 @@ impl Case {
             .sinks(self.sinks)
             .bias(self.bias)
             .o_dtype(self.o_dtype.unwrap_or(self.dtype));
-        (p.scale, p.softcap) = (self.scale, self.softcap);
+        (p.scale, p.softcap, p.precision) = (self.scale, self.softcap, self.precision);
         // The reference reads the keys of a cache in the queries' type.
         if let Pages::Tensors(_) = self.pages {
             p.kv_dtype = self.kv_dtype();

@@ -49,7 +49,7 @@ const LONG: usize = 1000;
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     match entry.class() {
         _ if entry.pass != Pass::Forward => backward_edges(entry, seed),
-        Class::Dense => dense_edges(entry, seed),
+        Class::Dense | Class::Quantised => dense_edges(entry, seed),
         Class::Varlen => varlen::edges(entry, seed),
         Class::Decode => seeded(cache::decode_edges(entry), seed),
         Class::Latent => seeded(latent::edges(entry), seed),
@@ -64,7 +64,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let more = match entry.class() {
         _ if entry.pass != Pass::Forward => vec![],
-        Class::Dense => return dense_grid(entry, seed),
+        Class::Dense | Class::Quantised => return dense_grid(entry, seed),
         Class::Varlen => return varlen::grid(entry, seed),
         Class::Decode => cache::decode_long(entry),
         Class::Latent => latent::long(entry),
@@ -90,7 +90,7 @@ pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
             let at = edges.iter().position(|case| case.varlen_queries.is_some()).unwrap_or(1);
             edges.swap_remove(at)
         }
-        Class::Dense => {
+        Class::Dense | Class::Quantised => {
             let (mask, alignment, softcap, _) = several(entry.mask)[0];
             let case = tensors(entry, columns(entry)[0], [2, 203, 300], [4, 2]);
             Case { seed, ..masked(case, (mask, alignment, softcap, false)) }.of(entry)
@@ -149,6 +149,7 @@ fn tensors(
     [heads_q, heads_k]: [usize; 2],
 ) -> Case {
     let p = Problem::new(entry.dtype, batch, queries, heads_q, head_dim).head_dim_v(head_dim_v);
+    let p = p.precision(entry.precision());
     Case::tensors(p.seqlen_k(keys).heads_k(heads_k), Layout::Bshd, 1)
 }
 

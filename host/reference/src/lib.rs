@@ -26,6 +26,7 @@ mod cases;
 mod cycled;
 mod device_lengths;
 pub mod e4m3;
+mod eight_bits;
 mod extras;
 pub mod fuzz;
 mod inputs;

@@ -9,7 +9,7 @@ use super::work::Work;
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, GRADIENTS, KERNELS, MERGES, MergeInfo, Pass,
-    SUM_HEADS, attention, beside, combine_of,
+    SUM_HEADS, attention, beside, combine_of, quantise_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
@@ -67,9 +67,9 @@ pub trait Subject: Sync {
 
 /// Returns all subjects of the table, ordered by family.
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
-    let on_cache = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few];
-    let on_cache = on_cache.into_iter().flat_map(|class| attention().filter(move |e| e.class() == class));
-    let attention = ferroflash::kernels::entries().chain(on_cache).map(|kernel| kernel as &dyn Subject);
+    let classes = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few, Class::Quantised];
+    let more = classes.into_iter().flat_map(|class| attention().filter(move |e| e.class() == class));
+    let attention = ferroflash::kernels::entries().chain(more).map(|kernel| kernel as &dyn Subject);
     let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);
     let merges = MERGES.iter().map(|kernel| kernel as &dyn Subject);
     let gradients = GRADIENTS.iter().filter(|kernel| !kernel.pass.is_beside());
@@ -168,7 +168,9 @@ impl Subject for AttnInfo {
         let kind = |e: &AttnInfo| (e.dtype, e.columns(), e.mask, e.scores);
         let others = || GRADIENTS.iter().filter(|e| e.pass.is_beside() && kind(e) == kind(self));
         let others: Vec<_> = match self.pass {
-            Pass::Forward => return combine_of(self).into_iter().chain(beside(self)).collect(),
+            Pass::Forward => {
+                return combine_of(self).into_iter().chain(beside(self)).chain(quantise_of(self)).collect();
+            }
             Pass::Gradients => {
                 CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract).into_iter().collect()
             }

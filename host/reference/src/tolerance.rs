@@ -1,9 +1,10 @@
 //! The tolerance rule.
 use super::arithmetic::{OnElementsOf, OnMagnitudes, unit_roundoff};
 use super::attention::{Inputs, Outputs, attention, naive, without_sinks};
+use super::eight_bits::int8_fp8;
 use super::tensor::HostTensor;
 use ferroflash::DType;
-use ferroflash::request::RowOutputs;
+use ferroflash::request::{Precision, RowOutputs};
 
 /// The tolerance of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,9 @@ pub struct Reference {
     pub tolerance: f64,
     /// The largest permitted error of an LSE.
     pub lse_tolerance: f64,
+    /// The largest permitted sum of the errors of O: infinite, but for products of eight bits. A kernel whose
+    /// results are all too small by a common factor passes by the largest error alone.
+    pub sum_tolerance: f64,
 }
 
 /// The element with the largest error.
@@ -163,6 +167,9 @@ const LSE_RELATIVE: f64 = 1e-5;
 impl Reference {
     /// Computes the exact result, the naive result and the tolerances.
     pub fn new(inputs: &Inputs) -> Self {
+        if inputs.problem().precision == Precision::Int8Fp8 {
+            return Self::of_eight_bits(inputs);
+        }
         let mut reference = Self::of_results(without_sinks(inputs), &naive(inputs), inputs.problem().o_dtype);
         if let Some(largest) = inputs.v().largest_scaled() {
             // Decode kernels round each probability to f16 after its product with its value's scale, so the
@@ -180,11 +187,32 @@ impl Reference {
         reference
     }
 
+    /// The tolerances of products of eight bits. The naive result has the roundings of these products, and
+    /// the kernel may place some roundings differently: it computes scores and exponentials in f32.
+    fn of_eight_bits(inputs: &Inputs) -> Self {
+        let (dtype, exact, rounded) = (inputs.problem().o_dtype, without_sinks(inputs), int8_fp8(inputs));
+        let lse_error = max_difference(&rounded.lse, &exact.lse);
+        let reference = Self::of_results(exact, &rounded, dtype);
+        let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+            rounded.out.iter().zip(&reference.exact.out).map(|(a, b)| of(*a, *b)).sum()
+        };
+        let sum_tolerance =
+            1.25 * sum(&difference) + sum(&|_, exact| unit_roundoff(dtype) * exact.abs() + 1e-5);
+        let lse_tolerance = of_sums(&reference.exact.lse) + 2.0 * lse_error;
+        Reference { lse_tolerance, sum_tolerance, ..reference }
+    }
+
     /// Returns the reference of rows that see no key. Their O is exactly 0, and their LSE is the sink or
     /// -inf.
     pub fn without_keys(shape: [usize; 4], dtype: DType, sinks: Option<&[f32]>) -> Self {
         let exact = Outputs::without_keys(shape);
-        let mut all = Reference { exact, naive_error: 0.0, tolerance: 0.0, lse_tolerance: 1e-5 };
+        let mut all = Reference {
+            exact,
+            naive_error: 0.0,
+            tolerance: 0.0,
+            lse_tolerance: 1e-5,
+            sum_tolerance: f64::INFINITY,
+        };
         sinks.iter().for_each(|sinks| all.add_sinks(dtype, sinks));
         all
     }
@@ -209,6 +237,7 @@ impl Reference {
             // V. In O, the error of the sum cancels. In the logarithm of the sum, an error of at most one
             // rounding remains.
             lse_tolerance: of_sums(&exact.lse) + unit_roundoff(dtype),
+            sum_tolerance: f64::INFINITY,
             exact,
         }
     }
@@ -247,13 +276,26 @@ impl Reference {
         };
         let all = || elements(out, &self.exact.out);
         let unseen = worst("o", 0.0, all().filter(sees_no_key)).filter(|worst| !worst.passed());
-        let out = unseen.or_else(|| worst("o", self.tolerance, all()));
+        let out = unseen.or_else(|| self.sum_of_errors(all()).filter(|sum| !sum.passed()));
+        let out = out.or_else(|| worst("o", self.tolerance, all()));
         let out = out.unwrap_or(Worst::nothing("o", self.tolerance));
         let judged = |name, ((got, want), tolerance): ((Option<&[f32]>, &[f64]), f64)| {
             let worst = worst(name, tolerance, of_rows(got?, want, shape));
             Some(worst.unwrap_or(Worst::nothing(name, tolerance)))
         };
         Some(Verdict { out, rows: values.zip(tolerances).map(judged), strays: 0 })
+    }
+}
+
+impl Reference {
+    /// Returns the sum of the errors of O as one error, if this sum has a tolerance.
+    fn sum_of_errors(&self, all: impl Iterator<Item = Element>) -> Option<Worst> {
+        let tolerance = Some(self.sum_tolerance).filter(|most| most.is_finite())?;
+        let (mut got, mut want, mut error) = (0.0, 0.0, 0.0);
+        for (_, x, exact) in all {
+            (got, want, error) = (got + x.abs(), want + exact.abs(), error + difference(x, exact));
+        }
+        Some(Worst { got, want, error, ..Worst::nothing("sum of o", tolerance) })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use decode::single_queries;
 use spec::{
     CombineParams, DecodeOrder, FastDiv, FwdParams, HopperPagedParams, HopperParams, Lse, ManyParams,
-    PageBoxes, PagedMap, PagedParams, Queries, RaggedMap, Sequences, SplitParams, States, TensorMap,
+    PageBoxes, PagedMap, PagedParams, Queries, RaggedMap, Sequences, SplitParams, States, Tensor, TensorMap,
     VarlenParams, Window,
 };
 
@@ -92,6 +92,19 @@ fn lie_alike(r: &AttentionRequest<'_>) -> Result<(), Error> {
 /// the planned kind of keys.
 fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
+}
+
+/// Returns the parameters of a kernel on quantised keys and values: their images, and the means of keys.
+pub(super) fn on_quantised(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Scheduled,
+    tiles: &Tiles,
+    [images, means]: [Tensor; 2],
+) -> FwdParams {
+    let mut launch = Launch::new("");
+    let (tma_bias, states, launch) = (None, States::NONE, &mut launch);
+    let lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
+    FwdParams { k: images, v: means, ..lowering.portable(tiles, p.window()) }
 }
 
 /// A request, its kernel and its launch.

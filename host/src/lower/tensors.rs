@@ -29,6 +29,14 @@ pub(super) fn tensor(view: &TensorView) -> Tensor {
     }
 }
 
+/// Returns a contiguous tensor of `rows` rows in a workspace: `blocks` distances of `row_bytes` for each of
+/// `heads` heads of a batch.
+pub(super) fn tensor_at(base: u64, [heads, blocks]: [u32; 2], row_bytes: u32, rows: u32) -> Tensor {
+    let head_bytes = u64::from(blocks) * u64::from(row_bytes);
+    let batch_bytes = u64::from(heads) * head_bytes;
+    Tensor { base, batch_bytes, head_bytes, row_bytes, rows, chunks: row_bytes / 16, reserved: 0 }
+}
+
 /// Converts the LSE, if the request has one.
 pub(super) fn lse(view: Option<&LseView>) -> Lse {
     view.map_or(NO_LSE, |view| {

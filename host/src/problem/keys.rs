@@ -1,7 +1,7 @@
 //! The properties of keys and values that planning uses: their columns, and the KV cache that contains them.
 use super::{MAX_ROWS, Problem};
 use crate::request::{KvCache, KvPages, Paged};
-use spec::{Keys, MAX_SEQUENCES, PageKind, Pass, ProblemKind};
+use spec::{Keys, MAX_SEQUENCES, PageKind, Pass, Precision, ProblemKind};
 
 /// The properties of a [`KvCache`] that planning uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,7 @@ impl Problem {
                 Some(cache) if cache.listed => Keys::Listed,
                 Some(cache) if cache.latent => Keys::Latent,
                 Some(cache) => Keys::Cache(pages(cache)),
+                None if self.precision == Precision::Int8Fp8 => Keys::Quantised,
                 None if self.varlen.is_some() => Keys::Varlen,
                 None => Keys::Batched,
             },
@@ -69,7 +70,7 @@ impl Problem {
             softcap: self.softcap.is_some(),
             slopes: self.alibi,
             causal_slopes: self.has_causal_slopes() && !own,
-            few: equal_counts && self.rows() <= MAX_ROWS,
+            few: self.precision == Precision::Inputs && equal_counts && self.rows() <= MAX_ROWS,
             mixed: self.cache.is_some() && self.varlen.is_some() && self.is_of_mixed_kernels() && !own,
             tile: self.block_tile,
         }

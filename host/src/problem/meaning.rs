@@ -3,7 +3,7 @@ use super::{CacheShape, Problem};
 use crate::request::{Alignment, Mask, Prefix, Splits};
 use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
-use spec::Window;
+use spec::{Precision, Window};
 
 impl Problem {
     /// Returns whether both problems mean the same to a kernel. Requests may state the same problem
@@ -29,6 +29,7 @@ struct Meaning {
     varlen: Option<([usize; 2], Alignment)>,
     cache: Option<CacheShape>,
     splits: Splits,
+    precision: Precision,
     variant: Option<AnyVariant>,
 }
 
@@ -55,6 +56,7 @@ impl Meaning {
             varlen: p.varlen.map(|rows| (rows, p.alignment)),
             cache: p.cache,
             splits: p.splits,
+            precision: p.precision,
             variant: p.variant,
         }
     }

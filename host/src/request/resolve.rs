@@ -191,6 +191,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             scratch: self.scratch,
             splits: self.splits,
             shared_prefixes: self.shared_prefixes.map(|prefixes| prefixes.on(memory)).transpose()?,
+            precision: self.precision,
             config: self.config,
             ..AttentionRequest::new(q, queries, kv, o)
         };

@@ -2,7 +2,7 @@
 use super::Query;
 use crate::request::Splits;
 use crate::{AttnInfo, Contract, DType, Error, MaskKind, Problem};
-use spec::{Class, ProblemKind};
+use spec::{Class, Precision, ProblemKind};
 
 /// Checks that kernels with the request's mask take its softcap and slopes.
 ///
@@ -23,6 +23,45 @@ pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
             Err(Error::unsupported(format_args!("{scores} with mask {}", p.mask), reason))
         }
     }
+}
+
+/// Checks that kernels of the request's precision take its tensors, mask and scores, and run on the device.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`], which names the precision, what it lacks, and the remedy.
+pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
+    let (p, arch) = (q.problem, q.on.arch());
+    if p.precision == Precision::Inputs {
+        return Ok(());
+    }
+    let scores = p.softcap.is_some() || p.alibi || p.sinks || p.bias.is_some();
+    let plain = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal) && !scores && p.variant.is_none();
+    let of_dtypes = p.kv_dtype == p.dtype && p.o_dtype == p.dtype;
+    let (what, reason) = match () {
+        () if p.cache.is_some() || p.varlen.is_some() => {
+            (front(p).to_owned(), "its kernels take dense tensors")
+        }
+        () if !plain => {
+            let scores = if scores { " with these scores" } else { "" };
+            (format!("mask {}{scores}", p.mask), "its kernels take full and causal masks without scores")
+        }
+        () if !of_dtypes || !matches!(p.dtype, DType::F16 | DType::Bf16) => {
+            ("these dtypes".to_owned(), "its kernels take Q, K, V and O of f16, or all of bf16")
+        }
+        () if p.columns()[0] != p.columns()[1] || p.head_dim > 128 => {
+            (p.named_columns(), "its kernels take equal head dims up to 128")
+        }
+        () if arch == 90 => (
+            q.on.name.to_string(),
+            "compute capability 9.0 computes `mma.sync` of e4m3 by conversions and 16-bit products",
+        ),
+        () if arch < 89 => {
+            (q.on.name.to_string(), "products of e4m3 need compute capability 8.9, as of an L4, or newer")
+        }
+        () => return Ok(()),
+    };
+    let feature = format_args!("precision {} on {what}", p.precision.name());
+    Err(Error::unsupported(feature, format_args!("{reason}; use `Precision::Inputs`")))
 }
 
 /// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel

@@ -7,7 +7,7 @@ use crate::request::{
     self, AttentionBackward, AttentionRequest, Bias, Index, Parts, Scratch, Splits, TableGradient,
 };
 use crate::{Error, Problem};
-use spec::GRADIENTS;
+use spec::{GRADIENTS, Precision};
 
 names!(
     D_O "d_o" D_LSE "d_lse" TABLE "the variant's table" DQ "dq" DK "dk" DV "dv" DSINKS "dsinks"
@@ -151,6 +151,10 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
             Err(Error::unsupported("backward", reason))
         }
         _ if p.cache.is_some() => Err(no_tensors()),
+        _ if p.precision != Precision::Inputs => {
+            let reason = "backward kernels compute products of the inputs' elements; use `Precision::Inputs`";
+            none(&format!("precision {}", p.precision.name()), reason)
+        }
         _ if p.alibi && p.softcap.is_some() => {
             none("a softcap with ALiBi slopes", "backward kernels take one of them; leave the other one out")
         }

@@ -23,7 +23,7 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 12] = [
+const FLAGS: [&str; 13] = [
     "alibi",
     "sinks",
     "lse",
@@ -36,6 +36,7 @@ const FLAGS: [&str; 12] = [
     "d_lse",
     "dsinks",
     "dtable",
+    "int8_fp8",
 ];
 const VALUES: [&str; 24] = [
     "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
@@ -193,6 +194,9 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
         _ => Splits::Auto,
     };
     f.shared_prefixes = words.sizes("shared").map(|groups| shared(words, groups, sequences));
+    if words.has("int8_fp8") {
+        f.precision = Precision::Int8Fp8;
+    }
     f.config = words.value("config");
     f
 }

@@ -1,5 +1,7 @@
 //! A table line as a value: everything that the host knows about a compiled kernel.
-use crate::{CacheScales, Contract, DType, Kernel, MaskKind, PageKind, Path, Scheduled, ScoreKinds};
+use crate::{
+    CacheScales, Contract, DType, Kernel, MaskKind, PageKind, Path, Precision, Scheduled, ScoreKinds,
+};
 
 /// A compiled attention kernel as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +164,9 @@ pub enum Keys {
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_k`.
     Varlen,
+    /// Images of quantised keys and values of [`crate::QuantiseKv`], made of tensors
+    /// `[batch, keys, heads, head_dim]`.
+    Quantised,
     /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
     /// A [`crate::Cache`] with pages of any size, whose values are the first columns of its keys (MLA).
@@ -213,6 +218,11 @@ impl AttnInfo {
         matches!(self.kv_dtype, DType::E4m3 | DType::Int8)
     }
 
+    /// The precision of the products.
+    pub const fn precision(&self) -> Precision {
+        if matches!(self.keys, Keys::Quantised) { Precision::Int8Fp8 } else { Precision::Inputs }
+    }
+
     /// Whether the kernel's queries are always varlen.
     pub const fn is_varlen(&self) -> bool {
         matches!(self.queries, Queries::Varlen)
@@ -235,6 +245,7 @@ impl AttnInfo {
             (_, _, Schedule::Transposed) => "decode",
             (Isa::Sm80, Queries::Any, _) => "paged",
             (Isa::Sm90a, Queries::Any, _) => "hopper paged",
+            _ if matches!(self.keys, Keys::Quantised) => "quantised",
             (Isa::Sm80, Queries::Varlen, _) => "packed",
             (Isa::Sm90a, Queries::Varlen, _) => "hopper packed",
             (Isa::Sm80, Queries::Batched, _) if self.splits => "split",

@@ -21,14 +21,26 @@ pub const KERNELS: &[Contract;
      ATTENTION.len()
          + LINEAGE.len()
          + COMBINES.len()
+         + QUANTISES.len()
          + APPENDS.len()
          + MERGES.len()
          + DELTAS.len()
          + GRADIENTS.len()
          + CONVERT_DQS.len()
          + DSINKS.len()
-         + SUM_HEADS.len()] =
-    join!(ATTENTION, LINEAGE, COMBINES, APPENDS, MERGES, DELTAS, GRADIENTS, CONVERT_DQS, DSINKS, SUM_HEADS);
+         + SUM_HEADS.len()] = join!(
+    ATTENTION,
+    LINEAGE,
+    COMBINES,
+    QUANTISES,
+    APPENDS,
+    MERGES,
+    DELTAS,
+    GRADIENTS,
+    CONVERT_DQS,
+    DSINKS,
+    SUM_HEADS
+);
 
 /// An iterator over [`KERNELS`].
 pub fn kernels() -> impl Iterator<Item = Contract> {
@@ -85,6 +97,11 @@ pub fn of_class(class: Class, dtype: DType) -> impl Iterator<Item = &'static Att
 /// splits.
 pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
     COMBINES.iter().find(|combine| combine.finishes(entry)).map(|combine| combine.contract)
+}
+
+/// The kernel that quantises keys and values for an attention kernel, or `None` if it reads them as they are.
+pub fn quantise_of(entry: &AttnInfo) -> Option<Contract> {
+    QUANTISES.iter().find(|quantise| quantise.feeds(entry)).map(|quantise| quantise.contract)
 }
 
 /// The head dims of kernels, without repetition, in the kernels' order.
@@ -155,6 +172,7 @@ mod tests {
                 "sparse mla" => "sparse_mla",
                 "mixed few" => "mixed_few",
                 "mixed many" => "mixed_many",
+                "quantised" => "int8_fp8",
                 family => family,
             };
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };

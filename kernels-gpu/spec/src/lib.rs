@@ -28,6 +28,7 @@ mod combine;
 mod create_block_mask;
 mod decode;
 mod dequant;
+mod eight_bits;
 mod forward;
 #[allow(unsafe_code)]
 mod head;
@@ -46,6 +47,7 @@ mod mla;
 mod order;
 mod paged;
 mod paged_map;
+mod precision;
 mod rotary;
 mod score_kinds;
 mod scores;
@@ -78,6 +80,7 @@ pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlock
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, SEARCH_WORDS, varlen_cache};
 pub use decode::{Decode, DecodeCombine, PageMarker, Rows, Tiles};
 pub use dequant::FwdDequant;
+pub use eight_bits::{FwdInt8Fp8, QuantiseInfo, QuantiseKv, QuantiseParams, image_bytes};
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use head::Head;
@@ -91,7 +94,7 @@ pub use info::{
 };
 pub use kernels::{
     KERNELS, attention, beside, combine_of, family, feature_of, head_dims, is_lineage, kernels, of_class,
-    plain,
+    plain, quantise_of,
 };
 pub use lineage::LINEAGE;
 pub use many_sequences::ManySequences;
@@ -109,6 +112,7 @@ pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
 pub use pastey;
+pub use precision::Precision;
 pub use rotary::{Angles, RotaryAppend, RotaryAppendParams};
 pub use score_kinds::ScoreKinds;
 pub use scores::{
@@ -117,7 +121,7 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
-pub use table::{APPENDS, ATTENTION, COMBINES, MERGES};
+pub use table::{APPENDS, ATTENTION, COMBINES, MERGES, QUANTISES};
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
 pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

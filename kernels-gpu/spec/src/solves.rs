@@ -46,6 +46,8 @@ pub enum Class {
     Dense,
     /// Work tiles of varlen tensors.
     Varlen,
+    /// Work tiles of dense tensors, whose keys and values are quantised first.
+    Quantised,
     /// Work tiles on a KV cache.
     Paged,
     /// Few queries on many keys.
@@ -66,6 +68,7 @@ impl ProblemKind {
         match self.keys {
             Keys::Batched => Class::Dense,
             Keys::Varlen => Class::Varlen,
+            Keys::Quantised => Class::Quantised,
             Keys::Cache(_) => Class::Paged,
             Keys::Latent => Class::Latent,
             Keys::Listed => Class::Listed,
@@ -101,6 +104,7 @@ impl AttnInfo {
             (Queries::Mixed, _) => Class::Many,
             (_, Keys::Batched) => Class::Dense,
             (_, Keys::Varlen) => Class::Varlen,
+            (_, Keys::Quantised) => Class::Quantised,
             (_, Keys::Latent) => Class::Latent,
             (_, Keys::Listed) => Class::Listed,
             (_, Keys::Cache(_)) if self.decodes() => Class::Decode,
@@ -135,7 +139,9 @@ impl AttnInfo {
     pub const fn covers(&self, mask: MaskKind) -> bool {
         match (self.mask, mask) {
             (MaskKind::Local, MaskKind::Full | MaskKind::Causal) => true,
-            (MaskKind::Causal, MaskKind::Full) => !matches!(self.keys, Keys::Batched | Keys::Varlen),
+            (MaskKind::Causal, MaskKind::Full) => {
+                !matches!(self.keys, Keys::Batched | Keys::Varlen | Keys::Quantised)
+            }
             (MaskKind::Causal, MaskKind::Local) => matches!(self.keys, Keys::Latent),
             _ => self.mask as u8 == mask as u8,
         }

@@ -298,6 +298,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
     int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     }
+    // Keys in int8, probabilities and values in e4m3.
+    int8_fp8 {
+    d64 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 2>;
+    d128 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0>;
+    }
     }
     $crate::lines! { $emit
     /// Every compiled combine kernel.
@@ -317,6 +322,14 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     mixed_combine {
     d64: FewCombine<E, 4>;
     d128: FewCombine<E, 8>;
+    }
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`QuantiseKv`].
+    QUANTISES: QuantiseInfo [F16 Bf16]
+    quantise {
+    d64: QuantiseKv<E, 4, 4>;
+    d128: QuantiseKv<E, 4, 8>;
     }
     }
     $crate::lines! { $emit

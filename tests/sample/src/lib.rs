@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// The words of symbols that name a kernel's family.
-const FAMILIES: [&str; 14] = [
+const FAMILIES: [&str; 16] = [
     "fwd", "hopper", "decode", "mla", "sparse", "append", "merge", "combine", "packed", "paged", "split",
-    "mixed", "few", "many",
+    "mixed", "few", "many", "fp8", "quantise",
 ];
 
 /// The kernels that represent the table, in the order of the table.
@@ -93,11 +93,16 @@ fn planned() -> impl Iterator<Item = Contract> {
     entries.map(|entry| entry.contract).chain(named).chain(MERGES.first().map(|merge| merge.contract))
 }
 
-/// A kernel, the second kernel of its launches, and the kernels that combine the splits of both.
+/// A kernel, the second kernel of its launches, and the kernels that combine the splits of both, or quantise
+/// their keys and values.
 fn with_others(kernel: Contract) -> impl Iterator<Item = Contract> {
     let entry = |kernel| spec::attention().find(move |entry| entry.contract == kernel);
     let pair = [Some(kernel), entry(kernel).and_then(spec::beside)].into_iter().flatten();
-    pair.flat_map(move |kernel| [Some(kernel), entry(kernel).and_then(spec::combine_of)]).flatten()
+    let beside = move |of: fn(&AttnInfo) -> Option<Contract>, kernel| entry(kernel).and_then(of);
+    pair.flat_map(move |kernel| {
+        [Some(kernel), beside(spec::combine_of, kernel), beside(spec::quantise_of, kernel)]
+    })
+    .flatten()
 }
 
 /// A family, and optionally a word of one of its kernels.

@@ -36,6 +36,19 @@ impl RowQuantiser {
         Self::of(warp.largest_of_half(largest))
     }
 
+    /// The scale of a row that four lanes have, two columns per word.
+    #[inline(always)]
+    pub(crate) fn of_quad(words: &[u32], unpack: impl Fn(u32) -> [f32; 2], warp: Warp) -> Self {
+        let mut largest = 0;
+        for word in words {
+            let [x, y] = unpack(*word).map(|x| x.to_bits() & 0x7fff_ffff);
+            largest = largest.max(x).max(y);
+        }
+        // Of magnitudes, `max` would ignore NaN.
+        let most = |a: f32, b: f32| f32::from_bits(a.to_bits().max(b.to_bits()));
+        Self::of(warp.quad(f32::from_bits(largest), most).to_bits())
+    }
+
     /// The bits of the largest magnitude.
     #[inline(always)]
     fn largest<const PARTS: usize>(parts: [[f32; 8]; PARTS]) -> u32 {
@@ -50,9 +63,9 @@ impl RowQuantiser {
         largest
     }
 
-    /// The scale for this largest magnitude.
+    /// The scale for this largest magnitude, given by its bits.
     #[inline(always)]
-    fn of(bits: u32) -> Self {
+    pub(super) fn of(bits: u32) -> Self {
         let largest = f32::from_bits(bits);
         let scale = if bits < f32::INFINITY.to_bits() { largest / MOST } else { f32::NAN };
         // With small scales, the inverse would overflow and remainders would underflow.
@@ -81,6 +94,13 @@ impl RowQuantiser {
         };
         let word = |i: usize| byte(x[i]) | byte(x[i + 1]) << 8 | byte(x[i + 2]) << 16 | byte(x[i + 3]) << 24;
         [0, 4].map(|i| if self.scale > 0.0 { word(i) } else { 0 })
+    }
+
+    /// [`RowQuantiser::round`] for four columns.
+    #[inline(always)]
+    pub fn round_four(self, [a, b, c, d]: [f32; 4]) -> u32 {
+        let [word, _] = self.round([a, b, c, d, 0.0, 0.0, 0.0, 0.0]);
+        word
     }
 }
 

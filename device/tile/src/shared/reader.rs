@@ -32,7 +32,7 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
 
     /// A reader for transposed B operands.
     #[inline(always)]
-    fn rows_first(base: u32, lane: u32) -> Self {
+    pub(super) fn rows_first(base: u32, lane: u32) -> Self {
         Self::new(base, lane, layout::rows_first)
     }
 
@@ -46,7 +46,8 @@ impl<E: Element, const R: usize, const C: usize> Reader<E, R, C> {
         Self::rows_first(base.wrapping_add(shift), lane)
     }
 
-    /// The address for base tile `(row, column)`.
+    /// The address for base tile `(row, column)`. A base tile has 32 bytes of a row: 16 columns of 16 bits,
+    /// or a k-step of 32 columns of eight bits.
     #[inline(always)]
     pub(crate) fn tile(&self, row: usize, column: usize) -> u32 {
         let (panel, within) = (column as u32 / Self::ACROSS, column as u32 % Self::ACROSS);

@@ -10,6 +10,7 @@ use crate::tensor::{HostTensor, TensorError};
 use crate::tolerance::{Reference, Rule};
 use crate::work::Judgement;
 use ferroflash::DType;
+use ferroflash::request::Precision;
 use rayon::prelude::*;
 
 /// The expected outputs of sequences that are judged together: of all sequences of tensors, or of one
@@ -68,7 +69,9 @@ impl Memory {
         let (kv_dtype, o_dtype) = (self.problem.kv_dtype, self.problem.o_dtype);
         let values = self.buffers[self.v.buffer].iter().map(|bits| f64::from(decode(kv_dtype, *bits)));
         let right = match rule {
-            Rule::Bounds => Right::Bounds(Bounds::new(&inputs)),
+            Rule::Bounds if self.problem.precision == Precision::Inputs => {
+                Right::Bounds(Bounds::new(&inputs))
+            }
             rule => Right::Tolerance(Reference::new(&inputs).by(rule, o_dtype, values)),
         };
         Ok(vec![Expected { sequence: None, part, right }])

@@ -65,7 +65,7 @@ impl Memory {
         let mut request = request.mask(mask).alignment(alignment).scores(scores).lse(lse);
         self.extras.give(&mut request, binder);
         request.variant = self.variant;
-        request
+        request.precision(self.problem.precision)
     }
 
     fn on_cache(

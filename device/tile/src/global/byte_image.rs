@@ -1,0 +1,170 @@
+//! Rounds rows of 16 bits to images of stages of bytes.
+use crate::global::{GlobalRows, RowQuantiser};
+use crate::mma::Unpack;
+use crate::shared::StageImage;
+use crate::{Block, Smem, Warp};
+use contract::{F32, Kernel};
+use cuda_std::math::pack_e4m3_x4;
+use cuda_std::memory::st_global_b32_if;
+
+/// Number of rows that a mean samples.
+const SAMPLES: u32 = 64;
+/// The largest e4m3.
+const LARGEST: f32 = 448.0;
+/// Magnitudes below this number, 2^-100, become 0: their quotients would leave f32.
+const SMALLEST: f32 = f32::from_bits(27 << 23);
+/// A lane has four columns of each eighth base tile, of at most 16.
+const PARTS: usize = 2;
+
+/// The mean of each column over rows that are evenly spaced: this lane's four columns of each part. A mean
+/// that is not finite is 0.
+#[derive(Clone, Copy)]
+pub struct ColumnMeans([[f32; 4]; PARTS]);
+
+/// This lane's base tile of columns in part 0, and which of the rows that a warp has together.
+#[inline(always)]
+fn place<const D: usize>(warp: Warp) -> (u32, u32) {
+    const { assert!(D == 4 || D == 8 || D == 16, "a row takes half a warp, or one or two parts of a warp") }
+    (warp.lane / 4 % D as u32, warp.lane / 4 / D as u32)
+}
+
+/// This lane's four columns of base tile `tile` of a row, in the order of
+/// [`byte_of_column`](crate::layout::byte_of_column).
+#[inline(always)]
+fn four<E: Unpack, const D: usize>(from: &GlobalRows<E, D>, row: u32, tile: u32, warp: Warp) -> [f32; 4] {
+    let [[a, b], [c, d]] = [0, 1].map(|half| E::unpack(from.word(row, 2 * tile + half, warp.lane % 4)));
+    [a, b, c, d]
+}
+
+impl ColumnMeans {
+    /// The means of a tensor's rows.
+    #[inline(always)]
+    pub fn of<E: Unpack, const D: usize>(from: &GlobalRows<E, D>, warp: Warp) -> Self {
+        let ((tile, _), count) = (place::<D>(warp), from.rows().min(SAMPLES));
+        let (mut sums, mut row, mut rest) = ([[0.0; 4]; PARTS], 0, 0);
+        // Sample `i` is row `i * rows / count`, without a division.
+        let (step, more) = (from.rows() / SAMPLES, from.rows() % SAMPLES);
+        for _ in 0..count {
+            for part in 0..D.div_ceil(8) {
+                let x = four(from, row, tile + 8 * part as u32, warp);
+                for i in 0..4 {
+                    sums[part][i] += x[i];
+                }
+            }
+            rest += more;
+            row += if from.rows() < SAMPLES { 1 } else { step + rest / SAMPLES };
+            rest %= SAMPLES;
+        }
+        let factor = 1.0 / count.max(1) as f32;
+        ColumnMeans(
+            sums.map(|part| part.map(|x| x * factor).map(|x| if x.abs() < f32::INFINITY { x } else { 0.0 })),
+        )
+    }
+
+    /// Stores the means as one row of f32.
+    #[inline(always)]
+    pub fn store<const D: usize>(&self, to: &GlobalRows<F32, D>, warp: Warp) {
+        let (tile, row) = place::<D>(warp);
+        for part in 0..D.div_ceil(8) {
+            for i in 0..4 {
+                let column = (tile + 8 * part as u32) * 16 + i / 2 * 8 + warp.lane % 4 * 2 + i % 2;
+                let exists = warp.index == 0 && row == 0 && column / 4 < to.chunks;
+                let at = to.base.wrapping_add(column as u64 * 4);
+                // SAFETY: the store happens only if the column exists. The base is a multiple of 16, as
+                // `GlobalRows` promises.
+                unsafe { st_global_b32_if(at, self.0[part][i as usize].to_bits(), exists) }
+            }
+        }
+    }
+}
+
+impl<const N: usize, const D: usize> StageImage<N, D> {
+    /// Rounds rows of `from`, from row `first` on, less the means, to the image's integers. Rows that do not
+    /// exist become zero.
+    #[inline(always)]
+    pub fn round_rows<E: Unpack, K: Kernel>(
+        &self,
+        from: &GlobalRows<E, D>,
+        first: u32,
+        means: &ColumnMeans,
+        block: &Block<K>,
+    ) {
+        let (warp, (tile, own)) = (block.warp(), place::<D>(block.warp()));
+        // The rows that a warp has together, and the rows of the whole block.
+        let (together, all) = (8u32.div_ceil(D as u32), K::THREADS / 32 * 8u32.div_ceil(D as u32));
+        for i in 0..N as u32 * 16 / all {
+            let row = i * all + warp.index * together + own;
+            let exists = first + row < from.rows();
+            let (mut parts, mut largest) = ([[0.0; 4]; PARTS], 0);
+            for part in 0..D.div_ceil(8) {
+                let x = four(from, first + row, tile + 8 * part as u32, warp);
+                for c in 0..4 {
+                    parts[part][c] = if exists { x[c] - means.0[part][c] } else { 0.0 };
+                    largest = largest.max(parts[part][c].to_bits() & 0x7fff_ffff);
+                }
+            }
+            let quantiser = RowQuantiser::of(match D {
+                4 => warp.largest_of_half(largest),
+                _ => warp.largest(largest),
+            });
+            for part in 0..D.div_ceil(8) {
+                let word = (tile + 8 * part as u32) * 4 + warp.lane % 4;
+                self.store_integers(row, word, quantiser.round_four(parts[part]), warp);
+            }
+            if tile == 0 && warp.lane % 4 == 0 {
+                // The products need scales of 22 significant bits: `Integers::scaled`.
+                let scale = f32::from_bits(quantiser.scale().to_bits() & !3);
+                self.store_row_scale(row, scale, warp);
+            }
+        }
+    }
+
+    /// Rounds rows of `from`, from row `first` on, to the image's e4m3, with one scale. The image has columns
+    /// of `from` as rows. Rows that do not exist become zero.
+    #[inline(always)]
+    pub fn round_columns<E: Unpack, K: Kernel>(
+        &self,
+        from: &GlobalRows<E, D>,
+        first: u32,
+        block: &mut Block<K>,
+        smem: &mut Smem<K>,
+    ) {
+        const { assert!(K::THREADS == 128 && N == 4, "a warp has 16 rows") }
+        let warp = block.warp();
+        let (group, pair) = (warp.index, warp.lane / 4);
+        // A lane has two columns of four rows, which are four bytes of two rows of the image.
+        let mut own = [[[0.0; 4]; 2]; D];
+        let mut largest = 0;
+        for (i, own) in own.iter_mut().enumerate() {
+            for c in 0..4 {
+                let row = first + group * 16 + warp.lane % 4 * 2 + c / 2 * 8 + c % 2;
+                let x = E::unpack(from.word(row, (2 * i) as u32 + pair / 4, pair % 4));
+                for column in 0..2 {
+                    own[column][c as usize] = x[column];
+                    largest = largest.max(x[column].to_bits() & 0x7fff_ffff);
+                }
+            }
+        }
+        let largest = warp.largest(largest);
+        let most = smem.lend::<_, 4>(block, |tally, block| {
+            let all = tally.write(core::iter::once((warp.index, largest)), block);
+            (0..4).fold(0, |most, i| most.max(all.get(i)))
+        });
+        let most = f32::from_bits(most);
+        let (scale, inverse) = match most {
+            most if most < SMALLEST => (0.0, 0.0),
+            most if most < f32::INFINITY => (most / LARGEST, LARGEST / most),
+            _ => (f32::NAN, 0.0),
+        };
+        for (i, own) in own.iter().enumerate() {
+            for column in 0..2 {
+                let row = (16 * i + column) as u32 + 2 * pair;
+                let word = pack_e4m3_x4(own[column].map(|x| x * inverse));
+                self.store_floats(row, group * 4 + warp.lane % 4, word, warp);
+            }
+        }
+        if warp.index == 0 && warp.lane == 0 {
+            self.store_scale(scale, warp);
+        }
+    }
+}

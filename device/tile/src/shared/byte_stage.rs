@@ -1,0 +1,166 @@
+//! Two operands of bytes and their scales, which lie in global memory as they lie in shared memory.
+use crate::copy::CpAsync;
+use crate::group::{Capability, ThreadGroup};
+use crate::shared::reader::Reader;
+use crate::shared::{SharedLayout, SharedTile};
+use crate::{Warp, layout};
+use contract::{Int8, Tensor};
+use core::marker::PhantomData;
+use cuda_std::cp_async::cp_async;
+use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32, st_global_b32, st_global_v4_b32};
+
+/// Two operands for products `a b^T`, whose rows are columns of the products' results. Their bytes lie in the
+/// order of [`layout::byte_of_column`].
+///
+/// - `N x D` base tiles: integers with one scale per row.
+/// - `D x N` base tiles: e4m3, with one scale for all of them.
+///
+/// Parts: the tiles in panels, one f32 per row in the order of [`layout::byte_of_column`], one more f32.
+pub struct ByteStage<const N: usize, const D: usize> {
+    base: u32,
+}
+
+/// A [`ByteStage`] while copies of transport `By` write it.
+pub struct ByteStageSlot<const N: usize, const D: usize, By> {
+    base: u32,
+    by: PhantomData<By>,
+}
+
+impl<const N: usize, const D: usize> ByteStage<N, D> {
+    /// Bytes of one tile.
+    const TILE: u32 = (N * D * 256) as u32;
+    /// Offset of the scales of rows.
+    const SCALES: u32 = 2 * Self::TILE;
+    /// Offset of the scale of the second operand.
+    const SCALE: u32 = Self::SCALES + N as u32 * 64;
+    /// Number of bytes of a stage in global memory, which is a multiple of 16.
+    pub const IMAGE_BYTES: u32 = Self::SCALE + layout::CHUNK;
+
+    /// Addresses of the first operand, by row tile and k-step of 32 columns.
+    #[inline(always)]
+    pub(crate) fn integers(&self, warp: Warp) -> Reader<Int8, N, D> {
+        Reader::rows_first(self.base, warp.lane)
+    }
+
+    /// Addresses of the second operand, by row tile and k-step of 32 columns.
+    #[inline(always)]
+    pub(crate) fn floats(&self, warp: Warp) -> Reader<Int8, D, N> {
+        Reader::rows_first(self.base + Self::TILE, warp.lane)
+    }
+
+    /// The scales of the rows of row tile `n` whose numbers this lane has in an accumulator: for each
+    /// 8-column half, two.
+    #[inline(always)]
+    pub(crate) fn row_scales(&self, n: usize, warp: Warp) -> [f32; 4] {
+        let at = self.base + Self::SCALES + n as u32 * 64 + warp.lane % 4 * 16;
+        // SAFETY: the scales of the tile's rows are a part of the stage, which may be read.
+        unsafe { ld_shared_v4_b32(at) }.map(f32::from_bits)
+    }
+
+    /// The scale of the second operand.
+    #[inline(always)]
+    pub fn scale(&self) -> f32 {
+        // SAFETY: the scale is a part of the stage, which may be read.
+        f32::from_bits(unsafe { ld_shared_b32(self.base + Self::SCALE) })
+    }
+}
+
+// SAFETY: both types address only bytes of the stage.
+unsafe impl<const N: usize, const D: usize> SharedLayout for ByteStage<N, D> {
+    const BYTES: usize = (Self::IMAGE_BYTES as usize).next_multiple_of(Self::ALIGN);
+    /// `ldmatrix` and `cp.async` need no more: only TMA and `wgmma` compute the swizzle from addresses.
+    const ALIGN: usize = 128;
+    type Slot<By> = ByteStageSlot<N, D, By>;
+    #[inline(always)]
+    unsafe fn at(base: u32) -> Self {
+        ByteStage { base }
+    }
+    #[inline(always)]
+    unsafe fn slot<By>(base: u32) -> ByteStageSlot<N, D, By> {
+        ByteStageSlot { base, by: PhantomData }
+    }
+}
+
+/// The images of one head's stages in global memory.
+#[derive(Clone, Copy)]
+pub struct StageImages<const N: usize, const D: usize> {
+    base: u64,
+    stride: u32,
+}
+
+impl<const N: usize, const D: usize> StageImages<N, D> {
+    /// Head `head` of batch `batch`. `row_bytes` of the tensor is the distance of images.
+    #[inline(always)]
+    pub fn new(tensor: &Tensor, batch: u32, head: u32) -> Self {
+        let offset = (batch as u64)
+            .wrapping_mul(tensor.batch_bytes)
+            .wrapping_add((head as u64).wrapping_mul(tensor.head_bytes));
+        StageImages { base: tensor.base.wrapping_add(offset), stride: tensor.row_bytes }
+    }
+
+    /// Image `n`, which must exist, as memory that a kernel writes.
+    #[inline(always)]
+    pub fn image(&self, n: u32, _: &impl Capability) -> StageImage<N, D> {
+        StageImage { base: self.base.wrapping_add(n as u64 * self.stride as u64) }
+    }
+}
+
+impl<const N: usize, const D: usize, W: ThreadGroup> ByteStageSlot<N, D, CpAsync<W>> {
+    /// Starts the copies of image `n`, which must exist.
+    #[inline(always)]
+    pub fn copy(&self, images: &StageImages<N, D>, n: u32, group: &W) {
+        let chunks = ByteStage::<N, D>::IMAGE_BYTES / layout::CHUNK;
+        let mine = group.member() * layout::CHUNK;
+        let from = images.image(n, group).base.wrapping_add(mine as u64);
+        for i in 0..chunks.div_ceil(W::THREADS) {
+            let step = i * W::THREADS * layout::CHUNK;
+            if (i + 1) * W::THREADS <= chunks || i * W::THREADS + group.member() < chunks {
+                // SAFETY: the chunk is a part of the stage and of its image, whose bases are multiples of 16,
+                // as `Tensor` promises. No thread reads the stage before the copy has landed.
+                unsafe { cp_async(self.base + mine + step, from.wrapping_add(step as u64)) }
+            }
+        }
+    }
+}
+
+/// The image of one stage in global memory, which a kernel writes.
+#[derive(Clone, Copy)]
+pub struct StageImage<const N: usize, const D: usize> {
+    base: u64,
+}
+
+impl<const N: usize, const D: usize> StageImage<N, D> {
+    #[inline(always)]
+    fn store(&self, at: u32, x: u32) {
+        // SAFETY: callers pass offsets of words of the image, which exists. Its base is a multiple of 16.
+        unsafe { st_global_b32(self.base.wrapping_add(at as u64), x) }
+    }
+
+    /// Stores word `word` of row `row` of the integers.
+    #[inline(always)]
+    pub fn store_integers(&self, row: u32, word: u32, x: u32, _: Warp) {
+        self.store(SharedTile::<Int8, N, D>::offset(row, word / 4) + word % 4 * 4, x)
+    }
+
+    /// Stores the scale of row `row` of the integers.
+    #[inline(always)]
+    pub fn store_row_scale(&self, row: u32, x: f32, _: Warp) {
+        let place = row / 16 * 16 + layout::byte_of_column(row % 16);
+        self.store(ByteStage::<N, D>::SCALES + place * 4, x.to_bits())
+    }
+
+    /// Stores word `word` of row `row` of the e4m3.
+    #[inline(always)]
+    pub fn store_floats(&self, row: u32, word: u32, x: u32, _: Warp) {
+        let within = SharedTile::<Int8, D, N>::offset(row, word / 4) + word % 4 * 4;
+        self.store(ByteStage::<N, D>::TILE + within, x)
+    }
+
+    /// Stores the scale of the e4m3, which fills the image's last chunk: copies take whole chunks.
+    #[inline(always)]
+    pub fn store_scale(&self, x: f32, _: Warp) {
+        let at = self.base.wrapping_add(u64::from(ByteStage::<N, D>::SCALE));
+        // SAFETY: the last chunk of the image exists. Its base is a multiple of 16.
+        unsafe { st_global_v4_b32(at, [x.to_bits(); 4]) }
+    }
+}

@@ -1,0 +1,57 @@
+//! Parameters of attention with products of eight bits, and of the kernel that quantises its keys and values.
+use super::Refusal;
+use super::attention::on_quantised;
+use super::tensors::{keys_values, tensor_at};
+use crate::launch::Launch;
+use crate::place::Place;
+use crate::request::{AttentionRequest, RowOutputs};
+use crate::schedule::{Schedule, Scheduled};
+use crate::{AttnInfo, Error, Problem};
+use spec::{FastDiv, QuantiseParams, image_bytes};
+
+/// Returns the number of images, one per stage of keys of each head, and the bytes of all images.
+fn images(p: &Problem, kernel: &AttnInfo) -> [u64; 2] {
+    let blocks = p.seqlen_k.div_ceil(kernel.tile_n as usize) as u64;
+    let count = blocks.saturating_mul((p.batch * p.heads_k) as u64);
+    [count, count.saturating_mul(image_bytes(kernel.tile_n, kernel.head_dim).into())]
+}
+
+/// Returns the bytes of workspace for quantised keys and values: the images, then the means of keys.
+pub(crate) fn quantised_bytes(p: &Problem, kernel: &AttnInfo) -> u64 {
+    let means = (p.batch * p.heads_k) as u64 * u64::from(kernel.head_dim) * 4;
+    images(p, kernel)[1].saturating_add(means)
+}
+
+/// Adds the step that quantises keys and values to the workspace, and the step of the attention kernel, for
+/// valid tensors.
+///
+/// # Errors
+/// Returns [`Refusal::Tensors`] if the kernel does not write the outputs, or [`Refusal::Request`] if there
+/// are too many images for one launch.
+pub(crate) fn quantised(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Scheduled,
+    quantise: Place,
+    launch: &mut Launch,
+) -> Result<(), Refusal> {
+    RowOutputs::wanted(r).are_of(s.kernel).map_err(Refusal::Tensors)?;
+    let (kernel, [count, bytes], heads) = (s.kernel, images(p, s.kernel), p.heads_k as u32);
+    let blocks = p.seqlen_k.div_ceil(kernel.tile_n as usize) as u32;
+    let (Ok(tiles @ ..0x8000_0000), Some(per_head), Some(per_batch), Schedule::Tiles(work)) =
+        (u32::try_from(count), FastDiv::new(blocks), FastDiv::new(heads), &s.schedule)
+    else {
+        let feature = format_args!("{count} blocks of {} keys", kernel.tile_n);
+        let reason = "a launch may have less than 2^31 thread blocks; split the batch";
+        return Err(Error::unsupported(feature, reason).into());
+    };
+    let image = image_bytes(kernel.tile_n, kernel.head_dim);
+    let (address, [k, v]) = (r.scratch.address(), keys_values(&r.kv));
+    let images = tensor_at(address, [heads, blocks], image, p.seqlen_k as u32);
+    let means = tensor_at(address.saturating_add(bytes), [heads, 1], kernel.head_dim * 4, 1);
+    let params =
+        QuantiseParams { k, v, images, means, blocks: per_head, heads: per_batch, tiles, reserved: 0 };
+    launch.step(quantise, [tiles, 1, 1], &params, []);
+    launch.main_follows();
+    launch.step(s.place, [work.blocks, 1, 1], &on_quantised((r, p), s, work, [images, means]), []);
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Forward attention on quantised keys and values: scores are products of int8, outputs are products of e4m3.
+//! docs/design/eight-bits.md has the arithmetic.
+use crate::entries::Run;
+use crate::forward::ByBlock;
+use crate::rows::Sequence;
+use crate::softmax::NONE;
+use crate::tensors::TileTensors;
+use crate::variant::blocks::{At, Seen, each_key_block};
+use crate::variant::tile_mask::TileMask;
+use crate::variant::{MaskFn, Scores};
+use core::f32::consts::LN_2;
+use cuda_std::math::{ex2, fma, lg2, opaque, rcp};
+use spec::{F32, FwdInt8Fp8, FwdParams};
+use tile::global::GlobalRows;
+use tile::mma::{Acc, ByteFrag, BytePlace, Integers, Mma, RowVec};
+use tile::pipeline::Ring;
+use tile::shared::{ByteStage, StageImages};
+use tile::{Block, Smem, Warp};
+
+/// Probabilities of a block are relative to the block's largest one, which becomes 2^8: an e4m3, so the
+/// largest weight of a row has no rounding error.
+const TOP: f32 = 8.0;
+/// The reference of a row rises if a block's maximum exceeds it by more than this number (log2).
+const SLACK: f32 = 32.0;
+
+/// The softmax of the rows of one warp. Each block of keys has its own maximum, at which its probabilities
+/// are rounded; weights relate blocks to the row's reference.
+struct BlockSoftmax<const M: usize> {
+    /// Factor of the scores of a row, which converts them to exponents of 2.
+    scale: RowVec<M>,
+    reference: RowVec<M>,
+    /// The sum of this lane's columns.
+    sum: RowVec<M>,
+}
+
+impl<const M: usize> BlockSoftmax<M> {
+    #[inline(always)]
+    fn new(scale: &RowVec<M>, scale_log2: f32) -> Self {
+        // With a factor of 0, the score of a hidden key would be NaN.
+        let scale = scale.map(|x| if x == 0.0 { f32::MIN_POSITIVE } else { x * scale_log2 });
+        BlockSoftmax { scale, reference: RowVec::splat(NONE), sum: RowVec::splat(0.0) }
+    }
+
+    /// Returns the probabilities of a block of scores, and the weight of each row of the block.
+    #[inline(always)]
+    fn step<const N: usize, const D: usize>(
+        &mut self,
+        s: &Acc<M, N>,
+        acc_o: &mut Acc<M, D>,
+        warp: Warp,
+    ) -> (ByteFrag<M, N>, RowVec<M>) {
+        let most = s.lane_max().across(warp, f32::max);
+        // A finite number, also for rows that see no key of the block.
+        let own = most.zip(self.scale, |x, scale| (x * scale).max(NONE));
+        if warp.any(own.zip(self.reference, |own, reference| own - reference).reduce(f32::max) > SLACK) {
+            let new = own.zip(self.reference, f32::max);
+            let rescale = self.reference.zip(new, |old, new| ex2(old - new));
+            self.reference = new;
+            self.sum = self.sum.zip(rescale, |sum, factor| sum * factor);
+            acc_o.scale_rows(&rescale);
+        }
+        let weight = own.zip(self.reference, |own, reference| ex2(own - reference));
+        let minus_own = own.map(|own| TOP - own);
+        let (probs, sums) = s.to_e4m3(|x, row| ex2(fma(x, self.scale[row], minus_own[row])));
+        self.sum = sums.fma(&weight, &self.sum);
+        (probs, weight)
+    }
+
+    /// Divides O by the sums, and returns the LSE of base 2; both are those of rows that saw no key, if the
+    /// sum is 0.
+    #[inline(always)]
+    fn finish<const D: usize>(&self, acc_o: &mut Acc<M, D>, warp: Warp) -> RowVec<M> {
+        let sum = self.sum.across(warp, |a, b| a + b);
+        acc_o.scale_or_clear_rows(&sum.map(|x| if x == 0.0 { -1.0 } else { rcp(x) }));
+        sum.zip(self.reference, |sum, reference| lg2(sum) - TOP + reference)
+    }
+}
+
+impl<
+    E: Mma,
+    Mask: MaskFn<Params = ()>,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HELD: usize,
+> Run for FwdInt8Fp8<E, Mask, M, W, N, D, HELD>
+{
+    #[inline(always)]
+    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+        const { assert!(Mask::Scores::IS_NONE && !Mask::SINK && !Mask::LISTED, "scores stay as they are") }
+        let (p, block) = (&p, &mut block);
+        let (mine, team) = block.split_groups::<M, W, 1>();
+        let warp = mine.warp();
+        let tile = p.order.tile(block.index());
+        let tensors = TileTensors::<E, D, D>::of(p, tile, &tile, M as u32 * 16, false);
+        let (rows, tile_n) = (tensors.rows, N as u32 * 16);
+        let of = Sequence::of(p, &rows, 0, block);
+        let mask = Mask::tile(&(), &of, [M as u32 * 16, tile_n]).uniform(warp);
+        let range = mask.range(&rows, tile_n);
+        if !Mask::SEES_ALL && range.start == range.end {
+            return tensors.store_nothing_seen::<_, M>(f32::NEG_INFINITY, block);
+        }
+
+        // Prologue: the last stage is in flight while each warp rounds its rows of Q.
+        let (ring, q): (Ring<ByteStage<N, D>, 2, ByBlock<Self>>, BytePlace<M, W, D, HELD>) = smem.split();
+        let images = StageImages::<N, D>::new(&p.k, tile.batch, tile.kv_head);
+        let mut kv = ring.start(|_, slot| slot.copy(&images, range.end - 1, block));
+        let (q, scale) = q.quantise(&tensors.q, rows.first, mine, block);
+        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), BlockSoftmax::new(&scale, p.scale_log2));
+
+        // Mainloop.
+        let row0 = rows.first + mine.first();
+        let mut step = |n: u32, edge: bool| {
+            let stage = kv.advance(block, |slot, block| {
+                if n > range.start {
+                    slot.copy(&images, n - 1, block);
+                }
+            });
+            let at = At { rows: &rows, row0, key0: n * tile_n, warp };
+            let seen = Seen::<_, W>::of(mask.keys(), at);
+            if edge && !seen.any(tile_n, warp) {
+                return; // no row of this warp sees a key of this tile
+            }
+            let mut acc_s = Integers::product(&q, &stage, warp).scaled(&stage, warp);
+            if edge {
+                seen.mask(&mut acc_s, at);
+            }
+            let (probs, weight) = softmax.step(&acc_s, &mut acc_o, warp);
+            let scale = stage.scale();
+            acc_o.add_e4m3(&probs, &stage, &weight.map(|x| x * scale), warp);
+        };
+        each_key_block!(Mask, range, step);
+
+        // Epilogue. It computes the tile's tensors again: at head dim 128, the main loop leaves no register
+        // for them.
+        let tile = p.order.tile(opaque(block.index()));
+        let tensors = TileTensors::<E, D, D>::of(p, tile, &tile, M as u32 * 16, false);
+        let (first, row0) = (tensors.rows.first, tensors.rows.first + mine.first());
+        let lse = softmax.finish(&mut acc_o, warp);
+        let place = kv.reclaim(block).spent::<E, M, D, 1>(team);
+        place.store_through(&acc_o, &tensors.o, first, mine);
+        if p.lse.base != 0 {
+            // The scores lack the product of the query and the mean of keys.
+            let means = GlobalRows::<F32, D>::new(&p.v, tile.batch, tile.kv_head);
+            let dot = tensors.q.dot(first, mine, &means);
+            tensors.lse.store(&lse.zip(dot, |lse, dot| fma(dot, p.scale_log2, lse) * LN_2), row0, warp);
+        }
+    }
+}
