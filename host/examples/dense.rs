@@ -25,6 +25,6 @@ pub(crate) fn main() -> Result<(), Error> {
     odd.strides[2] = 12;
     let request = AttentionRequest::dense(q, odd, v, o);
     let refused = plan(&request, Capabilities::profile("h100").expect("a known card"));
-    println!("with a wrong stride: {}", refused.err().expect("it is invalid"));
+    println!("with a wrong stride: {}", refused.expect_err("it is invalid"));
     Ok(())
 }

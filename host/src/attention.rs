@@ -133,6 +133,7 @@ impl<D: Driver> Attention<D> {
     /// - The entry in `ptx` takes the parameters of the kernel `symbol`, and accesses only memory that the
     ///   embedded kernel would access. Every launch relies on this promise. (The simulator checks each
     ///   access.)
+    #[cfg(feature = "testing")]
     pub unsafe fn load_from(&self, symbol: &str, ptx: &str) -> Result<(), Error> {
         let invalid = |expected: &str| Error::invalid("kernel", symbol, expected);
         let found = KERNELS.iter().zip(&self.kernels).find(|(kernel, _)| kernel.symbol == symbol);

@@ -202,6 +202,7 @@ unsafe fn module(image: *const c_void) -> Result<libcuda::CUmodule, Error> {
 /// Waits for the default stream of the current context. A copy from memory that is not page-locked may return
 /// before it has landed, and a call that sets memory returns at once (CUDA Driver API, "API synchronization
 /// behavior"). The streams that this crate makes are not ordered with the default stream.
+#[cfg(feature = "testing")]
 pub(super) fn wait_for_default_stream() -> Result<(), Error> {
     // SAFETY: the default stream always lives.
     driver("cuStreamSynchronize", unsafe { libcuda::cuStreamSynchronize(std::ptr::null_mut()) })

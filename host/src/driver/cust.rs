@@ -1,20 +1,17 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
 use super::cuda::{self, compile, initialise, opt_in};
-use super::{Driver, Enqueue, Harness, MapDescription, Sealed, harness};
+use super::{Driver, MapDescription, Sealed};
 use crate::{Capabilities, Contract, Error};
 use cust::context::{Context, CurrentContext};
 use cust::error::CudaError;
-use cust::event::{Event, EventFlags};
 use cust::function::Function;
-use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::module::Module;
-use cust::stream::{Stream, StreamFlags};
+use cust::stream::Stream;
 use spec::TensorMap;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// CUDA for programs that use `cust`. The driver [adopts](CustDriver::adopt) streams of `cust`. No call
 /// changes the calling thread's current context.
@@ -67,12 +64,12 @@ impl CustDriver {
         CustStream(self.keep(stream))
     }
 
-    fn enter(&self) -> Result<cuda::Entered, Error> {
+    pub(super) fn enter(&self) -> Result<cuda::Entered, Error> {
         self.own.enter()
     }
 
     /// Wraps an object that was made in this driver's context.
-    fn keep<T>(&self, value: T) -> InContext<T> {
+    pub(super) fn keep<T>(&self, value: T) -> InContext<T> {
         InContext { value: ManuallyDrop::new(value), context: Arc::clone(&self.own) }
     }
 
@@ -94,9 +91,9 @@ impl CustDriver {
 /// An object of `cust` with its context. cust destroys an object in whichever context is current, so the drop
 /// enters the object's own context first.
 #[derive(Debug)]
-struct InContext<T> {
+pub(super) struct InContext<T> {
     value: ManuallyDrop<T>,
-    context: Arc<cuda::Context>,
+    pub(super) context: Arc<cuda::Context>,
 }
 
 impl<T> Deref for InContext<T> {
@@ -126,17 +123,9 @@ pub struct CustKernel {
     _module: InContext<Box<Module>>,
 }
 
-/// Device memory of a context, freed when dropped.
-#[derive(Debug)]
-pub struct CustBuffer(InContext<DeviceBuffer<u8>>);
-
 /// A stream of a context, destroyed when dropped.
 #[derive(Debug)]
 pub struct CustStream(InContext<Stream>);
-
-/// An event of a context, destroyed when dropped.
-#[derive(Debug)]
-pub struct CustEvent(InContext<Event>);
 
 /// Implements conversions between a wrapper and the `cust` type inside.
 macro_rules! is_custs {
@@ -150,7 +139,9 @@ macro_rules! is_custs {
         })*
     };
 }
-is_custs!(CustBuffer DeviceBuffer<u8> CustStream Stream CustEvent Event);
+#[cfg(feature = "testing")]
+pub(super) use is_custs;
+is_custs!(CustStream Stream);
 
 /// Checks that a text has no NUL: cust converts texts to C strings with `expect`, which would panic.
 fn has_no_nul(what: &'static str, text: &str) -> Result<(), Error> {
@@ -213,85 +204,8 @@ impl Driver for CustDriver {
     }
 }
 
-impl Harness for CustDriver {
-    type Buffer = CustBuffer;
-    type Event = CustEvent;
-
-    fn stream(&self) -> Result<CustStream, Error> {
-        let _entered = self.enter()?;
-        let stream = Stream::new(StreamFlags::NON_BLOCKING, None);
-        stream.map(|stream| self.adopt(stream)).map_err(|e| failed("cuStreamCreateWithPriority", e))
-    }
-
-    fn memory_in_use(&self) -> Result<Option<u64>, Error> {
-        let _entered = self.enter()?;
-        let (free, total) = cust::memory::mem_get_info().map_err(|e| failed("cuMemGetInfo", e))?;
-        Ok(Some((total - free) as u64))
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<CustBuffer, Error> {
-        let _entered = self.enter()?;
-        // SAFETY: every byte is a valid value.
-        let buffer = unsafe { DeviceBuffer::uninitialized(bytes) };
-        buffer.map(|buffer| CustBuffer(self.keep(buffer))).map_err(|e| failed("cuMemAlloc", e))
-    }
-
-    fn address(&self, buffer: &CustBuffer) -> u64 {
-        buffer.as_device_ptr().as_raw()
-    }
-
-    fn upload_at(&self, buffer: &mut CustBuffer, at: usize, data: &[u8]) -> Result<(), Error> {
-        harness::fits(buffer.len(), at, data.len())?;
-        let _entered = buffer.0.context.enter()?;
-        buffer.index(at..at + data.len()).copy_from(data).map_err(|e| failed("cuMemcpyHtoD", e))?;
-        cuda::wait_for_default_stream()
-    }
-
-    fn download_at(&self, buffer: &CustBuffer, at: usize, data: &mut [u8]) -> Result<(), Error> {
-        harness::fits(buffer.len(), at, data.len())?;
-        let _entered = buffer.0.context.enter()?;
-        buffer.index(at..at + data.len()).copy_to(data).map_err(|e| failed("cuMemcpyDtoH", e))
-    }
-
-    fn fill(&self, buffer: &mut CustBuffer, byte: u8) -> Result<(), Error> {
-        let _entered = buffer.0.context.enter()?;
-        buffer.index(..).set_8(byte).map_err(|e| failed("cuMemsetD8", e))?;
-        cuda::wait_for_default_stream()
-    }
-
-    unsafe fn with_graph(
-        &self,
-        stream: &CustStream,
-        work: &mut Enqueue<'_>,
-        then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let _entered = self.enter()?;
-        // SAFETY: the caller makes the promises of `with_graph`.
-        unsafe { super::graph::with_graph(stream.as_inner().cast(), work, then) }
-    }
-
-    fn synchronize(&self, stream: &CustStream) -> Result<(), Error> {
-        let _entered = self.enter()?;
-        stream.synchronize().map_err(|e| failed("cuStreamSynchronize", e))
-    }
-
-    fn record(&self, stream: &CustStream) -> Result<CustEvent, Error> {
-        let _entered = self.enter()?;
-        let event = Event::new(EventFlags::DEFAULT).map_err(|e| failed("cuEventCreate", e))?;
-        let event = CustEvent(self.keep(event));
-        event.record(stream).map_err(|e| failed("cuEventRecord", e))?;
-        Ok(event)
-    }
-
-    fn elapsed(&self, start: &CustEvent, end: &CustEvent) -> Result<Duration, Error> {
-        let _entered = self.enter()?;
-        end.synchronize().map_err(|e| failed("cuEventSynchronize", e))?;
-        end.elapsed(start).map_err(|e| failed("cuEventElapsedTime", e))
-    }
-}
-
 /// Returns cust's error with the driver's text for its code.
-fn failed(call: &'static str, error: CudaError) -> Error {
+pub(super) fn failed(call: &'static str, error: CudaError) -> Error {
     let code = error as u32;
     match cuda::driver(call, code) {
         Err(error) => error,

@@ -1,7 +1,6 @@
 //! CUDA graphs: several launches, captured once and enqueued together.
 use super::cuda::driver;
 use super::raw::{RawDriver, RawStream};
-use super::{Enqueue, Harness};
 use crate::Error;
 use libcuda::{CUgraph, CUgraphExec, CUstream};
 use std::mem::ManuallyDrop;
@@ -63,11 +62,11 @@ impl Drop for Captured {
 }
 
 /// A graph that can be launched. The drop destroys it, in the context that is current at that time.
-struct Exec(CUgraphExec);
+pub(super) struct Exec(pub(super) CUgraphExec);
 
 impl Exec {
     /// Captures the work that `work` enqueues on a live stream of the current context.
-    fn capture(stream: CUstream, work: impl FnOnce() -> Result<(), Error>) -> Result<Self, Error> {
+    pub(super) fn capture(stream: CUstream, work: impl FnOnce() -> Result<(), Error>) -> Result<Self, Error> {
         let capture = Capture::begin(stream)?;
         work()?;
         let graph = capture.end()?;
@@ -87,20 +86,6 @@ impl Drop for Exec {
             unsafe { libcuda::cuGraphExecDestroy(self.0) };
         }
     }
-}
-
-/// Implements [`Harness::with_graph`] for a live stream of the current context.
-///
-/// # Safety
-/// See [`Harness::with_graph`].
-pub(super) unsafe fn with_graph(
-    stream: CUstream,
-    work: impl FnOnce() -> Result<(), Error>,
-    then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let graph = Exec::capture(stream, work)?;
-    // SAFETY: the handles live, and the caller promises the rest.
-    then(&mut || driver("cuGraphLaunch", unsafe { libcuda::cuGraphLaunch(graph.0, stream) }))
 }
 
 impl RawDriver {
@@ -131,27 +116,6 @@ impl RawDriver {
         let _entered = self.enter()?;
         // SAFETY: the handles live, and the caller promises the rest.
         driver("cuGraphLaunch", unsafe { libcuda::cuGraphLaunch(graph.exec, stream.as_raw()) })
-    }
-
-    /// Sets every byte of `buffer`, in the order of `stream`. Does not wait for the end.
-    ///
-    /// # Errors
-    /// Returns [`Error::Driver`] if the driver fails.
-    ///
-    /// # Safety
-    /// - `buffer` lives until the stream has run, and nothing else uses it until then.
-    /// - `stream` belongs to this driver's context.
-    pub unsafe fn enqueue_fill(
-        &self,
-        buffer: &<Self as Harness>::Buffer,
-        byte: u8,
-        stream: &RawStream,
-    ) -> Result<(), Error> {
-        let _entered = self.enter()?;
-        let (address, bytes) = (self.address(buffer), buffer.bytes());
-        // SAFETY: the buffer has this number of bytes. The caller promises that it lives and that nothing
-        // else uses it.
-        driver("cuMemsetD8Async", unsafe { libcuda::cuMemsetD8Async(address, byte, bytes, stream.as_raw()) })
     }
 }
 

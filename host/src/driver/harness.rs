@@ -1,7 +1,18 @@
 //! A driver for tests and tools, with memory, streams, graphs and time measurements.
 use super::Driver;
+use super::cuda::driver;
+use super::graph::Exec;
 use crate::Error;
+use libcuda::CUstream;
 use std::time::Duration;
+
+#[cfg(feature = "cust")]
+mod cust;
+mod raw;
+
+#[cfg(feature = "cust")]
+pub use self::cust::{CustBuffer, CustEvent};
+pub use raw::{RawBuffer, RawEvent};
 
 /// A function that enqueues some work. Every call enqueues the work again.
 pub type Enqueue<'a> = dyn FnMut() -> Result<(), Error> + 'a;
@@ -138,6 +149,20 @@ pub trait Harness: Driver {
         let end = self.record(stream)?;
         self.elapsed(&start, &end)
     }
+}
+
+/// Implements [`Harness::with_graph`] for a live stream of the current context.
+///
+/// # Safety
+/// See [`Harness::with_graph`].
+unsafe fn with_graph(
+    stream: CUstream,
+    work: impl FnOnce() -> Result<(), Error>,
+    then: &mut dyn FnMut(&mut Enqueue<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let graph = Exec::capture(stream, work)?;
+    // SAFETY: the handles live, and the caller promises the rest.
+    then(&mut || driver("cuGraphLaunch", unsafe { libcuda::cuGraphLaunch(graph.0, stream) }))
 }
 
 /// Checks that a copy of `data` bytes at byte `at` ends within its buffer.

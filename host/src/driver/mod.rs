@@ -7,7 +7,7 @@
 //! | `SimDriver` | the simulator's, on the CPU (feature `sim`) | nothing |
 //!
 //! [`Attention`](crate::Attention) calls only a [`Driver`]. Tests and tools allocate, copy and measure with
-//! [`Harness`].
+//! `Harness` (feature `testing`, which `sim` includes).
 use crate::{Capabilities, Error};
 use spec::{Contract, TensorMap};
 
@@ -15,6 +15,7 @@ mod cuda;
 #[cfg(feature = "cust")]
 mod cust;
 mod graph;
+#[cfg(feature = "testing")]
 mod harness;
 mod map;
 mod raw;
@@ -22,11 +23,14 @@ mod raw;
 mod sim;
 
 #[cfg(feature = "cust")]
-pub use self::cust::{CustBuffer, CustDriver, CustEvent, CustKernel, CustStream};
+pub use self::cust::{CustDriver, CustKernel, CustStream};
 pub use self::graph::RawGraph;
-pub use self::harness::{Enqueue, Harness};
+#[cfg(all(feature = "cust", feature = "testing"))]
+pub use self::harness::{CustBuffer, CustEvent};
+#[cfg(feature = "testing")]
+pub use self::harness::{Enqueue, Harness, RawBuffer, RawEvent};
 pub use self::map::{MapDescription, MapKind};
-pub use self::raw::{RawBuffer, RawDriver, RawEvent, RawKernel, RawStream};
+pub use self::raw::{RawDriver, RawKernel, RawStream};
 #[cfg(feature = "sim")]
 pub use self::sim::{SimBuffer, SimDriver, SimKernel, SimStream};
 
