@@ -88,12 +88,12 @@ impl<'a> Query<'a> {
 
     /// Returns the number of a kernel's work tiles: at least one per sequence and head.
     fn tiles(&self, e: &AttnInfo) -> u64 {
-        let p = self.problem;
+        let (p, shares) = (self.problem, u64::from(e.shares()));
         if matches!(self.kind.class(), Class::Dense | Class::Quantised) {
-            return p.tiles(e.tile_m);
+            return p.tiles(e.tile_m).saturating_mul(shares);
         }
         let m_blocks = p.totals()[0].div_ceil(e.tile_m as usize).max(p.batch);
-        (m_blocks as u64).saturating_mul(p.heads_q as u64)
+        (m_blocks as u64).saturating_mul(p.heads_q as u64 * shares)
     }
 }
 

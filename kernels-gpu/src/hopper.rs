@@ -3,8 +3,9 @@
 //! with O += P(n + 1) V(n + 1). Blocks are persistent.
 //!
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for cross-tile overlap.
-//!   [`varlen`], [`paged`]: both of these schedules, on varlen tensors and on paged KV caches. [`split`]:
-//!   split-KV. [`dequant`]: the first of these schedules, on keys and values of eight bits.
+//!   [`halves`]: head dims whose O leaves no registers. [`varlen`], [`paged`]: these schedules, on varlen
+//!   tensors and on paged KV caches. [`split`]: split-KV. [`dequant`]: the first of these schedules, on keys
+//!   and values of eight bits.
 //! - [`backward`]: all gradients in one pass.
 //! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`shared_softmax`]: its softmax.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
@@ -17,6 +18,7 @@
 pub mod backward;
 pub mod dequant;
 pub mod forward;
+pub mod halves;
 pub mod mainloop;
 pub mod mla;
 pub mod paged;
@@ -30,8 +32,8 @@ pub mod wide;
 use crate::entries::{Run, RunAs};
 use scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use spec::{
-    AttnKernel, Forward, FwdHopper, FwdHopperWide, HasVariant, HopperParams, Kernel, MaskMarker, Sm90a,
-    VariantParams, With,
+    AttnKernel, Forward, FwdHopper, FwdHopperHalves, FwdHopperWide, HasVariant, HopperParams, Kernel,
+    MaskMarker, Sm90a, VariantParams, With,
 };
 use tile::{Block, Smem};
 
@@ -108,4 +110,5 @@ macro_rules! run {
 run! {
     FwdHopper<>;
     FwdHopperWide<DV>;
+    FwdHopperHalves<H>;
 }

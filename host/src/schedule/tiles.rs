@@ -24,6 +24,7 @@ pub struct Tiles {
 impl Tiles {
     /// Returns the work tiles of a kernel for tensors.
     pub fn on_tensors(p: &Problem, entry: &AttnInfo, on: &Capabilities) -> Result<Self, Error> {
+        let p = &in_shares(p, entry);
         let (order, sequences) = order(p, entry, on)?;
         let split = Split::new(p, entry, on)?;
         if entry.splits && split.is_none() {
@@ -62,6 +63,7 @@ impl Tiles {
         few: Option<u32>,
         on: &Capabilities,
     ) -> Result<Self, Error> {
+        let p = &in_shares(p, entry);
         let [[_, rows, ..], ..] = p.shapes();
         let varlen = |rows: usize| match few {
             None => varlen_order(p, rows, entry.tile_m, on)
@@ -105,6 +107,11 @@ impl Tiles {
     pub const fn order(&self) -> &TileOrder {
         &self.rounds.order
     }
+}
+
+/// Returns the problem with a head for each share of a head's columns.
+fn in_shares(p: &Problem, entry: &AttnInfo) -> Problem {
+    Problem { heads_q: p.heads_q.saturating_mul(entry.shares() as usize), ..*p }
 }
 
 /// Returns the order of work tiles, and for varlen sequences their query blocks.

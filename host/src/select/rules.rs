@@ -35,6 +35,8 @@ const RULES: &[Rule] = &[
     Rule::hopper(192, 128, "warpgroups and TMA"),
     Rule::hopper(192, 128, "warpgroups and TMA; values of 128 columns").with_values(128).masks(PLAIN),
     Rule::hopper(256, 128, "warpgroups and TMA"),
+    Rule::hopper(512, 128, "warpgroups and TMA; a work tile has half of the columns of V and O, so that \
+        128 queries read each key"),
     Rule::short(64, 66, 120),
     Rule::short(64, 512, 95),
     Rule::short(64, 128, 70).masks(LOCAL),

@@ -37,7 +37,7 @@ mod walk;
 pub use angles::Position;
 pub use block_list::{BlockList, ListWalk, Next};
 pub use listed::{ListedRows, ListedWalk};
-pub use map::{FoundRow, InFoundPages, InPages, Page, PageBox, PagedRow};
+pub use map::{FoundRow, InFoundPages, InPages, InWidePages, Page, PageBox, PagedRow};
 pub use of_pairs::{load_bias, load_bits, store_bias};
 pub use packed_gqa::PackedRows;
 pub use per_head::{LoadScales, head_of, load_per_head};

@@ -82,6 +82,7 @@ pub struct InPages;
 unsafe impl MapKind for InPages {
     type Data = PagedMap;
     type At = PagedRow;
+    type Wide = InWidePages;
     #[inline(always)]
     fn encoded(data: &PagedMap) -> &TensorMap {
         &data.map
@@ -132,6 +133,55 @@ unsafe impl MapKind for InPages {
     }
 }
 
+/// The map kind of [`PagedMap`], as [`InPages`], for tiles that begin with any column, or have many panels.
+#[derive(Clone, Copy)]
+pub struct InWidePages;
+
+// SAFETY: the boxes are those of `InPages`.
+unsafe impl MapKind for InWidePages {
+    type Data = PagedMap;
+    type At = PagedRow;
+    type Wide = Self;
+    #[inline(always)]
+    fn encoded(data: &PagedMap) -> &TensorMap {
+        &data.map
+    }
+    #[inline(always)]
+    fn down(at: PagedRow, rows: u32) -> PagedRow {
+        InPages::down(at, rows)
+    }
+    const PRODUCERS: u32 = InPages::PRODUCERS;
+    #[inline(always)]
+    fn has_some(at: &PagedRow, rows: u32, producer: u32) -> bool {
+        InPages::has_some(at, rows, producer)
+    }
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: PagedRow, full: u32, producer: u32) {
+        let [begin, step] = [producer, Self::PRODUCERS].map(|boxes| boxes * at.boxes.rows());
+        for first in (Steps { at: begin, step, end: tile.rows() }) {
+            let number = page(&at.cache, at.sequence, at.row + first);
+            at.in_page(number, first, |row, end| {
+                tile.each_of_many(to + first * tile.row_bytes(), |to, column| {
+                    let at = [column, row, at.head, end, RaggedMap::END];
+                    // SAFETY: the caller keeps the preconditions, and the host has encoded the box's rows.
+                    unsafe { tma::load_5d(to, map, at, full) }
+                })
+            })
+        }
+    }
+
+    type Boxes = PageBox;
+    #[inline(always)]
+    fn find_boxes(at: PagedRow, warp: Warp) -> PageBox {
+        InPages::find_boxes(at, warp)
+    }
+    #[inline(always)]
+    unsafe fn load_boxes(to: u32, map: u64, tile: Panels, of: PageBox, full: u32, lane: u32) {
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { InPages::load_boxes(to, map, tile, of, full, lane) }
+    }
+}
+
 /// A [`PagedRow`] whose page each lane of a warp has looked up: lane `i` the page of the tile's box `i`.
 #[derive(Clone, Copy)]
 pub struct FoundRow {
@@ -167,6 +217,7 @@ pub struct InFoundPages<const FIRST: u32>;
 unsafe impl<const FIRST: u32> MapKind for InFoundPages<FIRST> {
     type Data = PagedMap;
     type At = FoundRow;
+    type Wide = Self;
     #[inline(always)]
     fn encoded(data: &PagedMap) -> &TensorMap {
         &data.map

@@ -110,6 +110,8 @@ pub enum Schedule {
     /// Ping-pong: consumer warpgroups take turns at issuing products. The warpgroups issue S(n) together with
     /// O += P(n + 1) V(n + 1), and a producer warpgroup copies.
     PingPong,
+    /// [`Schedule::PingPong`], on one half of O's columns. Two work tiles compute a tile of queries.
+    Halves,
     /// The steps of each key block run one after another, on the transposed products S^T = K Q^T and O^T =
     /// V^T P^T. Each warp has its own stream of keys, or, on a latent cache, its share of V's columns.
     Transposed,
@@ -126,6 +128,7 @@ impl Schedule {
             Schedule::Overlapped => "overlapped",
             Schedule::Specialised => "specialised",
             Schedule::PingPong => "ping-pong",
+            Schedule::Halves => "halves",
             Schedule::Transposed => "transposed",
             Schedule::Seesaw => "seesaw",
         }
@@ -206,6 +209,12 @@ impl AttnInfo {
     /// Whether values are the first columns of keys.
     pub const fn is_latent(&self) -> bool {
         matches!(self.keys, Keys::Latent | Keys::Listed)
+    }
+
+    /// Number of work tiles that compute a tile of queries: each has a share of O's columns. The order of
+    /// work tiles counts the shares of a head as heads.
+    pub const fn shares(&self) -> u32 {
+        if matches!(self.schedule, Schedule::Halves) { 2 } else { 1 }
     }
 
     /// Whether the kernel reads tensors through tensor maps.

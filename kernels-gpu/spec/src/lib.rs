@@ -84,7 +84,7 @@ pub use eight_bits::{FwdInt8Fp8, QuantiseInfo, QuantiseKv, QuantiseParams, image
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
 pub use head::Head;
-pub use hopper::{FwdHopper, FwdHopperWide, HopperParams};
+pub use hopper::{FwdHopper, FwdHopperHalves, FwdHopperWide, HopperParams};
 pub use hopper_backward::{
     BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, BwdMap, BwdRagged, ConvertDqInfo, DqScratch,
 };

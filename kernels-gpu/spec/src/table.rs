@@ -197,6 +197,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d192x128 [Full, Causal] 128x128: FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>;
     d256 [Full] 128x80: FwdHopperWide<E, Mask, 2, 5, 16, 2, false>;
     d256 [Causal, Local] 128x64: FwdHopperWide<E, Mask, 2, 4, 16, 2, true>;
+    d512 [Full, Causal, Local] 128x32: FwdHopperHalves<E, Mask, 2, 2, 32, 2, true, 16>;
     d64 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
     d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
     }
@@ -212,6 +213,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d192 [Full, Causal, Local] 128x96: Varlen<FwdHopperWide<E, Mask, 2, 6, 12, 2, true>>;
     d192x128 [Full, Causal] 128x128: Varlen<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
     d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperWide<E, Mask, 2, 4, 16, 2, true>>;
+    d512 [Full, Causal, Local] 128x32: Varlen<FwdHopperHalves<E, Mask, 2, 2, 32, 2, true, 16>>;
     }
     // Hopper's `Paged` kernels. Causal kernels also run full masks, but no softcap. No kernel supports ALiBi
     // slopes. (Kernels of head dim 256 spill at the end of work tiles, and windows on e4m3 caches of head dim
@@ -221,6 +223,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Paged<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192x128 [Causal] 128x128: Paged<FwdHopperWide<E, Mask, 2, 8, 12, 2, true, 8>>;
+    d512 [Causal, Local] 128x32: Paged<FwdHopperHalves<E, Mask, 2, 2, 32, 2, true, 16>>;
     e4m3_d64 [Causal, Local] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 4, 3, true>>;
     e4m3_d128 [Causal] 128x128: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 8, 8, 2, true>>;
     e4m3_d128 [Local] 128x80: Paged<FwdHopperDequant<E, Native<E4m3>, Mask, 2, 5, 8, 2, true>>;

@@ -279,6 +279,7 @@ pub fn copy<
     mut v: Producer<SharedTile<E, N, DV>, STAGES, KeysBy<S, E, F>>,
     (mut staged, numbers): (<StagedBy<Mask, W, N> as Specialized>::Producer, &StagedTensor<Mask, N>),
 ) {
+    const { assert!(PLACES == 1 || !S::Tile::IS_SHARE, "a tile's values follow with the next tile") }
     let mut behind = None;
     while let Some(mut tile) = source.find() {
         if let Some(warp) = F::By::whole_warp(&k) {
@@ -291,10 +292,10 @@ pub fn copy<
         S::load(&mut q, &tile, &tensors.q, view.queries());
         for n in (view.range.start..view.range.end).rev() {
             let block = F::By::find(&k, view.keys(n));
-            F::By::load(&mut k, &tensors.k, block);
+            F::By::load(&mut k, &tensors.k, 0, block);
             let values = if PLACES == 1 { Some(block) } else { behind.replace(block) };
             if let Some(values) = values {
-                F::By::load(&mut v, &tensors.v, values);
+                F::By::load(&mut v, &tensors.v, view.tile.first_column(), values);
             }
             let number = if Mask::LISTED { view.mask.block(n) } else { n };
             let key = number * N as u32 * 16;
@@ -303,7 +304,7 @@ pub fn copy<
     }
     S::end(&mut q, &tensors.q);
     if let Some(values) = behind {
-        F::By::load(&mut v, &tensors.v, values);
+        F::By::load(&mut v, &tensors.v, 0, values);
     }
     F::By::finish(k);
 }

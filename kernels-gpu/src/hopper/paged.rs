@@ -49,6 +49,15 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
     type Params = HopperPagedParams<S>;
 
     #[inline(always)]
+    fn head(&self) -> u32 {
+        self.of.head()
+    }
+    #[inline(always)]
+    fn with_head(self, head: u32) -> Self {
+        CacheTile { of: self.of.with_head(head), ..self }
+    }
+
+    #[inline(always)]
     fn is_empty(&self) -> bool {
         self.of.is_empty()
     }

@@ -20,6 +20,17 @@ pub trait MapTile: QueryTile {
     fn is_empty(&self) -> bool {
         false
     }
+    /// The tile's query head.
+    fn head(&self) -> u32;
+    /// The tile of another query head.
+    fn with_head(self, head: u32) -> Self;
+    /// Whether the tile has a share of the columns of V and O.
+    const IS_SHARE: bool = false;
+    /// The first of the tile's columns of V and O.
+    #[inline(always)]
+    fn first_column(&self) -> u32 {
+        0
+    }
     /// The coordinates of row `row` of the tile's queries.
     fn queries(&self, row: u32) -> <Self::Queries as MapKind>::At;
     /// The coordinates of row `row` of the tile's keys.
@@ -84,6 +95,14 @@ impl MapTile for WorkTile {
     type Queries = TensorMap;
     type Keys = TensorMap;
     type Params = HopperParams;
+    #[inline(always)]
+    fn head(&self) -> u32 {
+        self.head
+    }
+    #[inline(always)]
+    fn with_head(self, head: u32) -> Self {
+        WorkTile { head, ..self }
+    }
     #[inline(always)]
     fn queries(&self, row: u32) -> [u32; 3] {
         [row, self.head, self.batch]

@@ -22,6 +22,14 @@ impl MapTile for KvSplit {
     type Params = HopperParams;
 
     #[inline(always)]
+    fn head(&self) -> u32 {
+        self.head
+    }
+    #[inline(always)]
+    fn with_head(self, head: u32) -> Self {
+        KvSplit { tile: self.tile.with_head(head), head, ..self }
+    }
+    #[inline(always)]
     fn queries(&self, row: u32) -> [u32; 3] {
         self.tile.queries(row)
     }

@@ -109,6 +109,15 @@ impl MapTile for SequenceTile {
     type Params = VarlenParams<HopperParams<RaggedMap>>;
 
     #[inline(always)]
+    fn head(&self) -> u32 {
+        self.tile.head
+    }
+    #[inline(always)]
+    fn with_head(self, head: u32) -> Self {
+        SequenceTile { tile: self.tile.with_head(head), ..self }
+    }
+
+    #[inline(always)]
     fn is_empty(&self) -> bool {
         self.queries.rows() == 0
     }

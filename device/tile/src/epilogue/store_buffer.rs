@@ -75,6 +75,19 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
         at: M::At,
         group: &mut Warpgroup<W>,
     ) {
+        self.store_columns_through(acc, to, 0, at, group)
+    }
+
+    /// [`StageGuard::store_through`] to the columns from `column` on.
+    #[inline(always)]
+    pub fn store_columns_through<M: StoreMapKind, const P: usize>(
+        self,
+        acc: &Acc<1, P>,
+        to: &TmaTensor<E, 4, P, M>,
+        column: u32,
+        at: M::At,
+        group: &mut Warpgroup<W>,
+    ) {
         const { SharedTile::<E, 4, C>::has_first_columns::<P>() }
         // The addresses are the same for all tiles, but kernels that store this way have no registers to keep
         // them.
@@ -87,7 +100,7 @@ impl<E: Mma, const C: usize, const W: usize> StageGuard<'_, SharedTiles<E, 4, C,
                 lane,
                 acc,
                 to,
-                |group| (0, M::down(at, group.first_of_group())),
+                |group| (column, M::down(at, group.first_of_group())),
                 group,
             )
         }

@@ -101,6 +101,12 @@ impl GlobalVec {
         GlobalVec { base: if self.base == 0 { 0 } else { self.base.wrapping_add(distance) }, ..self }
     }
 
+    /// This vector, or, without the condition, none of its rows.
+    #[inline(always)]
+    pub fn only_if(self, condition: bool) -> Self {
+        GlobalVec { rows: if condition { self.rows } else { 0 }, ..self }
+    }
+
     /// Rows `first..first + rows`, which must exist.
     #[inline(always)]
     pub fn part(self, first: u32, rows: u32) -> Self {

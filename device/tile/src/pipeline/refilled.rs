@@ -101,7 +101,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Refilled<T, S, M> {
                     mbarrier::arrive_expect_tx(full, T::BYTES as u32);
                 }
                 if M::has_some(&at, T::ROWS, lane) {
-                    T::load(self.base + stage * T::BYTES as u32, from, at, full, lane);
+                    T::load(self.base + stage * T::BYTES as u32, from, 0, at, full, lane);
                 }
             }
             group.warp.sync();

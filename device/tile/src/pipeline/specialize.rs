@@ -19,6 +19,8 @@ pub trait Specialized: Place {
     /// The number of keepers: threads of the producer warpgroup, each in another warp, that neither copy nor
     /// convert. Parts of shared memory that have keepers have the same number of them.
     const KEEPERS: u32 = 0;
+    /// Whether stages are so wide ([`crate::tma::TmaTile::IS_WIDE`]) that they have few rows.
+    const IS_WIDE: bool = false;
     /// The producer side, for a producer thread.
     type Producer;
     /// The side of a converter warp, or of a keeper.
@@ -71,6 +73,7 @@ impl<A: Specialized, B: Specialized> Specialized for (A, B) {
         assert!(A::KEEPERS == 0 || B::KEEPERS == 0 || A::KEEPERS == B::KEEPERS, "both need the same keepers");
         if A::KEEPERS > B::KEEPERS { A::KEEPERS } else { B::KEEPERS }
     };
+    const IS_WIDE: bool = A::IS_WIDE || B::IS_WIDE;
     type Producer = (A::Producer, B::Producer);
     type Converter = (A::Converter, B::Converter);
     type Consumer = (A::Consumer, B::Consumer);
@@ -116,13 +119,15 @@ const fn converting(producers: u32) -> u32 {
 }
 
 /// Registers per thread of the producer warpgroup and of the consumer warpgroups. Several producer threads
-/// look up the place of each box, for which 24 registers are too few.
-const fn registers(w: usize, producers: u32) -> [u32; 2] {
-    let [copying, computing] = match (w, producers) {
-        (2, 1) => [24, 240],
-        (2, 4) => [40, 232],
-        (2, _) => [48, 216],
-        (3, _) => [32, 160],
+/// look up the place of each box, for which 24 registers are too few. The scores of a wide stage take few
+/// registers of the consumers.
+const fn registers(w: usize, producers: u32, is_wide: bool) -> [u32; 2] {
+    let [copying, computing] = match (w, producers, is_wide) {
+        (2, 1, _) => [24, 240],
+        (2, 4, false) => [40, 232],
+        (2, 4, true) => [56, 224],
+        (2, ..) => [48, 216],
+        (3, ..) => [32, 160],
         _ => panic!("there must be two or three consumer warpgroups"),
     };
     // A thread starts with an equal part of 65,536 registers, rounded down to a multiple of 8.
@@ -132,10 +137,10 @@ const fn registers(w: usize, producers: u32) -> [u32; 2] {
     [copying, computing]
 }
 impl<P: Specialized, const W: usize> Registers for Copying<P, W> {
-    const COUNT: u32 = registers(W, P::PRODUCERS)[0];
+    const COUNT: u32 = registers(W, P::PRODUCERS, P::IS_WIDE)[0];
 }
 impl<P: Specialized, const W: usize> Registers for Computing<P, W> {
-    const COUNT: u32 = registers(W, P::PRODUCERS)[1];
+    const COUNT: u32 = registers(W, P::PRODUCERS, P::IS_WIDE)[1];
 }
 
 impl<K: Kernel> Block<K> {
@@ -163,7 +168,7 @@ impl<K: Kernel> Block<K> {
                 K::THREADS == 128 * (W as u32 + others),
                 "W warpgroups compute, the others copy and convert"
             );
-            let [copying, computing] = registers(W, P::PRODUCERS);
+            let [copying, computing] = registers(W, P::PRODUCERS, P::IS_WIDE);
             assert!(copying < computing, "producers must have fewer registers than consumers");
             let most = if P::CONVERTS { 32 } else { 4 };
             assert!(P::PRODUCERS == 1 || P::PRODUCERS == most, "one thread copies, or one of each warp");

@@ -84,9 +84,10 @@ impl<T: SharedLayout, const S: usize> PipelineState<T, S> {
 impl<E: Element, F: ConvertTo<E>, M: MapKind, const R: usize, const C: usize, const S: usize>
     Producer<SharedTile<E, R, C>, S, ConvertedTma<F, M>>
 {
-    /// Waits until the next stage is empty, then starts the copies of this lane's boxes.
+    /// Waits until the next stage is empty, then starts the copies of this lane's boxes, from column `column`
+    /// on.
     #[inline(always)]
-    pub fn load(&mut self, from: &TmaTensor<F, R, STORED, M>, boxes: M::Boxes) {
+    pub fn load(&mut self, from: &TmaTensor<F, R, STORED, M>, column: u32, boxes: M::Boxes) {
         const { StageConverter::<SharedTile<E, R, C>, S, ConvertedTma<F, M>>::IS_POSSIBLE }
         let (state, lane) = (self.packed(), self.warp.lane);
         let bytes = SharedTile::<F, R, STORED>::BYTES as u32;
@@ -99,7 +100,7 @@ impl<E: Element, F: ConvertTo<E>, M: MapKind, const R: usize, const C: usize, co
             if lane == 0 {
                 mbarrier::arrive_expect_tx(state.landed(), bytes);
             }
-            from.load_boxes(to, boxes, state.landed(), lane);
+            from.load_boxes(to, column, boxes, state.landed(), lane);
         }
         let last = self.state.stage == 2 * S as u32 - 1;
         self.state.stage = if last { 0 } else { self.state.stage + 1 };

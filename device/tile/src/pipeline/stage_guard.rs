@@ -71,6 +71,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Specialized for MbarrierPipel
     type Consumer = Consumer<T, S, By>;
     const PRODUCERS: u32 = By::PRODUCERS;
     const CONVERTS: bool = By::CONVERTS;
+    const IS_WIDE: bool = T::IS_WIDE;
     #[inline(always)]
     unsafe fn init(&self, consumers: u32) {
         let mut state = PipelineState::<T, S>::first(self.base);
@@ -107,7 +108,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
     fn fill<M: MapKind>(
         &mut self,
         from: &T::Tensor<M>,
-        at: M::At,
+        (column, at): (u32, M::At),
         write_info: impl FnOnce(&PipelineState<T, S>),
     ) where
         By: TmaTransport<MapKind = M>,
@@ -124,7 +125,7 @@ impl<T: TmaTile, const S: usize, By: TmaTransport> Producer<T, S, By> {
                     write_info(&self.state);
                     mbarrier::arrive_expect_tx(full, T::LOADED);
                 }
-                T::load(self.state.address(), from, at, full, producer);
+                T::load(self.state.address(), from, column, at, full, producer);
             }
         } else if producer < M::PRODUCERS {
             // No consumer waits for this thread, so the thread cannot wait for the stage's consumers either.
@@ -145,7 +146,13 @@ impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, Tma<M>> {
     /// complete.
     #[inline(always)]
     pub fn load(&mut self, from: &T::Tensor<M>, at: M::At) {
-        self.fill(from, at, |_| ())
+        self.load_columns(from, 0, at)
+    }
+
+    /// [`Producer::load`] of the columns from `column` on.
+    #[inline(always)]
+    pub fn load_columns(&mut self, from: &T::Tensor<M>, column: u32, at: M::At) {
+        self.fill(from, (column, at), |_| ())
     }
 }
 
@@ -154,7 +161,7 @@ impl<T: TmaTile, const S: usize, M: MapKind> Producer<T, S, BroadcastTma<M>> {
     /// coordinates of the first row.
     #[inline(always)]
     pub fn load(&mut self, info: TileInfo, from: &T::Tensor<M>, at: M::At) {
-        self.fill(from, at, |state| write(state, info))
+        self.fill(from, (0, at), |state| write(state, info))
     }
 }
 

@@ -3,6 +3,7 @@ use crate::shared::SharedTile;
 use crate::{Block, Warp};
 use contract::{Element, Kernel, RaggedMap, TensorMap};
 use core::marker::PhantomData;
+use cuda_std::math::{opaque, stay_a_loop};
 use cuda_std::tma;
 
 /// A kind of tensor map. The kind defines the coordinates of a row. Other crates may add kinds.
@@ -20,6 +21,8 @@ pub unsafe trait MapKind: Copy + 'static {
     type At: Copy;
     /// The map as the driver has encoded it.
     fn encoded(data: &Self::Data) -> &TensorMap;
+    /// The kind for tiles that begin with any column, or have many panels ([`Panels::each_of_many`]).
+    type Wide: MapKind<Data = Self::Data, At = Self::At>;
     /// The coordinates of the row that is `rows` rows further down.
     fn down(at: Self::At, rows: u32) -> Self::At;
     /// The number of threads that share the boxes of a tile.
@@ -80,6 +83,8 @@ pub unsafe trait StoreMapKind: MapKind {
 /// A tile in shared memory as a sequence of panels.
 #[derive(Clone, Copy)]
 pub struct Panels {
+    /// The first column of the first panel, in global memory.
+    pub(crate) first: u32,
     /// The number of panels.
     pub(crate) count: u32,
     /// Columns per panel.
@@ -91,6 +96,15 @@ pub struct Panels {
 }
 
 impl Panels {
+    /// The most panels whose copies the compilers may unroll. A producer with 24 registers spills if they
+    /// unroll the copies of eight panels.
+    const UNROLLED: u32 = 5;
+
+    /// Whether there are more panels.
+    pub(crate) const fn is_wide(self) -> bool {
+        self.count > Self::UNROLLED
+    }
+
     /// Rows per panel.
     #[inline(always)]
     pub fn rows(self) -> u32 {
@@ -103,11 +117,28 @@ impl Panels {
         self.row_bytes
     }
 
-    /// Calls `copy(shared address, first column)` for each panel of a tile at `to`.
+    /// Calls `copy(shared address, first column)` for each panel of a tile at `to` that begins with column 0.
     #[inline(always)]
     pub fn each(self, to: u32, mut copy: impl FnMut(u32, u32)) {
         for panel in 0..self.count {
             copy(to + panel * self.rows * self.row_bytes, panel * self.columns)
+        }
+    }
+
+    /// [`Panels::each`] for a tile that begins with any column, and may have many panels.
+    #[inline(always)]
+    pub fn each_of_many(self, to: u32, mut copy: impl FnMut(u32, u32)) {
+        if !self.is_wide() {
+            for panel in 0..self.count {
+                copy(to + panel * self.rows * self.row_bytes, self.first + panel * self.columns)
+            }
+            return;
+        }
+        let mut panel = 0;
+        while panel < self.count {
+            stay_a_loop();
+            copy(to + panel * self.rows * self.row_bytes, self.first + panel * self.columns);
+            panel += opaque(1);
         }
     }
 }
@@ -118,6 +149,7 @@ unsafe impl MapKind for TensorMap {
     first_lane!();
     type Data = Self;
     type At = [u32; 3];
+    type Wide = Self;
     #[inline(always)]
     fn encoded(data: &Self) -> &TensorMap {
         data
@@ -129,7 +161,7 @@ unsafe impl MapKind for TensorMap {
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, [row, head, batch]: [u32; 3], full: u32, _: u32) {
         // SAFETY: the caller keeps the preconditions; a box is a panel.
-        tile.each(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
+        tile.each_of_many(to, |to, column| unsafe { tma::load_4d(to, map, [column, row, head, batch], full) })
     }
 }
 // SAFETY: `store_if` starts the copy of one box, the box at `from`, and reads no other shared memory.
@@ -150,6 +182,7 @@ unsafe impl MapKind for MatrixMap {
     first_lane!();
     type Data = TensorMap;
     type At = [u32; 4];
+    type Wide = Self;
     #[inline(always)]
     fn encoded(data: &TensorMap) -> &TensorMap {
         data
@@ -189,6 +222,7 @@ unsafe impl MapKind for RaggedMap {
     first_lane!();
     type Data = Self;
     type At = RaggedRow;
+    type Wide = Self;
     #[inline(always)]
     fn encoded(data: &Self) -> &TensorMap {
         &data.map
@@ -199,7 +233,7 @@ unsafe impl MapKind for RaggedMap {
     }
     #[inline(always)]
     unsafe fn load(to: u32, map: u64, tile: Panels, at: RaggedRow, full: u32, _: u32) {
-        tile.each(to, |to, column| {
+        tile.each_of_many(to, |to, column| {
             // SAFETY: the caller keeps the preconditions; a box is a panel.
             unsafe { tma::load_5d(to, map, [column, at.row, at.head, at.end, RaggedMap::END], full) }
         })
@@ -260,27 +294,35 @@ impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, 
         TmaTensor { map: self.map, element: PhantomData }
     }
 
-    /// Starts one producer's share of the copies of the tile whose first row has the coordinates `at`.
+    /// The panels of the tile that begins with column `column`.
+    #[inline(always)]
+    const fn panels(column: u32) -> Panels {
+        Panels { first: column, ..SharedTile::<E, R, C>::IN_PANELS }
+    }
+
+    /// Starts one producer's share of the copies of a tile. The tile begins with column `column`, and its
+    /// first row has the coordinates `at`.
     ///
     /// # Safety
     /// - A `SharedTile<E, R, C>` may be written at `to` until the phase of `full` completes, and this phase
     ///   expects all bytes of the tile.
     #[inline(always)]
-    pub(crate) unsafe fn load(&self, to: u32, at: M::At, full: u32, producer: u32) {
+    pub(crate) unsafe fn load(&self, to: u32, column: u32, at: M::At, full: u32, producer: u32) {
         // SAFETY: the caller keeps the preconditions; the map's boxes are the tile.
-        unsafe { M::load(to, self.map, SharedTile::<E, R, C>::IN_PANELS, at, full, producer) }
+        unsafe { M::load(to, self.map, Self::panels(column), at, full, producer) }
     }
 }
 
 impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {
-    /// Starts the copies of one lane's boxes ([`MapKind::load_boxes`]).
+    /// Starts the copies of one lane's boxes ([`MapKind::load_boxes`]) of the tile that begins with column
+    /// `column`.
     ///
     /// # Safety
     /// - The preconditions of [`TmaTensor::load`] hold.
     #[inline(always)]
-    pub(crate) unsafe fn load_boxes(&self, to: u32, boxes: M::Boxes, full: u32, lane: u32) {
+    pub(crate) unsafe fn load_boxes(&self, to: u32, column: u32, boxes: M::Boxes, full: u32, lane: u32) {
         // SAFETY: the caller keeps the preconditions; the map's boxes are the tile.
-        unsafe { M::load_boxes(to, self.map, SharedTile::<E, R, C>::IN_PANELS, boxes, full, lane) }
+        unsafe { M::load_boxes(to, self.map, Self::panels(column), boxes, full, lane) }
     }
 }
 

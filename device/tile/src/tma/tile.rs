@@ -17,6 +17,7 @@ impl<E: Element, const R: usize, const C: usize> SharedTile<E, R, C> {
     pub(crate) const PANEL_BYTES: u32 = Self::ROWS * layout::row_bytes(Self::ROW_CHUNKS);
     /// The tile as a sequence of panels.
     pub(crate) const IN_PANELS: Panels = Panels {
+        first: 0,
         count: Self::PANELS,
         columns: Self::PANEL_COLUMNS,
         rows: Self::ROWS,
@@ -56,14 +57,23 @@ pub trait TmaTile: SharedLayout + Sealed {
     const ROWS: u32;
     /// Number of bytes that the copies to a stage write.
     const LOADED: u32 = Self::BYTES as u32;
+    /// Whether a row has more panels than the compilers may unroll.
+    const IS_WIDE: bool = false;
     /// Whether lanes load from a stage. All lanes must then have loaded before a warp releases the stage.
     const READ_BY_LANES: bool = false;
-    /// Starts one producer's share of the copies to the stage at `to`. `at` are the coordinates of the
-    /// stage's first row.
+    /// Starts one producer's share of the copies to the stage at `to`. `column` is the stage's first column,
+    /// and `at` are the coordinates of its first row.
     ///
     /// # Safety
     /// - The producers own the stage, and the phase of `full` expects [`TmaTile::LOADED`] bytes.
-    unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32);
+    unsafe fn load<M: MapKind>(
+        to: u32,
+        from: &Self::Tensor<M>,
+        column: u32,
+        at: M::At,
+        full: u32,
+        producer: u32,
+    );
     /// The descriptor of the first tile of a pipeline at `base`.
     fn descriptor(base: u32) -> Descriptor;
 }
@@ -79,13 +89,21 @@ macro_rules! boxes {
         {
             type Tensor<M: MapKind> = TmaTensor<E, R, C, M>;
             const ROWS: u32 = SharedTile::<E, R, C>::ROWS;
+            const IS_WIDE: bool = SharedTile::<E, R, C>::IN_PANELS.is_wide();
             #[inline(always)]
-            unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32) {
+            unsafe fn load<M: MapKind>(
+                to: u32,
+                from: &Self::Tensor<M>,
+                column: u32,
+                at: M::At,
+                full: u32,
+                producer: u32,
+            ) {
                 for tile in 0..$n {
                     let at = M::down(at, tile * Self::ROWS);
                     let to = to + tile * SharedTile::<E, R, C>::BYTES as u32;
                     // SAFETY: the caller keeps the preconditions.
-                    unsafe { from.load(to, at, full, producer) }
+                    unsafe { from.load(to, column, at, full, producer) }
                 }
             }
             #[inline(always)]
@@ -132,6 +150,7 @@ mod tests {
         check::<8, 8>();
         check::<7, 12>();
         check::<5, 16>();
+        check::<2, 32>();
     }
 
     #[test]

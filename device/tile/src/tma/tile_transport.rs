@@ -36,10 +36,11 @@ pub trait TileTransport<E>: TmaTransport + Sized {
         at: <Self::MapKind as MapKind>::At,
     ) -> Self::Part;
 
-    /// The producer: starts the copies of the next stage.
+    /// The producer: starts the copies of the next stage, from column `column` on.
     fn load<const R: usize, const C: usize, const S: usize>(
         to: &mut Producer<SharedTile<E, R, C>, S, Self>,
         from: &Self::Tensor<R, C>,
+        column: u32,
         part: Self::Part,
     );
 
@@ -71,9 +72,10 @@ impl<E: Element, M: MapKind> TileTransport<E> for Tma<M> {
     fn load<const R: usize, const C: usize, const S: usize>(
         to: &mut Producer<SharedTile<E, R, C>, S, Self>,
         from: &TmaTensor<E, R, C, M>,
+        column: u32,
         at: M::At,
     ) {
-        to.load(from, at)
+        to.load_columns(from, column, at)
     }
 
     type Part = M::At;
@@ -109,9 +111,10 @@ impl<E: Element, F: ConvertTo<E>, M: MapKind> TileTransport<E> for ConvertedTma<
     fn load<const R: usize, const C: usize, const S: usize>(
         to: &mut Producer<SharedTile<E, R, C>, S, Self>,
         from: &TmaTensor<F, R, STORED, M>,
+        column: u32,
         part: M::Boxes,
     ) {
-        to.load(from, part)
+        to.load(from, column, part)
     }
 
     type Part = M::Boxes;

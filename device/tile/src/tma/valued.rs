@@ -48,12 +48,19 @@ impl<E: Element, const R: usize, const C: usize> TmaTile for ValuedTile<E, R, C>
     const LOADED: u32 = SharedTile::<E, R, C>::BYTES as u32 + Self::VALUES;
     const READ_BY_LANES: bool = true;
     #[inline(always)]
-    unsafe fn load<M: MapKind>(to: u32, from: &Self::Tensor<M>, at: M::At, full: u32, producer: u32) {
+    unsafe fn load<M: MapKind>(
+        to: u32,
+        from: &Self::Tensor<M>,
+        column: u32,
+        at: M::At,
+        full: u32,
+        producer: u32,
+    ) {
         const { assert!(M::PRODUCERS == 1, "one producer copies the values") }
         // SAFETY: the caller keeps the preconditions. The values exist, and lie at a multiple of 16, as
         // `beside` ensures.
         unsafe {
-            from.tile.load(to, at, full, producer);
+            from.tile.load(to, column, at, full, producer);
             tma::load_bytes(to + SharedTile::<E, R, C>::BYTES as u32, from.values, Self::VALUES, full)
         }
     }
