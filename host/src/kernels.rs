@@ -42,6 +42,10 @@ pub fn entry(symbol: &str) -> Result<&'static AttnInfo, Error> {
                 "it is a kernel of gradients, which the planner selects; name a kernel of the forward \
                  (`ferroflash kernels --family forward`), or leave config out"
             }
+            _ if spec::STATISTICS.iter().any(|e| e.contract.symbol == symbol) => {
+                "it is a kernel of statistics, which runs behind the attention; ask for `entropy` or \
+                 `max_logits`, or name a kernel of the attention"
+            }
             _ if is_one => {
                 "it is a kernel for caches, appends or merges; this problem needs a kernel of family \
                  forward, split, packed or hopper: `ferroflash kernels --family forward`"

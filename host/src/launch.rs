@@ -36,8 +36,8 @@ struct Step {
     params: [u16; 2],
 }
 
-/// Maximum number of steps: three passes, each with its combine kernel.
-const STEPS: usize = 6;
+/// Maximum number of steps: three passes, each with its combine kernel, and statistics.
+const STEPS: usize = 7;
 /// Maximum number of tensor maps of all steps.
 const MAPS: usize = 8;
 
@@ -63,11 +63,16 @@ const MOST: usize = {
     let tensors = [size_of::<VarlenParams>(), size_of::<VarlenParams<HopperParams<RaggedMap>>>()];
     let many = most(&[size_of::<ManyParams<PagedParams<[PerHead; 2]>>>(), most(&paged)]);
     let [few, decode] = [size_of::<FewParams>(), size_of::<DecodeParams>()];
-    most(&[
+    // A pass of statistics follows the attention.
+    let statistics = most(&[size_of::<FwdParams>(), size_of::<VarlenParams>(), size_of::<PagedParams>()]);
+    let attention = most(&[
         most(&[most(&paged), most(&tensors)]) + variant + size_of::<MergeParams>(),
         size_of::<SplitParams<HopperParams>>() + variant + size_of::<CombineParams>(),
         size_of::<MlaHopperParams>() + decode,
         few + many + decode,
+    ]);
+    most(&[
+        attention + statistics,
         size_of::<RotaryAppendParams>(),
         size_of::<BwdDeltaParams>()
             + size_of::<BwdDsinksParams>()

@@ -7,20 +7,24 @@
 //! | a mixed batch on a KV cache | over the sequences of few queries; over the sequences of many |
 //! | sinks, which the kernel cannot add | over all keys; a merge kernel adds the sinks |
 //! | products of eight bits | one; a kernel quantises keys and values before it |
+//! | an entropy, or largest scores that the kernel does not write | the request's; statistics of the scores |
 //! | all others | one |
 pub mod backward;
 mod mixed;
 mod shared_prefixes;
 mod sinks;
+mod statistics;
 
 use crate::launch::Launch;
+use crate::layout::Layout;
 use crate::lower::{self, Refusal};
 use crate::place::Place;
 use crate::request::{AttentionRequest, Scratch, Workspace};
 use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNSPLIT};
-use crate::{Contract, Error, Problem, validate};
+use crate::{Capabilities, Contract, Error, Problem, Tuning, validate};
 use spec::States;
+use statistics::Statistics;
 
 /// The passes of an attention request, in launch order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,6 +35,8 @@ pub struct Passes {
     prefixes: Option<Prefixes>,
     /// The merge kernel that adds sinks to the output of the last pass.
     sinks: Option<Place>,
+    /// The pass over the scores alone, behind all others.
+    statistics: Option<Statistics>,
     /// Bytes of workspace that hold what one pass leaves for another.
     kept: u64,
 }
@@ -47,12 +53,32 @@ struct Prefixes {
 /// Maximum number of passes: a mixed batch of prefixes, and the rest.
 const MOST: usize = 3;
 
-/// Selects and schedules the passes of a valid request.
+/// Selects and schedules the passes of a valid request of problem `p`.
 ///
 /// # Errors
-/// Returns the errors of [`whole`], or [`Error::Unsupported`] if the request insists on passes over shared
-/// prefixes that are impossible.
+/// Returns the errors of [`whole`] and of the pass of statistics, or [`Error::Unsupported`] if the request
+/// insists on passes over shared prefixes that are impossible.
 pub(crate) fn choose(
+    r: &AttentionRequest<'_>,
+    p: &Problem,
+    config: Option<&str>,
+    on: &Capabilities,
+    tuning: &Tuning,
+) -> Result<Choice<Passes>, Error> {
+    let query = |r: &AttentionRequest<'_>| Query::new(p, Layout::of(r), on, tuning, r.scratch);
+    if !statistics::is_needed(r, p, config) {
+        return of_attention(r, &query(r), config);
+    }
+    let (own, statistics) = (statistics::without(r), statistics::choose(p, on, config)?);
+    let config = config.filter(|_| !statistics.is_named);
+    let choice = of_attention(&own, &query(&own), config)?;
+    let with = |passes| Passes { statistics: Some(statistics), ..passes };
+    let reason = if statistics.is_named { ASKED } else { choice.reason };
+    Ok(Choice { kernel: with(choice.kernel), reason, fallback: choice.fallback.map(with) })
+}
+
+/// Selects and schedules the passes of a valid request, without statistics.
+fn of_attention(
     r: &AttentionRequest<'_>,
     query: &Query<'_>,
     config: Option<&str>,
@@ -122,6 +148,23 @@ pub(crate) fn lower(
     s: &Passes,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
+    let Some(Statistics { pass, is_named }) = &s.statistics else {
+        return lower_attention((r, p), s, launch);
+    };
+    lower_attention((&statistics::without(r), p), s, launch)?;
+    let Some(r) = statistics::request(r) else { return Ok(()) };
+    if *is_named {
+        launch.main_follows();
+    }
+    lower::attention((&r, p), pass, States::NONE, launch)
+}
+
+/// Adds the steps of the passes of the attention.
+fn lower_attention(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Passes,
+    launch: &mut Launch,
+) -> Result<(), Refusal> {
     match (&s.prefixes, &r.shared_prefixes, s.sinks.zip(r.scores.sinks), s.quantise()) {
         (Some(passes), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, passes, launch),
         (.., Some((merge, added)), _) => sinks::lower((r, p), s, merge, added, launch),
@@ -139,7 +182,7 @@ impl Passes {
             None if spec::quantise_of(last.kernel).is_some() => lower::quantised_bytes(p, last.kernel),
             None => 0,
         };
-        Passes { before: [None; MOST - 1], last, prefixes: None, sinks, kept }
+        Passes { before: [None; MOST - 1], last, prefixes: None, sinks, statistics: None, kept }
     }
 
     /// Returns the kernel that quantises keys and values for the last pass, if it reads them quantised.
@@ -152,20 +195,22 @@ impl Passes {
         Passes { before, ..self }
     }
 
-    /// Returns all passes.
+    /// Returns all passes of the attention.
     fn all(&self) -> impl Iterator<Item = &Scheduled> {
         self.before.iter().flatten().chain([&self.last])
     }
 
-    /// Returns the contract of the main kernel: of the first pass.
+    /// Returns the contract of the main kernel: of the first pass, or of a named kernel of statistics.
     pub fn contract(&self) -> &'static Contract {
-        let [first, _] = self.before;
-        &first.unwrap_or(self.last).kernel.contract
+        let ([first, _], named) = (self.before, self.statistics.filter(|own| own.is_named));
+        &named.map_or(first.unwrap_or(self.last), |own| own.pass).kernel.contract
     }
 
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
-        self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(self.quantise())
+        let statistics = self.statistics.map(|own| own.pass.place);
+        let of_attention = self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(self.quantise());
+        of_attention.chain(statistics)
     }
 
     /// Returns the bytes of workspace and of counters that launches use. The passes run one after the other,

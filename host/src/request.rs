@@ -154,10 +154,12 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     pub alignment: Alignment,
     /// The transformations of scores before the softmax.
     pub scores: Scores<R>,
-    /// Output of each row's LSE (log-sum-exp).
+    /// [`RowOutputs::lse`].
     pub lse: Option<LseView<W>>,
-    /// Output of each row's largest score ([`RowOutputs::max_logits`]), on dense tensors.
+    /// [`RowOutputs::max_logits`].
     pub max_logits: Option<LseView<W>>,
+    /// [`RowOutputs::entropy`].
+    pub entropy: Option<LseView<W>>,
     /// Scratch memory that the launch may use.
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
@@ -186,6 +188,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             scores: Scores::new(),
             lse: None,
             max_logits: None,
+            entropy: None,
             scratch: Scratch::None,
             splits: Splits::Auto,
             shared_prefixes: None,
@@ -268,10 +271,8 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     }
 
     /// Sets the layout of the queries.
-    ///
     /// Varlen queries on a KV cache may be a mixed batch: one launch runs a decode kernel on the sequences of
     /// few queries and a prefill kernel on the others. docs/limits.md, "Mixed batches", lists the conditions.
-    ///
     /// If the conditions do not hold, prefill kernels take all sequences, without split-KV. Two requests are
     /// then faster. The first request has the first `n` sequences, which have one query each: its `q` and `o`
     /// have the shape `[n, 1, heads, head_dim]`, and decode kernels run it. The second request has the other

@@ -7,6 +7,7 @@ pub mod overlap;
 pub mod paged;
 pub mod specialised;
 pub mod split;
+pub mod statistics;
 pub mod varlen;
 pub mod wide;
 

@@ -94,7 +94,7 @@ impl<E: Mma, const D: usize, const DV: usize, K, V> TileTensors<E, D, DV, K, V> 
     /// Stores the maxima of the rows, if the caller wants them. They lie like the LSE, so their place takes
     /// no registers in the main loop.
     #[inline(always)]
-    fn max_logits(&self, p: &FwdParams, store: impl FnOnce(GlobalVec)) {
+    pub fn max_logits(&self, p: &FwdParams, store: impl FnOnce(GlobalVec)) {
         if p.max_logits.base != 0 {
             store(self.lse.beside(&p.lse, &p.max_logits));
         }

@@ -162,7 +162,7 @@ fn largest_scores() -> Result<()> {
     let device = Device::new_cuda(0)?;
     let random = |heads| Tensor::randn(0f32, 1.0, (2, 77, heads, 64), &device)?.to_dtype(DType::F16);
     let [q, k] = [random(4)?, random(4)?];
-    let all = RowOutputs { lse: true, max_logits: true };
+    let all = RowOutputs { lse: true, max_logits: true, entropy: true };
     let (o, rows) = flash_attn_with_rows(&q, &k, &k, &Attend::causal(0.125), all)?;
     let [q, k] = [&q, &k].map(|x| x.transpose(1, 2)?.to_dtype(DType::F32)?.contiguous());
     let scores = (q?.matmul(&k?.t()?)? * 0.125)?.broadcast_add(&hidden(77, 77, |i, j| j <= i)?)?;

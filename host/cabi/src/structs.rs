@@ -116,8 +116,9 @@ c_struct! {
         prefix_groups: i64, "number of groups of equal numbers of sequences; 0 means 1";
         prefix_pages: i64, "number of pages that the sequences of a group share";
         /// The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias,
-        /// before sinks; -inf for a row that sees no key. Portable kernels for dense tensors write it. NULL:
-        /// not written.
+        /// before sinks; -inf for a row that sees no key. Portable kernels for dense tensors write it, and
+        /// kernels of statistics, which run behind the attention on other tensors and beside `entropy`. NULL:
+        /// not written. All outputs of rows have equal strides.
         max_logits: *mut f32;
         max_logits_strides: [i64; 2], "elements from one batch and from one head to the next";
         /// Lists of keys of a latent cache (sparse MLA), [batch, heads_k, topk] in device memory, contiguous:
@@ -127,6 +128,10 @@ c_struct! {
         /// FERROFLASH_MASK_FULL. seqused_k, block_table and cache_batch_idx are NULL. NULL: off.
         indices: *const i32;
         topk: i64, "number of slots in each list; 0 without indices";
+        /// The entropy of each row's probabilities over keys, in nats, without the weight of sinks; 0 for a
+        /// row that sees no key. A kernel of statistics writes it. NULL: not written.
+        entropy: *mut f32;
+        entropy_strides: [i64; 2], "elements from one batch and from one head to the next";
     }
 }
 
@@ -134,7 +139,8 @@ impl AttentionArgs {
     /// Returns the outputs of rows, with their strides.
     pub(crate) const fn rows(&self) -> RowOutputs<(*mut f32, [i64; 2])> {
         let max_logits = (self.max_logits, self.max_logits_strides);
-        RowOutputs { lse: (self.lse, self.lse_strides), max_logits }
+        let entropy = (self.entropy, self.entropy_strides);
+        RowOutputs { lse: (self.lse, self.lse_strides), max_logits, entropy }
     }
 }
 

@@ -4,7 +4,7 @@ use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
     APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DSINKS, DeltaInfo,
     DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, QUANTISES, QuantiseInfo, Queries,
-    SUM_HEADS, SplitKernels, SumHeadsInfo, TileScheduler, attention,
+    STATISTICS, SUM_HEADS, SplitKernels, SumHeadsInfo, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -269,7 +269,7 @@ fn rows() -> Vec<Row> {
     let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
     let classes = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few, Class::Quantised];
     let more = classes.into_iter().flat_map(of_class);
-    let attention = ferroflash::kernels::entries().map(Row::from).chain(more);
+    let attention = ferroflash::kernels::entries().chain(STATISTICS).map(Row::from).chain(more);
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
     let gradients = |beside| GRADIENTS.iter().filter(move |e| e.pass.is_beside() == beside).map(Row::from);
     let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));

@@ -31,6 +31,7 @@ Tensors of equal sequence lengths (--layout bhsd swaps seqlen and heads):
   alibi_slopes  f32         [heads_q] or [batch, heads_q]; optional
   lse (output)  f32         [batch, heads_q, seqlen_q]
   max_logits (output)       as lse, with --max-logits: the largest score of each row, before sinks
+  entropy (output)          as lse, with --entropy: the entropy of each row's probabilities, in nats
 
 Tensors of varlen sequences:
   q             f16, bf16   [total_q, heads_q, head_dim]
@@ -140,10 +141,12 @@ pub(super) struct Args {
     /// its own pages [default: 1].
     #[arg(long, value_name = "N", requires = "shared_pages")]
     prefix_groups: Option<usize>,
-    /// Also write max_logits: the largest score of each row, before sinks. Only for tensors of equal sequence
-    /// lengths, which portable kernels then compute.
+    /// Also write max_logits: the largest score of each row, before sinks.
     #[arg(long)]
     max_logits: bool,
+    /// Also write entropy: of each row's probabilities over keys, without sinks, in nats.
+    #[arg(long)]
+    entropy: bool,
     /// Compare the result with the f64 reference. The exit code is 1 if it is outside the tolerance.
     #[arg(long)]
     check: bool,
@@ -203,8 +206,7 @@ const VARLEN: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "sequs
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let layout = Layout::from(args.layout);
     if args.check && args.device.kind()? == DeviceKind::Cpu {
-        let what =
-            "--check compares a kernel with the f64 reference, and --device cpu runs the reference itself";
+        let what = "--check compares a kernel with the f64 reference; --device cpu runs the reference itself";
         return Err(Error::Invalid(format!(
             "{what}; leave --check out, or use --device gpu or --device sim"
         )));
@@ -212,11 +214,13 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     if let Some(output) = &args.output {
         files::differ(&args.input, output)?;
     }
-    args.grad.fit(args.output.as_deref(), args.max_logits)?;
+    let of_rows = [("--max-logits", args.max_logits), ("--entropy", args.entropy)];
+    let of_rows = of_rows.into_iter().find_map(|(name, asked)| asked.then_some(name));
+    args.grad.fit(args.output.as_deref(), of_rows)?;
     let file = File::read(&args.input)?;
-    if file.has("k_cache") && args.max_logits {
-        let what = "--max-logits: kernels write the largest scores for dense tensors only";
-        return Err(Error::Invalid(format!("{what}; leave it out for a file with `k_cache`")));
+    if let Some(what) = of_rows.filter(|_| file.has("k_cache")) {
+        let remedy = "the program writes it for tensors only; leave it out for a file with `k_cache`";
+        return Err(Error::Invalid(format!("{what}: {remedy}")));
     }
     if file.has("k_cache") {
         args.grad.refuses_caches()?;
@@ -259,7 +263,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         None => memory,
     };
     let mut memory = memory.with_extras(extras);
-    memory.rows.max_logits = args.max_logits;
+    (memory.rows.max_logits, memory.rows.entropy) = (args.max_logits, args.entropy);
     let device = Device::open(&args.device, console)?;
     if let Some(file) = args.grad.file() {
         let (config, output) = (args.config.as_deref(), args.output.as_deref());

@@ -2,6 +2,7 @@
 use super::arithmetic::{Arithmetic, Exact, NaiveBf16, NaiveF16, Real, encode};
 use super::extras::{BiasTensor, Extras};
 use super::masks;
+use super::matmul::matmul;
 use super::sequences::Sequences;
 use super::tensor::{HostTensor, TensorError};
 use ferroflash::DType;
@@ -12,8 +13,6 @@ use std::ops::Range;
 
 /// Queries per block. A block reads keys and values once for all of its queries.
 const ROWS: usize = 8;
-/// Columns of a product that fit into registers and the first-level cache.
-const COLUMNS: usize = 32;
 
 /// A problem with its tensors in host memory.
 #[derive(Clone, Copy, Debug)]
@@ -41,23 +40,27 @@ pub struct Outputs {
     pub lse: Vec<f64>,
     /// Each row's largest score, before sinks, like `lse`.
     pub max_logits: Vec<f64>,
+    /// The entropy of each row's probabilities over keys, in nats, like `lse`; 0 for a row that sees no key.
+    pub entropy: Vec<f64>,
 }
 
 impl Outputs {
-    /// Returns the outputs of rows that see no key: O = 0, and -inf for each row.
+    /// Returns the outputs of rows that see no key: O and entropy are 0, LSE and largest score -inf.
     pub fn without_keys(shape: [usize; 4]) -> Self {
         let [batches, rows, heads, columns] = shape;
         let none = vec![f64::NEG_INFINITY; batches * rows * heads];
-        Outputs { shape, out: vec![0.0; none.len() * columns], lse: none.clone(), max_logits: none }
+        let (out, entropy) = (vec![0.0; none.len() * columns], vec![0.0; none.len()]);
+        Outputs { shape, out, lse: none.clone(), max_logits: none, entropy }
     }
 
     /// Returns the outputs of rows.
     pub fn rows(&self) -> RowOutputs<&[f64]> {
-        RowOutputs { lse: &self.lse, max_logits: &self.max_logits }
+        RowOutputs { lse: &self.lse, max_logits: &self.max_logits, entropy: &self.entropy }
     }
 
     fn rows_mut(&mut self) -> RowOutputs<&mut [f64]> {
-        RowOutputs { lse: &mut self.lse, max_logits: &mut self.max_logits }
+        let Outputs { lse, max_logits, entropy, .. } = self;
+        RowOutputs { lse, max_logits, entropy }
     }
 
     /// Returns O rounded to `dtype`, contiguous BSHD.
@@ -323,61 +326,23 @@ fn softmax<A: Arithmetic>(
     }
     // The mask's bits may hide every key.
     let max = if max > A::Real::LOWEST { max } else { A::Real::ZERO };
-    let mut sum = A::Real::ZERO;
+    let (mut sum, mut weighted) = (A::Real::ZERO, 0.0);
     for (j, score) in row.iter_mut().enumerate() {
-        *score = if visible.contains(&j) { (*score - max).exp() } else { A::Real::ZERO };
+        let below = *score - max;
+        *score = if visible.contains(&j) { below.exp() } else { A::Real::ZERO };
         sum += *score;
+        // 0 times minus infinity would be NaN.
+        weighted += if *score == A::Real::ZERO { 0.0 } else { score.to_f64() * below.to_f64() };
     }
     if sum == A::Real::ZERO {
-        return RowOutputs { lse: f64::NEG_INFINITY, max_logits: f64::NEG_INFINITY };
+        return RowOutputs { lse: f64::NEG_INFINITY, max_logits: f64::NEG_INFINITY, entropy: 0.0 };
     }
+    let log_sum = sum.to_f64().ln();
+    let entropy = log_sum - weighted / sum.to_f64();
     for p in &mut row[visible] {
         *p = arithmetic.round(*p / sum);
     }
-    RowOutputs { lse: max.to_f64() + sum.to_f64().ln(), max_logits: max.to_f64() }
-}
-
-/// Like [`multiply`], but with code for AVX2 if the CPU has AVX2.
-fn matmul<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2.
-        return unsafe { multiply_avx2(a, inner, b, b_stride, c, columns) };
-    }
-    multiply(a, inner, b, b_stride, c, columns)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn multiply_avx2<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
-    multiply(a, inner, b, b_stride, c, columns)
-}
-
-/// Computes `c = a b`. `a` is `[rows, inner]`, `b` is `[inner, ..]` with `b_stride` elements from row to row,
-/// `c` is `[rows, columns]`.
-#[inline(always)]
-fn multiply<T: Real>(a: &[T], inner: usize, b: &[T], b_stride: usize, c: &mut [T], columns: usize) {
-    if inner == 0 || columns == 0 {
-        return;
-    }
-    for (a, c) in a.chunks(4 * inner).zip(c.chunks_mut(4 * columns)) {
-        for first in (0..columns).step_by(COLUMNS) {
-            let width = COLUMNS.min(columns - first);
-            let mut acc = [[T::ZERO; COLUMNS]; 4];
-            for i in 0..inner {
-                let b = &b[i * b_stride + first..][..width];
-                for (a, acc) in a.chunks(inner).zip(&mut acc) {
-                    match <&[T; COLUMNS]>::try_from(b) {
-                        Ok(b) => (0..COLUMNS).for_each(|j| acc[j] += a[i] * b[j]),
-                        Err(_) => acc.iter_mut().zip(b).for_each(|(acc, b)| *acc += a[i] * *b),
-                    }
-                }
-            }
-            for (c, acc) in c.chunks_mut(columns).zip(&acc) {
-                c[first..first + width].copy_from_slice(&acc[..width]);
-            }
-        }
-    }
+    RowOutputs { lse: max.to_f64() + log_sum, max_logits: max.to_f64(), entropy }
 }
 
 /// Computes attention of each sequence by itself. The result omits rows of Q that belong to no sequence.

@@ -12,6 +12,7 @@ use ferroflash::spec::{Class, Isa, Pass, TileScheduler};
 mod cache;
 mod latent;
 mod mixed;
+mod statistics;
 mod varlen;
 
 pub use cache::paged_edges;
@@ -47,8 +48,15 @@ const LONG: usize = 1000;
 
 /// Returns the edges of an entry, in problems that are small enough for the simulator.
 pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
+    match entry.pass {
+        Pass::Forward => edges_of_class(entry, seed),
+        Pass::Statistics => statistics::edges(entry, seed),
+        _ => backward_edges(entry, seed),
+    }
+}
+
+fn edges_of_class(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     match entry.class() {
-        _ if entry.pass != Pass::Forward => backward_edges(entry, seed),
         Class::Dense | Class::Quantised => dense_edges(entry, seed),
         Class::Varlen => varlen::edges(entry, seed),
         Class::Decode => seeded(cache::decode_edges(entry), seed),
@@ -77,6 +85,10 @@ pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 
 /// Returns problems with invalid `cu_seqlens`, which make several blocks write the same rows.
 pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Option<Case> {
+    // Behind the attention, whose kernels race.
+    if entry.pass == Pass::Statistics {
+        return None;
+    }
     let starts = matches!(entry.class(), Class::Varlen | Class::Paged | Class::Few | Class::Many);
     starts.then(|| Case { device_lengths: super::device_lengths::lost(), ..soak(entry, seed) })
 }
@@ -84,6 +96,7 @@ pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Option<Case> {
 /// Returns a problem with several blocks, heads and batches, for repeated launches.
 pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
     match entry.class() {
+        _ if entry.pass == Pass::Statistics => edges(entry, seed).swap_remove(0),
         // Varlen sequences, or two batches. Both have grouped heads.
         _ if entry.pass != Pass::Forward => {
             let mut edges = backward_edges(entry, seed);

@@ -31,6 +31,7 @@ mod extras;
 pub mod fuzz;
 mod inputs;
 mod masks;
+mod matmul;
 mod memory;
 mod merge;
 mod place;

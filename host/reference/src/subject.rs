@@ -5,11 +5,12 @@ use super::backward::BackwardMemory;
 use super::case::Case;
 use super::cases;
 use super::merge::{MergeCase, MergeMemory, merge_edges};
-use super::work::Work;
+use super::work::{Binder, LaunchOptions, Work};
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
+use ferroflash::plan::plan;
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, GRADIENTS, KERNELS, MERGES, MergeInfo, Pass,
-    SUM_HEADS, attention, beside, combine_of, quantise_of,
+    STATISTICS, SUM_HEADS, attention, beside, combine_of, quantise_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
@@ -69,7 +70,8 @@ pub trait Subject: Sync {
 pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     let classes = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few, Class::Quantised];
     let more = classes.into_iter().flat_map(|class| attention().filter(move |e| e.class() == class));
-    let attention = ferroflash::kernels::entries().chain(more).map(|kernel| kernel as &dyn Subject);
+    let attention =
+        ferroflash::kernels::entries().chain(more).chain(STATISTICS).map(|kernel| kernel as &dyn Subject);
     let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);
     let merges = MERGES.iter().map(|kernel| kernel as &dyn Subject);
     let gradients = GRADIENTS.iter().filter(|kernel| !kernel.pass.is_beside());
@@ -171,6 +173,7 @@ impl Subject for AttnInfo {
             Pass::Forward => {
                 return combine_of(self).into_iter().chain(beside(self)).chain(quantise_of(self)).collect();
             }
+            Pass::Statistics => return vec![],
             Pass::Gradients => {
                 CONVERT_DQS.iter().find(|e| e.rounds(self)).map(|e| e.contract).into_iter().collect()
             }
@@ -189,8 +192,15 @@ impl Subject for AttnInfo {
     }
 
     /// Problems of a portable kernel of dK and dV run Hopper's kernels where there are any. Of these, plain
-    /// windows run the kernel without softcap and slopes.
+    /// windows run the kernel without softcap and slopes. Statistics follow the planner's kernels of the
+    /// attention, which a build may lack.
     fn takes(&self, task: &Task, on: &Capabilities) -> bool {
+        if self.pass == Pass::Statistics {
+            let (work, config) = (task.work(), Some(self.contract.symbol));
+            let options = LaunchOptions { config, ..LaunchOptions::default() };
+            let plan = plan(&work.request(&mut Binder::at(None, None), options), on);
+            return plan.map_or(true, |plan| plan.kernels().all(|kernel| is_carried(kernel.symbol)));
+        }
         let Task::Attention(case @ Case { backward: Some(_), .. }) = task else { return true };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
         let solves = |e: &AttnInfo| {
@@ -264,8 +274,6 @@ impl Subject for MergeInfo {
 mod tests {
     use super::*;
     use crate::place::Layout;
-    use crate::work::{Binder, LaunchOptions};
-    use ferroflash::plan::plan;
     use std::collections::BTreeSet;
 
     #[test]

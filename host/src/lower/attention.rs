@@ -31,7 +31,6 @@ pub(crate) fn attention(
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
     RowOutputs::wanted(r).are_of(s.kernel).map_err(Refusal::Tensors)?;
-    lie_alike(r)?;
     let tma_bias = tma::bias(r, s.kernel).map_err(Refusal::Tensors)?;
     let maps = || tma::maps(r, s.kernel).map_err(Refusal::Tensors);
     let takes_states = matches!(s.schedule, Schedule::Decode(_)) && !s.kernel.has_maps();
@@ -74,18 +73,6 @@ pub(crate) fn attention(
         },
     }
     Ok(variant::fits(launch, r, p)?)
-}
-
-/// Checks that the largest scores lie like the LSE, if the launch writes both: kernels find their places
-/// together.
-fn lie_alike(r: &AttentionRequest<'_>) -> Result<(), Error> {
-    let (Some(lse), Some(max_logits)) = (&r.lse, &r.max_logits) else { return Ok(()) };
-    let differs = |dim: usize| lse.shape[dim] > 1 && lse.strides[dim] != max_logits.strides[dim];
-    if !differs(0) && !differs(1) {
-        return Ok(());
-    }
-    let expected = format_args!("it must have the strides of the LSE, {:?}", lse.strides);
-    Err(Error::invalid("max_logits.strides", format!("{:?}", max_logits.strides), expected))
 }
 
 /// Returns the error for a kernel that was planned for another kind of keys. Plans bind only requests with

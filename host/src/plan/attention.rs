@@ -2,12 +2,11 @@
 use super::ScratchBytes;
 use super::sealed::{Kernels, Request, Subject};
 use crate::Problem;
-use crate::layout::Layout;
 use crate::lower::Refusal;
 use crate::passes::{self, Passes};
 use crate::place::Place;
 use crate::request::{AttentionRequest, Counters, Parts, Places, Scratch, Workspace};
-use crate::select::{Choice, Query};
+use crate::select::Choice;
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
 /// A valid request without the name of a kernel, and the problem that it states.
@@ -41,7 +40,7 @@ impl Request for AttentionRequest<'_> {
     #[cfg(feature = "cudarc")]
     fn written(&self) -> Vec<u64> {
         let mut written = vec![self.o.address];
-        written.extend(self.lse.map(|lse| lse.address));
+        written.extend(self.rows().named().filter_map(|(_, view)| Some(view?.address)));
         if let Scratch::Memory { workspace, counters } = self.scratch {
             written.push(workspace.address);
             written.extend(counters.map(|counters| counters.address));
@@ -63,9 +62,7 @@ impl Subject for Stated<AttentionRequest<'static>> {
         on: &Capabilities,
         tuning: &Tuning,
     ) -> Result<Choice<Passes>, Error> {
-        let r = &self.request.anywhere();
-        let query = Query::new(&self.problem, Layout::of(r), on, tuning, r.scratch);
-        passes::choose(r, &query, config)
+        passes::choose(&self.request.anywhere(), &self.problem, config, on, tuning)
     }
 
     fn is_as_planned(&self, planned: &Self, kernel: &Passes) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Maximum number of a request's parts: its tensors, arrays of integers, and scratch memory.
-pub(crate) const PARTS: usize = 27;
+pub(crate) const PARTS: usize = 28;
 /// The addresses of a request's parts. A part that the request lacks has none.
 pub(crate) type Places<'a> = [Option<&'a mut u64>; PARTS];
 
@@ -78,8 +78,8 @@ impl AttentionRequest<'_> {
         let sinks = self.scores.sinks.as_mut().map(Sinks::place);
         let alibi = self.scores.alibi.as_mut().map(|alibi| alibi.place());
         let bias = self.scores.bias.as_mut().map(|bias| bias.place());
-        let [lse, max_logits] =
-            [&mut self.lse, &mut self.max_logits].map(|view| view.as_mut().map(|v| v.place()));
+        let [lse, max_logits, entropy] = [&mut self.lse, &mut self.max_logits, &mut self.entropy]
+            .map(|view| view.as_mut().map(|v| v.place()));
         let [workspace, counters] = match &mut self.scratch {
             Scratch::Memory { workspace, counters } => {
                 [Some(&mut workspace.address), counters.as_mut().map(|counters| &mut counters.address)]
@@ -112,6 +112,7 @@ impl AttentionRequest<'_> {
             o,
             lse,
             max_logits,
+            entropy,
             workspace,
             counters,
             groups,

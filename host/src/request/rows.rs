@@ -2,7 +2,7 @@
 //! checks, fronts and the reference go through all of them.
 use super::{AttentionRequest, LseView, Memory};
 use crate::AttnInfo;
-use spec::{Class, Isa, Schedule};
+use spec::{Class, Isa, Pass, Schedule};
 
 /// Declares the outputs: which kernels write an output, and why other kernels do not accept a request for it.
 macro_rules! row_outputs {
@@ -98,13 +98,19 @@ row_outputs! {
     lse: |_| true, "";
     /// The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias, before
     /// sinks; `-inf` for a row that sees no key. Its strides are those of the LSE. Portable kernels for dense
-    /// tensors write it. They then rescale O with every new maximum, which takes up to 15 % more time.
+    /// tensors write it. They then rescale O with every new maximum, which takes up to 15 % more time. On
+    /// other keys, or together with the entropy, a kernel of statistics computes the scores again.
     max_logits: |kernel| {
         let is_dense = kernel.class() == Class::Dense && kernel.isa == Isa::Sm80 && !kernel.splits;
-        is_dense && kernel.schedule != Schedule::Specialised
+        is_dense && kernel.schedule != Schedule::Specialised || kernel.pass == Pass::Statistics
     },
-    "max_logits: only portable kernels for dense tensors, without split-KV, write it; leave it out for other \
-     tensors and kernels";
+    "max_logits: only portable kernels for dense tensors, without split-KV, write it; leave it out, or ask \
+     for the entropy too: a kernel of statistics then writes both";
+    /// The entropy of each row's probabilities over keys, in nats, without the weight of sinks; 0 for a row
+    /// that sees no key. Its strides are those of the LSE. A kernel of statistics, which follows the kernels
+    /// of the attention, computes the scores again.
+    entropy: |kernel| kernel.pass == Pass::Statistics,
+    "entropy: the plan has no kernel of statistics; make a plan for a request with it";
 }
 
 impl<T> RowOutputs<T> {

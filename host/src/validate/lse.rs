@@ -4,23 +4,39 @@ use super::{ALIBI, LSE, Names, Part, SINKS, Use, address, cache, fits, names};
 use crate::request::{AlibiSlopes, AttentionRequest, Index, LseUnit, LseView, RowOutputs, Sinks};
 use crate::{Error, Problem};
 
-names!(MAX_LOGITS "max_logits");
+names!(MAX_LOGITS "max_logits" ENTROPY "entropy");
 
 /// The names of outputs of rows, and why their unit is natural.
 const ROWS: RowOutputs<(&Names, &str)> = RowOutputs {
     lse: (&LSE, "attention writes natural logarithms only; convert with a merge"),
     max_logits: (&MAX_LOGITS, "attention writes scores of base e only; divide them by ln 2"),
+    entropy: (&ENTROPY, "attention writes nats only; divide them by ln 2"),
 };
 
-/// Checks the outputs of rows of attention.
+/// Checks the outputs of rows of attention. All of them lie alike, because kernels find their places
+/// together.
 pub(super) fn outputs(r: &AttentionRequest<'_>, p: &Problem) -> Result<[Part; RowOutputs::COUNT], Error> {
     let [[batches, rows, heads, _], ..] = p.shapes();
     let mut parts = [(&LSE, None); RowOutputs::COUNT];
+    let first = r.rows().named().find_map(|(name, view)| Some((name, view?)));
     for (part, (_, (view, (name, unit)))) in parts.iter_mut().zip(r.rows().zip(ROWS).named()) {
         let output = |view| natural(name, view, [batches, heads, rows], Use::Written, unit);
         *part = (name, view.map(output).transpose()?);
+        if let (Some(view), Some((first, as_first))) = (view, first) {
+            lies_like(name, view, first, as_first)?;
+        }
     }
     Ok(parts)
+}
+
+/// Checks that an output of rows has the strides of the first one.
+fn lies_like(name: &Names, view: &LseView, first: &str, as_first: &LseView) -> Result<(), Error> {
+    let differs = |dim: usize| view.shape[dim] > 1 && view.strides[dim] != as_first.strides[dim];
+    if !differs(0) && !differs(1) {
+        return Ok(());
+    }
+    let expected = format_args!("it must have the strides of {first}, {:?}", as_first.strides);
+    Err(Error::invalid(name.strides, format!("{:?}", view.strides), expected))
 }
 
 /// Checks a view of row values of attention: contiguous rows in the natural unit. `unit` says why another

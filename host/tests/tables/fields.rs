@@ -161,6 +161,7 @@ impl Part for AttentionRequest<'_> {
             "o" => return self.o.part(rest),
             "lse" => return self.lse.as_mut()?.part(rest),
             "max_logits" => return self.max_logits.as_mut()?.part(rest),
+            "entropy" => return self.entropy.as_mut()?.part(rest),
             "scale" => return self.scores.scale.part(rest),
             "softcap" => return self.scores.softcap.part(rest),
             "alibi" => return self.scores.alibi.as_mut()?.part(rest),

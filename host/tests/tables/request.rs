@@ -28,6 +28,7 @@ const FLAGS: [&str; 13] = [
     "sinks",
     "lse",
     "max_logits",
+    "entropy",
     "always",
     "append",
     "seqused",
@@ -180,6 +181,7 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     f.scores.bias = words.sizes("bias").map(|shape| bias(13, dtype, shape));
     f.lse = words.has("lse").then(|| lse(10, [batch, heads, queries]));
     f.max_logits = words.has("max_logits").then(|| lse(14, [batch, heads, queries]));
+    f.entropy = words.has("entropy").then(|| lse(40, [batch, heads, queries]));
     f.scratch = match words.word("scratch") {
         "fastest" => Scratch::Fastest,
         "workspace" => Scratch::Memory {

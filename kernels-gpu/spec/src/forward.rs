@@ -80,6 +80,20 @@ pub struct FwdWide<
     const Q_STEPS: usize,
 >(PhantomData<(E, Mask)>);
 
+/// Statistics of the scores of each row, instead of O and LSE: the entropy of the row's probabilities, in the
+/// place of the LSE, and the row's largest score. The kernel reads no values, counts no sinks, and takes one
+/// block of `N` base tiles of keys after the other. The other numbers are those of [`Fwd`].
+pub struct Statistics<
+    E,
+    Mask,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const Q_STEPS: usize,
+    const STAGES: usize,
+>(PhantomData<(E, Mask)>);
+
 /// Persistent kernel `K`: the grid fills the GPU once, and each block takes work tile after work tile.
 pub struct Persistent<K>(PhantomData<K>);
 
@@ -101,8 +115,8 @@ const HANDOVER_BYTES: usize = 16;
 const SCORES_BYTES: usize = 1024;
 
 macro_rules! forward {
-    ($config:ident<$($c:ident),*>, $schedule:ident, values $dv:ident, stages $stages:expr, warps $warps:expr,
-        keys $keys:expr, smem tiles $tiles:expr $(, bytes $bytes:expr)?) => {
+    ($config:ident<$($c:ident),*>, $pass:ident $schedule:ident, values $dv:ident, stages $stages:expr,
+        warps $warps:expr, keys $keys:expr, smem tiles $tiles:expr $(, bytes $bytes:expr)?) => {
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Kernel for $config<E, Mask, $($c),*> {
             type Params = FwdParams;
             const TARGET: Target = oldest_with(Self::SMEM_BYTES);
@@ -119,7 +133,7 @@ macro_rules! forward {
             type Info = AttnInfo;
             const INFO: AttnInfo = AttnInfo {
                 contract: Contract::of::<Self>(""),
-                pass: Pass::Forward,
+                pass: Pass::$pass,
                 isa: Isa::Sm80,
                 path: E::PATH,
                 schedule: Schedule::$schedule,
@@ -150,22 +164,26 @@ macro_rules! forward {
     };
 }
 forward!(
-    Fwd<M, W, KV_WARPS, N, D, Q_STEPS, STAGES, DV>, Sequential, values DV,
+    Fwd<M, W, KV_WARPS, N, D, Q_STEPS, STAGES, DV>, Forward Sequential, values DV,
     stages STAGES, warps M / W * KV_WARPS, keys N * KV_WARPS, smem tiles M,
     bytes tile_bytes::<E>() * STAGES * N * KV_WARPS * (D + DV)
 );
 forward!(
-    FwdOverlap<M, W, N, D, Q_STEPS>, Overlapped, values D,
+    FwdOverlap<M, W, N, D, Q_STEPS>, Forward Overlapped, values D,
     stages 2, warps M / W, keys N, smem tiles M + N + 2 * 2 * N
 );
 forward!(
-    FwdSpecialised<M, W, N, D, Q_STEPS, STAGES>, Specialised, values D,
+    FwdSpecialised<M, W, N, D, Q_STEPS, STAGES>, Forward Specialised, values D,
     stages STAGES, warps M / W + 1, keys N, smem tiles M + STAGES * 2 * N, bytes STAGES * HANDOVER_BYTES
 );
 forward!(
-    FwdWide<M, W, N, D, HALF, Q_STEPS>, Sequential, values D,
+    FwdWide<M, W, N, D, HALF, Q_STEPS>, Forward Sequential, values D,
     stages 1, warps 2 * M / W, keys N, smem tiles 2 * N,
     bytes 2 * M * (N * SCORES_BYTES + (HALF - Q_STEPS) * tile_bytes::<E>())
+);
+forward!(
+    Statistics<M, W, N, D, Q_STEPS, STAGES>, Statistics Sequential, values D,
+    stages STAGES, warps M / W, keys N, smem tiles M + STAGES * N
 );
 
 /// Makes another kernel from kernel `K`: with the threads and the shared memory of `K`, but with other

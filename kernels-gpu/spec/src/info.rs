@@ -55,6 +55,8 @@ pub struct AttnInfo {
 pub enum Pass {
     /// O and LSE. The rows of a block are queries, and its stages are keys.
     Forward,
+    /// Entropy and largest score of each row. The rows of a block are queries, and its stages are keys.
+    Statistics,
     /// dK and dV. The rows of a block are keys, and its stages are queries.
     DkDv,
     /// dQ. The rows of a block are queries, and its stages are keys.
@@ -240,6 +242,7 @@ impl AttnInfo {
     /// The family's name in tables and reports.
     pub const fn family(&self) -> &'static str {
         match (self.isa, self.queries, self.schedule) {
+            _ if matches!(self.pass, Pass::Statistics) => "statistics",
             _ if matches!(self.pass, Pass::DkDv) => "backward dk and dv",
             _ if matches!(self.pass, Pass::Dq) => "backward dq",
             _ if matches!(self.pass, Pass::Gradients) && self.is_varlen() => "hopper backward packed",

@@ -20,6 +20,7 @@ macro_rules! join {
 pub const KERNELS: &[Contract;
      ATTENTION.len()
          + LINEAGE.len()
+         + STATISTICS.len()
          + COMBINES.len()
          + QUANTISES.len()
          + APPENDS.len()
@@ -31,6 +32,7 @@ pub const KERNELS: &[Contract;
          + SUM_HEADS.len()] = join!(
     ATTENTION,
     LINEAGE,
+    STATISTICS,
     COMBINES,
     QUANTISES,
     APPENDS,

@@ -82,7 +82,7 @@ pub use decode::{Decode, DecodeCombine, PageMarker, Rows, Tiles};
 pub use dequant::FwdDequant;
 pub use eight_bits::{FwdInt8Fp8, QuantiseInfo, QuantiseKv, QuantiseParams, image_bytes};
 pub use forward::params::{FwdParams, Window};
-pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent};
+pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent, Statistics};
 pub use head::Head;
 pub use hopper::{FwdHopper, FwdHopperHalves, FwdHopperWide, HopperParams};
 pub use hopper_backward::{
@@ -121,7 +121,7 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
-pub use table::{APPENDS, ATTENTION, COMBINES, MERGES, QUANTISES};
+pub use table::{APPENDS, ATTENTION, COMBINES, MERGES, QUANTISES, STATISTICS};
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
 pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

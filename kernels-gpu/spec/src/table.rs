@@ -308,6 +308,22 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     }
     $crate::lines! { $emit
+    /// Every compiled kernel of statistics. The one of 576 columns reads latent caches, too.
+    STATISTICS: AttnInfo [F16 Bf16]
+    stats {
+    d64 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 4, 4, 3>;
+    d64 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
+    d64 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
+    d128 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 8, 8, 2>;
+    d128 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
+    d128 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
+    d256 [Local] 64x32: Statistics<E, Mask, 4, 1, 2, 16, 16, 2>;
+    d256 [Local] 64x32_packed: Varlen<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
+    d256 [Local] 64x32_paged: Paged<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
+    d576 [Local] 32x16_paged: Paged<Statistics<E, Mask, 2, 1, 1, 36, 18, 2>>;
+    }
+    }
+    $crate::lines! { $emit
     /// Every compiled combine kernel.
     COMBINES: CombineInfo [F16 Bf16]
     combine {

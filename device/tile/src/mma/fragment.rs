@@ -264,6 +264,15 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         self.each(|m, n, h, i, x| f(*x, row + (m * 16 + i / 2 * 8) as i32, column + Self::column(n, h, i)));
     }
 
+    /// Calls `f(value, row)` for each value, with `[row tile, index of the lane's row in this tile]`.
+    #[inline(always)]
+    pub fn each_of_rows(&self, mut f: impl FnMut(f32, [usize; 2])) {
+        for i in 0..M * N * 8 {
+            let (m, n, h, i) = (i / (8 * N), i / 8 % N, i / 4 % 2, i % 4);
+            f(self.0[m][n][h][i], [m, i / 2]);
+        }
+    }
+
     /// Calls `f(pair, row, column)` for each pair of values beside each other, with the place of the first
     /// one. The first row and column are `first`.
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! One value per row of a warp's tiles.
 use crate::Warp;
 use crate::mma::{AFrag, Mma, Part};
-use core::ops::Index;
+use core::ops::{Index, IndexMut};
 use cuda_std::math;
 
 /// One value for each of the warp's `16 * M` rows. A lane holds the values of its two rows per row tile;
@@ -61,6 +61,13 @@ impl<const M: usize> Index<[usize; 2]> for RowVec<M> {
     #[inline(always)]
     fn index(&self, [tile, row]: [usize; 2]) -> &f32 {
         &self.0[tile][row]
+    }
+}
+
+impl<const M: usize> IndexMut<[usize; 2]> for RowVec<M> {
+    #[inline(always)]
+    fn index_mut(&mut self, [tile, row]: [usize; 2]) -> &mut f32 {
+        &mut self.0[tile][row]
     }
 }
 

@@ -53,12 +53,11 @@ struct Check {
 }
 
 impl Options {
-    /// Refuses an output that is the file of gradients, and the largest scores, which [`run`] does not write.
-    pub(in crate::run) fn fit(&self, output: Option<&Path>, max_logits: bool) -> Result<(), Error> {
+    /// Refuses an output that is the file of gradients, and an output of rows, which [`run`] does not write.
+    pub(in crate::run) fn fit(&self, output: Option<&Path>, of_rows: Option<&str>) -> Result<(), Error> {
         let Some(grad) = &self.grad else { return Ok(()) };
-        if max_logits {
-            let what = "--max-logits: --grad writes no largest scores; leave one of them out";
-            return Err(Error::Invalid(what.into()));
+        if let Some(asked) = of_rows {
+            return Err(Error::Invalid(format!("{asked}: --grad does not write it; leave one of them out")));
         }
         output.map_or(Ok(()), |output| files::differ(grad, output))
     }

@@ -163,7 +163,14 @@ impl Cache {
         let drawn = Extras::random(&problem.sinks(false), case.seed);
         let (extras, device_lengths) =
             (Extras { sinks: case.sinks.then_some(sinks), ..drawn }, case.device_lengths.clone());
-        Memory { extras, device_lengths, cache: Some(self), ..Memory::in_places(problem, vec![q], places) }
+        let rows = case.rows;
+        Memory {
+            extras,
+            device_lengths,
+            rows,
+            cache: Some(self),
+            ..Memory::in_places(problem, vec![q], places)
+        }
     }
 
     /// Returns the places of keys and values. The first buffer of the cache has the number 1.
