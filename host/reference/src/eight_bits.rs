@@ -103,3 +103,60 @@ pub(super) fn int8_fp8(inputs: &Inputs) -> Outputs {
     }
     outputs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arithmetic::{decode, encode};
+    use crate::attention::without_sinks;
+    use crate::inputs::Random;
+    use crate::tensor::HostTensor;
+    use crate::tolerance::Reference;
+    use ferroflash::DType;
+    use ferroflash::plan::Problem;
+    use ferroflash::request::{Mask, Precision};
+
+    /// Calls `f` with normal inputs of 9 queries and 512 keys. With `equal`, all scores are equal, and values
+    /// are positive.
+    fn with(head_dim: usize, equal: bool, f: impl Fn(&Inputs)) {
+        let dtype = DType::F16;
+        let p = Problem::new(dtype, 1, 9, 2, head_dim).seqlen_k(512).heads_k(1).mask(Mask::Causal);
+        let (p, mut random) = (p.precision(Precision::Int8Fp8), Random::new(1));
+        let [q, k, v, _] = p.shapes().map(|shape| random.normals(dtype, shape.iter().product()));
+        let no = |bits: Vec<u16>| if equal { vec![0; bits.len()] } else { bits };
+        let positive = |bits: &u16| encode(dtype, f64::from(decode(dtype, *bits).abs()) + 0.2);
+        let (q, v) = (no(q), if equal { v.iter().map(positive).collect() } else { v });
+        let [shape_q, shape_k, shape_v, _] = p.shapes();
+        let of = |bits, shape| HostTensor::bshd(bits, dtype, shape).expect("a tensor of this shape");
+        f(&Inputs::new(p, of(&q, shape_q), of(&k, shape_k), of(&v, shape_v)).expect("they go together"));
+    }
+
+    #[test]
+    fn errors_stay_within_the_class() {
+        for (head_dim, equal, most) in
+            [(64, false, 0.05), (128, false, 0.05), (64, true, 0.004), (128, true, 0.004)]
+        {
+            with(head_dim, equal, |inputs| {
+                let [rounded, exact] = [int8_fp8(inputs), without_sinks(inputs)];
+                let error: f64 = rounded.out.iter().zip(&exact.out).map(|(a, b)| (a - b).abs()).sum();
+                let all: f64 = exact.out.iter().map(|x| x.abs()).sum();
+                assert!(error <= most * all, "head dim {head_dim}, equal {equal}: {}", error / all);
+                assert!(error > 0.0, "head dim {head_dim}: no rounding");
+            });
+        }
+    }
+
+    /// Tensor cores that add all keys in one accumulator give results that are 1 to 4 % too small.
+    #[test]
+    fn results_that_are_too_small_by_a_factor_fail() {
+        with(64, true, |inputs| {
+            let (reference, rounded) = (Reference::new(inputs), int8_fp8(inputs));
+            for (factor, passes) in [(1.0, true), (0.99, false)] {
+                let bits: Vec<_> = rounded.out.iter().map(|x| encode(DType::F16, x * factor)).collect();
+                let out = HostTensor::bshd(&bits, DType::F16, rounded.shape).expect("a tensor of this shape");
+                let verdict = reference.judge(&out, None).expect("equal shapes");
+                assert_eq!(verdict.passed(), passes, "factor {factor}: {verdict:?}");
+            }
+        });
+    }
+}
