@@ -21,8 +21,8 @@ impl<const M: usize, const K: usize> ByteFrag<M, K> {
     }
 }
 
-/// Exact products of integers: `n` is stored as the bits of the f32 [`Self::ZERO`]` + n`. The sum is exact,
-/// so the conversion costs no instruction.
+/// Exact products of integers: `n` is stored as the bits of the f32 1.5 * 2^23 + `n`. The sum is exact, so
+/// the conversion costs no instruction.
 #[derive(Clone, Copy)]
 pub struct Integers<const M: usize, const N: usize>([[[[u32; 4]; 2]; N]; M]);
 
