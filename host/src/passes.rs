@@ -107,7 +107,8 @@ pub(crate) fn whole(query: &Query<'_>, config: Option<&str>) -> Result<Choice<Pa
         Ok(Choice { kernel: pair, reason, .. }) => {
             // If TMA does not accept the tensors, a portable kernel takes all sequences, unless the request
             // names a kernel.
-            let all = config.is_none().then(|| select::attention(query, None)).transpose()?;
+            let alone = config.is_none() && !p.invariance.is_promised();
+            let all = alone.then(|| select::attention(query, None)).transpose()?;
             let [few, many] = Scheduled::mixed(p, pair, on, allows)?;
             let fallback = all.map(|all| all.fallback.unwrap_or(all.kernel));
             (Passes::one(p, many).after([Some(few), None]), reason, fallback)

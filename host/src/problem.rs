@@ -2,10 +2,13 @@
 //! window and the base-2 scale of the kernels.
 mod keys;
 mod meaning;
+mod words;
 
 pub use keys::CacheShape;
 
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvPages, Mask, Prefix, Queries, Splits};
+use crate::request::{
+    Alignment, AttentionRequest, Invariance, KeysValues, KvPages, Mask, Prefix, Queries, Splits,
+};
 use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
 use spec::{Precision, ScoreKinds, Window};
@@ -67,6 +70,8 @@ pub struct Problem {
     pub splits: Splits,
     /// The precision of the products.
     pub precision: Precision,
+    /// What the bits of a sequence's result may depend on.
+    pub invariance: Invariance,
     /// The caller's own mask and scores, if the request has them.
     pub variant: Option<AnyVariant>,
     /// Queries and keys of a block of the variant's [`BlockMask`](spec::BlockMask), if the variant has one.
@@ -115,6 +120,7 @@ impl Problem {
             cache: None,
             splits: Splits::Auto,
             precision: Precision::Inputs,
+            invariance: Invariance::None,
             variant: None,
             block_tile: None,
         }
@@ -125,7 +131,8 @@ impl Problem {
         batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
         head_dim_v: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
         bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
-        precision: Precision, variant: Option<AnyVariant>, block_tile: Option<[u32; 2]>,
+        precision: Precision, invariance: Invariance, variant: Option<AnyVariant>,
+        block_tile: Option<[u32; 2]>,
     }
 
     /// Changes [`dtype`](#structfield.dtype), and the element types of all other tensors to the same type.
@@ -210,14 +217,16 @@ impl Problem {
     }
 
     /// Returns the simplest mask under which each query sees the keys that it sees under the problem's mask,
-    /// for these lengths.
+    /// for these lengths. Batch-invariant problems have the same mask for all lengths.
     fn cheapest_mask(&self) -> Mask {
-        let longest = self.seqlen_q.max(self.seqlen_k);
+        let of_all = |length: usize| if self.invariance.is_promised() { usize::MAX } else { length };
         match self.mask {
             mask if self.variant.is_some() => mask,
             Mask::Prefix(Prefix::All(0)) => Mask::Causal,
-            Mask::Prefix(Prefix::All(keys)) if keys as usize >= self.seqlen_k => Mask::Full,
-            Mask::Chunked { chunk } if chunk as usize >= longest => Mask::Causal,
+            Mask::Prefix(Prefix::All(keys)) if keys as usize >= of_all(self.seqlen_k) => Mask::Full,
+            Mask::Chunked { chunk } if chunk as usize >= of_all(self.seqlen_q.max(self.seqlen_k)) => {
+                Mask::Causal
+            }
             mask => mask,
         }
     }
@@ -287,6 +296,17 @@ impl Problem {
         self.seqlen_q == 1 && self.varlen.is_some_and(|[rows, _]| rows == self.batch)
     }
 
+    /// Returns the splits of a sequence in decode kernels. Without a number from the caller, splits of a
+    /// batch-invariant problem have a fixed number of keys.
+    pub(crate) const fn decode_splits(&self) -> Splits {
+        /// Keys per split that suit most KV caches.
+        const INVARIANT: Splits = Splits::Keys(1024);
+        match self.splits {
+            Splits::Auto if self.invariance.is_promised() => INVARIANT,
+            splits => splits,
+        }
+    }
+
     /// Returns the maximum number of queries and the maximum number of keys of all sequences together, as far
     /// as the host knows them.
     pub(crate) fn totals(&self) -> [usize; 2] {
@@ -343,6 +363,7 @@ impl AttentionRequest<'_> {
             cache,
             splits: self.splits,
             precision: self.precision,
+            invariance: self.invariance,
             variant: self.variant.map(|with| with.variant()),
             block_tile: self.variant.and_then(|with| with.block_mask().map(|mask| mask.tile)),
         }
@@ -353,47 +374,5 @@ impl AttentionRequest<'_> {
     fn bounds(&self) -> Mask {
         let kind = self.variant.map(|with| with.variant().mask());
         if (kind, self.mask) == (Some(MaskKind::Causal), Mask::Full) { Mask::Causal } else { self.mask }
-    }
-}
-
-impl std::fmt::Display for Problem {
-    /// Prints a problem as `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`:
-    /// the first number of a pair belongs to Q, the second to K.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, .. } = self;
-        let (dtype, columns) = (dtype.name(), self.named_columns());
-        write!(
-            f,
-            "{dtype} batch {batch}, heads {heads_q}/{heads_k}, seqlen {seqlen_q}/{seqlen_k}, {columns}, {}",
-            self.mask
-        )?;
-        if self.alignment == Alignment::TopLeft {
-            write!(f, " top-left")?;
-        }
-        if let Some(scale) = self.scale {
-            write!(f, ", scale {scale}")?;
-        }
-        if let Some(softcap) = self.softcap {
-            write!(f, ", softcap {softcap}")?;
-        }
-        if self.alibi {
-            write!(f, ", alibi")?;
-        }
-        if self.sinks {
-            write!(f, ", sinks")?;
-        }
-        if let Some(bias) = self.bias {
-            write!(f, ", bias {}", bias.name())?;
-        }
-        if let Some(variant) = self.variant {
-            write!(f, ", variant {}", variant.name())?;
-        }
-        if self.precision != Precision::Inputs {
-            write!(f, ", precision {}", self.precision.name())?;
-        }
-        match self.varlen {
-            Some([rows_q, rows_k]) => write!(f, ", varlen rows {rows_q}/{rows_k}"),
-            None => Ok(()),
-        }
     }
 }

@@ -5,6 +5,7 @@ mod anywhere;
 mod append;
 mod backward;
 mod cache;
+mod invariance;
 mod listed;
 mod mask;
 mod memory;
@@ -22,6 +23,7 @@ mod view;
 pub use append::Append;
 pub use backward::{AttentionBackward, TableGradient};
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
+pub use invariance::Invariance;
 pub use listed::ListedKeys;
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
 pub use memory::Memory;
@@ -164,6 +166,8 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
     pub splits: Splits,
+    /// What the bits of a sequence's result may depend on.
+    pub invariance: Invariance,
     /// The prefixes that groups of sequences share on a paged KV cache.
     pub shared_prefixes: Option<SharedPrefixes<R>>,
     /// Your own mask and scores, in kernels that you compile.
@@ -191,6 +195,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             entropy: None,
             scratch: Scratch::None,
             splits: Splits::Auto,
+            invariance: Invariance::None,
             shared_prefixes: None,
             variant: None,
             precision: Precision::Inputs,
@@ -315,6 +320,12 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
         self
     }
 
+    /// Sets what the bits of a sequence's result may depend on (batch invariance).
+    pub const fn invariance(mut self, invariance: Invariance) -> Self {
+        self.invariance = invariance;
+        self
+    }
+
     /// Sets the prefixes that groups of sequences share on a paged KV cache. Where that pays, the launch
     /// reads each prefix once for all queries of its group.
     ///
@@ -384,13 +395,14 @@ impl AttentionRequest<'_> {
     pub(crate) fn unconfigured(mut self) -> AttentionRequest<'static> {
         let rows = self.take_rows();
         let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = self;
-        let AttentionRequest { scores, scratch, splits, shared_prefixes, variant, .. } = self;
+        let AttentionRequest { scores, scratch, splits, invariance, shared_prefixes, variant, .. } = self;
         let request = AttentionRequest {
             mask,
             alignment,
             scores,
             scratch,
             splits,
+            invariance,
             shared_prefixes,
             variant,
             ..AttentionRequest::new(q, queries, kv, o)

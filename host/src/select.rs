@@ -1,14 +1,18 @@
 //! Selects the kernel of one pass: the first rule of one table decides (`rules.rs`).
 mod few;
+mod invariant;
 mod named;
 mod others;
+mod pairs;
 mod pays;
 mod refusals;
 mod rule;
 mod rules;
 mod tiles;
 
+pub(crate) use invariant::INVARIANT;
 pub(crate) use others::{append, merge};
+pub(crate) use pairs::{Pair, pair_in_any_batch, pairs};
 pub(crate) use refusals::{beside_bias, goes_together, needs_no_splits, reads_cache};
 
 use crate::layout::Layout;
@@ -139,6 +143,9 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     }
     if matches!(q.kind.keys, Keys::Latent | Keys::Listed) {
         return few::latent(q);
+    }
+    if p.invariance.is_promised() {
+        return invariant::choose(q);
     }
     if let Some(choice) = few::decode(q)? {
         return Ok(choice);

@@ -6,6 +6,7 @@ mod bias;
 mod cache;
 mod dtypes;
 mod footprint;
+mod invariance;
 mod keys;
 mod latent;
 mod lse;

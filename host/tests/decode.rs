@@ -1,4 +1,4 @@
-//! Tests that the splits of a sequence do not depend on the pages.
+//! Tests that the splits of a batch-invariant sequence do not depend on the pages.
 
 use crate::on_cache::{Shape, card, decode};
 use ferroflash::{request::*, *};
@@ -19,14 +19,15 @@ const LLAMA: Shape = Shape {
 /// If the bits of a sequence must not depend on its batch, the page size may only change how the kernel finds
 /// keys.
 #[test]
-fn chunks_are_cut_alike_for_any_pages() {
+fn splits_are_cut_alike_for_any_pages() {
     let cards = ["orin", "l4", "a100", "h200"].map(|name| (name, card(name)));
     let head_dims = spec::head_dims(spec::plain(Isa::Sm80, Class::Decode)).map(|head_dim| head_dim as usize);
     for (head_dim, rows) in head_dims.flat_map(|d| [1, 8, 9, 16, 32].map(|n| (d, n))) {
         for (name, on) in cards {
             let entry = |page: usize| {
                 let shape = Shape { heads: [rows, 1], head_dim, page: Some(page), ..LLAMA };
-                let plan = plan(&decode(shape).splits(Splits::CHUNK).scratch(Scratch::Fastest), on).ok()?;
+                let plan =
+                    plan(&decode(shape).invariance(Invariance::Batch).scratch(Scratch::Fastest), on).ok()?;
                 let found = spec::attention().find(|e| e.decodes() && e.contract == *plan.contract());
                 found.map(|e| (e.head_dim, e.tile_m, e.warps()))
             };

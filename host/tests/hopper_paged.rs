@@ -61,7 +61,6 @@ fn the_document_quotes_reasons() {
         of_problem(2048, 128, DType::Int8, card("h200")),
         of_problem(33, 128, DType::Bf16, card("h200")),
         of_problem(2048, 128, DType::Bf16, &old),
-        of_tensors(|d| d.splits(Splits::CHUNK)),
         of_tensors(|mut d| {
             repeated(&mut d);
             d

@@ -101,7 +101,7 @@ pub fn each_launch(by: &Measure<'_>) -> Result<(), Error> {
     };
     measure(by, &attention, "decode", |address| decode(address, Splits::Auto), 10)?;
     measure(by, &attention, "decode, cut in three", |address| decode(address, Splits::Exactly(3)), 10)?;
-    measure(by, &attention, "decode, in chunks", |address| decode(address, Splits::CHUNK), 10)?;
+    measure(by, &attention, "decode, in chunks", |address| decode(address, Splits::Keys(1024)), 10)?;
     let shared = |address: u64| {
         let rest = Index::new(address + (8 << 32), 4);
         decode(address, Splits::Auto).shared_prefixes(SharedPrefixes::one(50, rest).always())

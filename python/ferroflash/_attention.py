@@ -5,7 +5,7 @@ from typing import Any
 
 from . import _backward, _devices, checks, dense, varlen
 from ._types import Memory
-from .planned import Planned, masked
+from .planned import is_empty, masked, Planned
 
 
 def _extras(q: Memory, sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory,
@@ -20,14 +20,21 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
             alibi_slopes: Memory, sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory,
             max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool, left: int, right: int,
             softcap: float, prefix_keys: int | None, chunked: int | None, mask_keys: int, bhsd: bool,
-            config: str | None, return_lse: bool = True,
-            return_max_logits: bool = False) -> tuple[Memory, Memory, Memory]:
+            config: str | None, return_lse: bool = True, return_max_logits: bool = False,
+            invariance: str | None = None) -> tuple[Memory, Memory, Memory]:
     """Returns o, the LSE and the largest scores, or None for outputs that are not wanted. With `cu_seqlens_q`, tensors
     are varlen."""
     launch: dense.Launch | varlen.Launch
+    if is_empty(q, cu_seqlens_q, bhsd):
+        o = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        shape = q.shape[:-1] if bhsd else (*q.shape[:-3], q.shape[-2], q.shape[-3])
+        rows = lambda wanted: q.new_empty(shape, dtype=_devices.of(q).dtype("float32")) if wanted else None
+        return o, rows(return_lse), rows(return_max_logits)
     options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": (left, right), "softcap": softcap,
                "alibi_slopes": alibi_slopes, "config": config, "return_lse": return_lse,
                **_extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}
+    if invariance is not None:
+        options["invariance"] = invariance
     if cu_seqlens_q is None:
         launch, o, lse, max_logits = dense.prepare(q, k, v, bhsd=bhsd, return_max_logits=return_max_logits, **options)
     else:

@@ -27,6 +27,9 @@ MASK_CHUNKED = 5
 MASK_BITS = 6
 BOTTOM_RIGHT = 0
 TOP_LEFT = 1
+INVARIANCE_NONE = 0
+INVARIANCE_BATCH = 1
+INVARIANCE_BATCH_AND_CHUNKS = 2
 
 
 class Attention(Structure):
@@ -75,7 +78,7 @@ class Attention(Structure):
         ("columns", c_int64),
         ("table_stride", c_int64),
         ("splits", c_int32),
-        ("chunk", c_int32),
+        ("split_keys", c_int32),
         ("k_scale", c_float),
         ("v_scale", c_float),
         ("k_scales", c_void_p),
@@ -100,6 +103,8 @@ class Attention(Structure):
         ("max_logits_strides", c_int64 * 2),
         ("indices", c_void_p),
         ("topk", c_int64),
+        ("invariance", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -53,6 +53,7 @@ class Varlen(Hopper, total=False):
     mask_keys: int
     return_lse: bool
     config: str | None
+    invariance: str | None
     device: str | None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from . import _attention, _devices, _fa3, checks, kvcache, merge
 from ._library import Invalid, Unsupported
 from ._types import Array, Memory, Tensor, Window
-from .planned import CAUSAL, FULL, like_flash_attn, masked
+from .planned import CAUSAL, FULL, is_empty, like_flash_attn, masked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -75,7 +75,7 @@ def _probabilities(q: Any) -> Any:
 
 def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple[int, int], scores: tuple[Any, ...],
             config: str | None, bhsd: bool, return_lse: bool, return_attn_probs: bool, return_max_logits: bool,
-            device: str | None) -> Any:
+            invariance: str | None, device: str | None) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
     is_tensor = hasattr(prefix, "shape") and not isinstance(prefix, numbers.Integral)
@@ -84,14 +84,16 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
                  softmax_scale, causal, left, right, softcap, None if is_tensor else prefix, chunked, mask_keys, bhsd,
                  config)
     max_logits, tracked = None, (q, k, v, slopes, sinks, bias)
-    if hasattr(q, "requires_grad") and not return_max_logits and _through_operator(device, tracked):
+    direct = {"return_max_logits": return_max_logits, "invariance": invariance is not None}
+    needed = [name for name, is_set in direct.items() if is_set]
+    if hasattr(q, "requires_grad") and not needed and _through_operator(device, tracked):
         from . import _torch
         o, lse = _torch.attend(*arguments, device)
     else:
-        if return_max_logits and hasattr(q, "requires_grad") and _through_operator(None, tracked):
-            raise Unsupported("return_max_logits with gradients or torch.compile: call it without them, under "
+        if needed and hasattr(q, "requires_grad") and _through_operator(None, tracked):
+            raise Unsupported(f"{needed[0]} with gradients or torch.compile: call it without them, under "
                               "torch.no_grad()")
-        o, lse, max_logits = _forward(*arguments, wants_lse, return_max_logits, device=device)
+        o, lse, max_logits = _forward(*arguments, wants_lse, return_max_logits, invariance=invariance, device=device)
     if return_attn_probs:
         return o, _like_flash_attn(lse), _probabilities(q)
     out = (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
@@ -104,6 +106,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
                     *, sinks: Array | None = None, bias: Array | None = None, prefix: Array | int | None = None,
                     chunked: int | None = None, mask_bits: Array | None = None, mask_keys: int = 0,
                     return_lse: bool = False, return_max_logits: bool = False, config: str | None = None,
+                    invariance: str | None = None,
                     bhsd: bool = False, device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention, with gradients of q, k, v, sinks and bias. Masks are aligned bottom-right.
 
@@ -118,7 +121,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
     | chunked | positions per chunk: a query sees the keys of its chunk, causally |
     | mask_bits | uint8 (batch or 1, heads or 1, seqlen_q, bytes): bits of the last `mask_keys` keys, or of all |
 
-    `deterministic` changes nothing: results are always the same in every bit. Dropout is refused. `config` names a
+    `deterministic` changes nothing: results are always the same in every bit. With `invariance` "batch", the bits of a
+    sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout is refused. `config` names a
     kernel. `fa3` are FlashAttention-3's arguments: docs/python.md says what becomes of each. Returns o; with return_lse or return_max_logits also (batch, heads, seqlen_q) in float32; with
     return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without dropout.
     """
@@ -127,7 +131,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
     scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
               softcap)
     return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, return_lse, return_attn_probs,
-                   return_max_logits, device)
+                   return_max_logits, invariance, device)
 
 
 def flash_attn_func_bhsd(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor | Any:
@@ -161,7 +165,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            seqused_k: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
                            prefix: Array | int | None = None, chunked: int | None = None,
                            mask_bits: Array | None = None, mask_keys: int = 0, return_lse: bool = False,
-                           config: str | None = None, device: str | None = None,
+                           config: str | None = None, invariance: str | None = None, device: str | None = None,
                            **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention of varlen sequences, with gradients of q, k, v, sinks and bias.
 
@@ -184,12 +188,12 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
                   softcap)
         return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k, seqused_k), (max_seqlen_q, max_seqlen_k), scores, config,
-                       False, return_lse, return_attn_probs, False, device)
+                       False, return_lse, return_attn_probs, False, invariance, device)
     out: Any = _varlen_paged(
         q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, max_seqlen_q, return_attn_probs, device=device,
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap, config=config,
         alibi_slopes=alibi_slopes, sinks=sinks, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
-        mask_keys=mask_keys, return_softmax_lse=return_lse or return_attn_probs, **scales)
+        mask_keys=mask_keys, invariance=invariance, return_softmax_lse=return_lse or return_attn_probs, **scales)
     return (*out, _probabilities(q)) if return_attn_probs else out
 
 
@@ -283,7 +287,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
                             k_descale: Array | float | None = None, v_descale: Array | float | None = None,
                             page_table: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
                             prefix: Array | int | None = None, chunked: int | None = None,
-                            mask_bits: Array | None = None, mask_keys: int = 0, chunk: int = 0,
+                            mask_bits: Array | None = None, mask_keys: int = 0, split_keys: int = 0,
+                            invariance: str | None = None,
                             shared_prefixes: tuple[int, int, Array] | None = None, config: str | None = None,
                             device: str | None = None, **fa3: Unpack[HopperCache]) -> Tensor | Any:
     """Computes attention of q (batch, seqlen_q, heads, head_dim) on a cache. Masks are aligned bottom-right.
@@ -298,8 +303,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     sequence has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors
     of a float8_e4m3fn cache. For an int8 cache they are float32 (pages, page, heads_k), without pages (batch_cache,
     seqlen_cache, heads_k): the factor of each row. The call writes the factors of the rows of `k` and `v`: largest
-    magnitude / 127. `sinks` (heads) are logits that belong to no key. `chunk`, keys per split, makes results independent
-    of the batch. `shared_prefixes` is (groups, pages, rest): the sequences of a group share their first pages, and rest,
+    magnitude / 127. `sinks` (heads) are logits that belong to no key. `split_keys` are keys per split, in place of
+    `num_splits`. `invariance` is flash_attn_func's. `shared_prefixes` is (groups, pages, rest): the sequences of a group share their first pages, and rest,
     int32 (batch), has the keys of each sequence behind them. `page_table` is
     FlashAttention-3's name of `block_table`. bias, prefix, chunked, mask_bits and mask_keys are flash_attn_func's.
 
@@ -317,6 +322,11 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         raise Invalid("k and v belong together: pass both, or neither")
     _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
                  cache_leftpad)
+    if is_empty(q, cu_seqlens_q):
+        none: Memory = q
+        o = none.new_empty((*q.shape[:-1], v_cache.shape[-1]))
+        lse = none.new_empty((*q.shape[:-3], q.shape[-2], q.shape[-3]), dtype=_devices.of(q).dtype("float32"))
+        return (o, lse) if return_softmax_lse else o
     scales = _descales(k_cache, k, (k_descale, v_descale))
     # Tensors of a device, even if the caller's are arrays.
     queries: Memory = q
@@ -348,9 +358,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     mask, window = masked(causal, window_size)
     launch = kvcache.prepare(
         queries, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
-        scale=softmax_scale, softcap=softcap, splits=num_splits, chunk=chunk, config=config, cu_seqlens_q=starts,
-        seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes, shared_prefixes=shared_prefixes, bias=bias,
-        prefix=prefix, chunked=chunked, mask_bits=mask_bits, mask_keys=mask_keys)
+        scale=softmax_scale, softcap=softcap, splits=num_splits, split_keys=split_keys, config=config,
+        cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes,
+        shared_prefixes=shared_prefixes, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
+        mask_keys=mask_keys, invariance=invariance)
     launch.enqueue()
     launch.release()
     return (o, like_flash_attn(lse)) if return_softmax_lse else o

@@ -48,7 +48,7 @@ class Launch(Planned):
     def __init__(self, q: Memory, k_cache: Memory, v_cache: Memory, o: Memory, lengths: Memory, *, lse: Memory = None,
                  table: Memory = None, rows: Memory = None, sinks: Memory = None, mask: int = FULL,
                  window: tuple[int, int] = (-1, -1), scale: float | None = None, softcap: float = 0.0,
-                 splits: int = 0, chunk: int = 0, config: str | None = None, share: Planned | None = None,
+                 splits: int = 0, split_keys: int = 0, config: str | None = None, share: Planned | None = None,
                  cu_seqlens_q: Memory = None, seqlen_q: int | None = None, scales: tuple[Any, Any] = (None, None),
                  alibi_slopes: Memory = None, shared_prefixes: tuple[int, int, Memory] | None = None,
                  **extras: Any) -> None:
@@ -81,7 +81,7 @@ class Launch(Planned):
             # Strides of 0 mean contiguous scales of an int8 cache.
             if is_tensor(of) and args.cache_dtype != c.INT8:
                 args.scales_strides = (ctypes.c_int64 * 2)(*of.stride())
-        args.splits, args.chunk = splits, chunk
+        args.splits, args.split_keys = splits, split_keys
         self.call.sizes["seqlen_k"] = args.page * (1 if table is None else args.columns)
         self.extras(**extras)
         self.plan_it(share)

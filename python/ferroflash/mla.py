@@ -11,7 +11,7 @@ from . import _devices, checks, kvcache
 from ._library import Invalid, Unsupported, WrongType
 from ._types import Array, Memory, Tensor
 from .functions import simulated
-from .planned import CAUSAL, FULL, Planned, layout, like_flash_attn, reuse
+from .planned import CAUSAL, FULL, Planned, layout, like_flash_attn, promise, reuse
 
 
 class ListedLaunch(Planned):
@@ -23,7 +23,7 @@ class ListedLaunch(Planned):
     """
 
     def __init__(self, q: Memory, k_cache: Memory, o: Memory, indices: Memory, *, lse: Memory, scale: float,
-                 sinks: Memory = None, config: str | None = None) -> None:
+                 sinks: Memory = None, config: str | None = None, invariance: str | None = None) -> None:
         super().__init__(q, FULL, (-1, -1), scale, 0.0, config, checks.Call(checks.LISTED_LAUNCH, q.device))
         args = self.args
         self.kept = named = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
@@ -31,7 +31,7 @@ class ListedLaunch(Planned):
         args.batch, args.heads_q, args.head_dim = q.shape
         args.seqlen_q, args.topk, args.head_dim_v = 1, indices.shape[-1], o.shape[-1]
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
-        args.cache_dtype = args.dtype
+        args.cache_dtype, args.invariance = args.dtype, promise(invariance)
         self.strides(None, None, k=k_cache.stride(), **{name: (query, 0, head, column) for name, (query, head, column)
                                                        in (("q", q.stride()), ("o", o.stride()))})
         args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride())
@@ -39,14 +39,16 @@ class ListedLaunch(Planned):
 
 
 def _listed(q: Memory, k_cache: Memory, indices: Memory, head_dim_v: int, scale: float,
-            sinks: Memory) -> tuple[Memory, Memory]:
+            sinks: Memory, invariance: str | None = None) -> tuple[Memory, Memory]:
     """Returns o (queries, heads, head_dim_v) and lse (queries, heads)."""
     sinks = _sinks(q, sinks)
     o = q.new_empty((*q.shape[:2], head_dim_v))
     lse = q.new_empty(q.shape[:2], dtype=_devices.of(q).dtype("float32"))
     tensors = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
-    key = (ListedLaunch, _devices.of(q), _devices.of(q).stream(), *map(layout, tensors.values()), scale)
-    launch = reuse(key, lambda: ListedLaunch(q, k_cache, o, indices, lse=lse, scale=scale, sinks=sinks), **tensors)
+    key = (ListedLaunch, _devices.of(q), _devices.of(q).stream(), *map(layout, tensors.values()), scale,
+           invariance)
+    make = lambda: ListedLaunch(q, k_cache, o, indices, lse=lse, scale=scale, sinks=sinks, invariance=invariance)
+    launch = reuse(key, make, **tensors)
     launch.enqueue()
     launch.release()
     return o, like_flash_attn(lse)
@@ -80,7 +82,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
                            indices: Array | None = None, attn_sink: Array | None = None,
                            extra_k_cache: Array | None = None, extra_indices_in_kvcache: Array | None = None,
                            topk_length: Array | None = None, extra_topk_length: Array | None = None, *,
-                           device: str | None = None) -> tuple[Tensor, Tensor]:
+                           invariance: str | None = None, device: str | None = None) -> tuple[Tensor, Tensor]:
     """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
 
     The values are the first `head_dim_v` columns of the cache. The default of `softmax_scale` is FlashMLA's, head_dim
@@ -110,7 +112,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
         batch, seqlen_q, heads, head_dim = q.shape
         rows = batch * seqlen_q
         o, lse = _listed(queries.reshape(rows, heads, head_dim), k_cache, slots.reshape(rows, 1, slots.shape[-1]),
-                         head_dim_v, scale, attn_sink)
+                         head_dim_v, scale, attn_sink, invariance)
         return o.reshape(batch, seqlen_q, heads, head_dim_v), lse.reshape(batch, seqlen_q, heads).transpose(1, 2)
     checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
     o = queries.new_empty((*q.shape[:-1], head_dim_v))
@@ -119,7 +121,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     if lengths is None:
         raise Invalid("cache_seqlens None: it must be int32 (batch), the keys of each sequence; pass it, or indices")
     launch = kvcache.prepare(queries, k_cache, None, o, lengths, lse=lse, table=table, sinks=_sinks(q, attn_sink),
-                             mask=CAUSAL if causal else FULL, scale=scale)
+                             mask=CAUSAL if causal else FULL, scale=scale, invariance=invariance)
     launch.enqueue()
     launch.release()
     return o, like_flash_attn(lse)

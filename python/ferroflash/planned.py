@@ -92,6 +92,23 @@ def reuse(key: Any, make: Callable[[], _Launch], **tensors: Memory) -> _Launch:
     return launch
 
 
+def is_empty(q: Memory, cu_seqlens_q: Memory = None, bhsd: bool = False) -> bool:
+    """Returns whether there is no query, so that a call launches nothing."""
+    if cu_seqlens_q is not None:
+        return bool(q.shape[0] == 0 or cu_seqlens_q.shape[0] == 1)
+    return 0 in (q.shape[0], q.shape[2 if bhsd else 1])
+
+
+INVARIANCE = {None: c.INVARIANCE_NONE, "batch": c.INVARIANCE_BATCH, "batch_and_chunks": c.INVARIANCE_BATCH_AND_CHUNKS}
+
+
+def promise(invariance: str | None) -> int:
+    """Returns the library's number of an invariance."""
+    if invariance not in INVARIANCE:
+        raise Invalid(f"invariance {invariance!r}: it must be None, 'batch' or 'batch_and_chunks'")
+    return INVARIANCE[invariance]
+
+
 class Planned:
     """One request on the stream that is current now: its arguments, its plan, its scratch memory. It belongs to
     one thread."""
@@ -141,13 +158,15 @@ class Planned:
             self.args.alibi_strides = padded(slopes.stride(), 2)
 
     def extras(self, sinks: Memory = None, bias: Memory = None, prefix: Memory | int | None = None,
-               chunked: int | None = None, mask_bits: Memory = None, mask_keys: int = 0) -> None:
-        """Sets sinks, a bias and masks, after the tensors of which `checks.py` takes the sizes.
+               chunked: int | None = None, mask_bits: Memory = None, mask_keys: int = 0,
+               invariance: str | None = None) -> None:
+        """Sets sinks, a bias, masks and invariance, after the tensors of which `checks.py` takes the sizes.
 
         `prefix` is a number of keys that every query sees, or their numbers. `chunked` is the number of positions per
         chunk. `mask_bits` has bits of the last `mask_keys` keys, or of all.
         """
         args = self.args
+        args.invariance = promise(invariance)
         self.call.sizes["bytes"] = -(-(mask_keys or self.call.sizes["seqlen_k"]) // 8)
         lengths, number = (prefix, 0) if hasattr(prefix, "data_ptr") else (None, prefix)
         shared = lambda t: (ctypes.c_int64 * 3)(

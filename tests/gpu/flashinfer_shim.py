@@ -102,7 +102,7 @@ def single_decode_with_kv_cache(q, k, v, kv_layout="NHD", pos_encoding_mode="NON
 
 
 def on_pages(q, k, v, lengths, *, table=None, starts=None, longest=1, causal=True, window_left=-1, scale=None, softcap=None,
-             scales=(None, None), sinks=None, chunk=0, out=None):
+             scales=(None, None), sinks=None, split_keys=0, out=None):
     """Attention of varlen q on pages: o, and lse [rows, heads] to base 2. Without `starts`, each sequence has `longest` queries."""
     if k.dtype == torch.float8_e4m3fn:
         scales = tuple(1.0 if scale is None else scale for scale in scales)
@@ -115,7 +115,7 @@ def on_pages(q, k, v, lengths, *, table=None, starts=None, longest=1, causal=Tru
         batch = lengths.shape[0]
         lse = torch.empty(batch, q.shape[1], longest, dtype=torch.float32, device=q.device)
         of_each = lambda t: t.unflatten(0, (batch, longest))
-        kvcache.Launch(of_each(q), k, v, of_each(o), lengths, lse=lse, sinks=sinks, chunk=chunk, **options).enqueue()
+        kvcache.Launch(of_each(q), k, v, of_each(o), lengths, lse=lse, sinks=sinks, split_keys=split_keys, **options).enqueue()
         return o, lse.transpose(1, 2).flatten(0, 1) * LOG2_E
     lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
     kvcache.Launch(q, k, v, o, lengths, lse=lse, cu_seqlens_q=starts, seqlen_q=longest, **options).enqueue()
@@ -181,7 +181,7 @@ class BatchDecodeWithPagedKVCacheWrapper:
         self.table = tabled(self.table, self.columns, indptr, indices, lengths, self.device, global_override_indptr_cpu)
         default = SPLIT if self.use_tensor_cores else 0
         self.options = {"longest": q_len_per_req, "window_left": window_left, "scale": sm_scale, "softcap": logits_soft_cap,
-                        "chunk": WHOLE if disable_split_kv else fixed_split_size or default}
+                        "split_keys": WHOLE if disable_split_kv else fixed_split_size or default}
 
     def run(self, q, paged_kv_cache, *, k_scale=None, v_scale=None, out=None, return_lse=False, sinks=None, **options):
         check(**options)

@@ -11,6 +11,7 @@ pub use reference::{is_carried, lacks_kernel};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+pub mod batches;
 pub mod clamps;
 pub mod known_keys;
 pub mod mutation;

@@ -5,10 +5,10 @@ use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{COMBINES, Class, Isa, SplitKernels, plain};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
+use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{attention, check, check_lengths};
-use ferroflash_tests::{is_carried, is_thorough};
-use reference::{Case, Loaded, Pages, Random};
+use ferroflash_tests::on_cache::{check, check_lengths};
+use reference::{Case, Pages, Random};
 
 /// There are more rows than a block takes, so several blocks share the rows of a key head and read the same
 /// keys. The cases vary the number of query heads per key head, the number of queries, and the mask.
@@ -24,7 +24,7 @@ fn blocks_of_rows() {
         ([8, 8], window(40, 2)),
         ([64, 1], Mask::Full),
     ];
-    let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)];
+    let splits = [Splits::Auto, Splits::Exactly(3), Splits::Keys(128)];
     let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(3), Pages::Interleaved(64)];
     for (i, ([group, queries], mask)) in cases.into_iter().enumerate() {
         let plain = Case { queries, mask, heads: [2 * group, 2], ..Case::new([0, 1, 300, 40, 17]) };
@@ -50,7 +50,7 @@ fn blocks_of_rows() {
 #[test]
 fn many_sequences() {
     let mut random = Random::new(7);
-    for (batch, splits) in [(33, Splits::Auto), (70, Splits::Auto), (40, Splits::Chunk(128))] {
+    for (batch, splits) in [(33, Splits::Auto), (70, Splits::Auto), (40, Splits::Keys(128))] {
         let mut filled: Vec<usize> = (0..batch).map(|_| (random.bits() % 60) as usize).collect();
         filled[batch / 2] = 900;
         for (counters, cache) in [(true, DType::F16), (false, DType::F16), (true, DType::Int8)] {
@@ -64,7 +64,7 @@ fn many_sequences() {
 #[test]
 fn other_lengths_under_one_plan() {
     let filled = vec![500, 40, 300, 1, 64];
-    for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Hnd(3), Splits::Chunk(128))] {
+    for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Hnd(3), Splits::Keys(128))] {
         let case = Case { pages, splits, max_k: 600, ..Case::new(filled.clone()) };
         let lengths: [[i32; 5]; 4] = [[500, 40, 300, 1, 64], [0; 5], [1, 0, 299, 0, 16], [17, 40, 0, 1, 63]];
         check_lengths(&case, None, &lengths.map(Vec::from));
@@ -101,14 +101,14 @@ fn garbage(counters: bool) -> Vec<Garbage> {
     for (batch, max_k) in [(6, MOST), (40, MOST), (40, 100)] {
         let filled: Vec<usize> = (0..batch).map(|b| if b % 12 == 0 { max_k } else { 50 }).collect();
         let by_one = ([max_k as i32 + 1, -1, 50, 0], Splits::Auto);
-        let by_far = ([i32::MAX, 50, i32::MIN, 50], Splits::Chunk(128));
+        let by_far = ([i32::MAX, 50, i32::MIN, 50], Splits::Keys(128));
         all.extend([by_one, by_far].map(|(lengths, splits)| Garbage {
             case: Case { splits, max_k, ..plain(filled.clone()) },
             lengths: lengths.iter().copied().cycle().take(batch).collect(),
             starts: None,
         }));
     }
-    let case = Case { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
+    let case = Case { pages: Pages::Nhd(16), splits: Splits::Keys(128), ..plain(vec![20]) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
     all
 }
@@ -144,34 +144,5 @@ fn a_clamp_that_is_missing_is_noticed() {
         let superfluous = [SUPERFLUOUS, in_merges].concat();
         let unnoticed = unnoticed(&subject, &garbage(!subject.merges()), &superfluous);
         assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
-    }
-}
-
-/// With a fixed number of keys per split, the bits of a sequence do not depend on other sequences, on its
-/// place in the batch, or on its pages.
-#[test]
-fn chunks_make_sequences_independent() {
-    let rounds = if is_thorough() { 200 } else { 40 };
-    let (mut random, attention) = (Random::new(11), attention());
-    let one = |case: &Case, b: usize| {
-        let memory = case.memory();
-        let lengths: Vec<i32> = case.filled.iter().map(|n| *n as i32).collect();
-        let mut loaded = Loaded::new(&attention, &memory, None).expect("a plan");
-        let (_, outcome) = loaded.launch(None, &lengths).expect("a launch");
-        outcome.bits(b)
-    };
-    // The sequence has three such splits, and the other sequences have up to two.
-    let (keys, heads) = (300, [2, 1]);
-    let alone = Case { splits: Splits::Chunk(128), seeds: vec![99], heads, ..Case::new([keys]) };
-    let expected = one(&alone, 0);
-    for round in 0..rounds {
-        let batch = 1 + (random.bits() % 24) as usize;
-        // A sequence at an even place shares no page with the previous sequence.
-        let place = (random.bits() % batch as u64) as usize & !1;
-        let filled = (0..batch).map(|b| if b == place { keys } else { (random.bits() % 160) as usize });
-        let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(32), Pages::Rows][round % 4];
-        let mut case = Case { pages, heads, splits: alone.splits, ..Case::new(filled.collect::<Vec<_>>()) };
-        (case.seeds[place], case.seed) = (99, round as u64);
-        assert_eq!(one(&case, place), expected, "{case:?}, sequence {place}");
     }
 }

@@ -186,7 +186,7 @@ fn have_own_bits(pair: &Pair, rounds: usize) {
         let queries: Vec<_> = queries.collect();
         let keys: Vec<_> = queries.iter().map(|n| if below(8) == 0 { 0 } else { n + below(200) }).collect();
         let pages = pair.pages[round % 4];
-        let splits = [Splits::Chunk(128), Splits::Auto][round % 2];
+        let splits = [Splits::Keys(128), Splits::Auto][round % 2];
         let counters = below(2) == 0;
         let case = Case { splits, counters, seed: round as u64, ..case(few, &queries, &keys, pages) };
         let mixed = bits(&attention, &case, few.contract.symbol);
@@ -234,7 +234,7 @@ fn garbage(few: &AttnInfo) -> Vec<Garbage> {
         let filled: Vec<usize> = (0..batch).map(|b| if b % 12 == 0 { max_k } else { 50 }).collect();
         let queries: Vec<usize> = (0..batch).map(|b| 3 - b % 3).collect();
         let by_one = ([max_k as i32 + 1, -1, 50, 0], Splits::Auto);
-        let by_far = ([i32::MAX, 50, i32::MIN, 50], Splits::Chunk(128));
+        let by_far = ([i32::MAX, 50, i32::MIN, 50], Splits::Keys(128));
         all.extend([by_one, by_far].map(|(lengths, splits)| {
             let case = case(&queries, &filled, Pages::Dense);
             Garbage {
@@ -252,10 +252,10 @@ fn garbage(few: &AttnInfo) -> Vec<Garbage> {
         let mut starts: Vec<i32> = std::iter::once(0).chain(ends).collect();
         starts[batch] = i32::MAX;
         let filled = [&filled[1..], &[MOST]].concat();
-        let case = Case { splits: Splits::Chunk(128), ..case(&queries, &filled, Pages::Nhd(16)) };
+        let case = Case { splits: Splits::Keys(128), ..case(&queries, &filled, Pages::Nhd(16)) };
         all.push(Garbage { lengths: lengths(&case), case, starts: Some(starts) });
     }
-    let case = Case { max_k: MOST, splits: Splits::Chunk(128), ..case(&[1], &[20], Pages::Nhd(16)) };
+    let case = Case { max_k: MOST, splits: Splits::Keys(128), ..case(&[1], &[20], Pages::Nhd(16)) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
     all.iter_mut().for_each(|launch| launch.case.kv_dtype = Some(few.kv_dtype));
     all

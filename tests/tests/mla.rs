@@ -71,7 +71,7 @@ fn every_length() {
 /// A plan only knows bounds, because a replayed graph may find other lengths.
 #[test]
 fn other_lengths_under_one_plan() {
-    for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Chunk(128))] {
+    for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Keys(128))] {
         let case = Case { pages, splits, max_k: 400, ..latent([300, 40, 200, 1, 64]) };
         let lengths: [[i32; 5]; 4] = [[300, 40, 200, 1, 64], [0; 5], [1, 0, 199, 0, 16], [17, 40, 0, 1, 63]];
         for on in On::each() {
@@ -103,7 +103,7 @@ fn garbage() -> Vec<Garbage> {
         let filled: Vec<usize> = (0..batch).map(|b| if b % 12 == 0 { max_k } else { 20 }).collect();
         for (lengths, splits) in [
             ([max_k as i32 + 1, -1, 20, 0], Splits::Auto),
-            ([i32::MAX, 20, i32::MIN, 20], Splits::Chunk(128)),
+            ([i32::MAX, 20, i32::MIN, 20], Splits::Keys(128)),
             ([max_k as i32 + 1, -1, 20, 0], Splits::Exactly(2)),
         ] {
             let case = Case { splits, max_k, ..plain(filled.clone()) };
@@ -111,7 +111,7 @@ fn garbage() -> Vec<Garbage> {
             all.push(Garbage { case, lengths, starts: None });
         }
     }
-    let case = Case { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..plain(vec![20]) };
+    let case = Case { pages: Pages::Nhd(16), splits: Splits::Keys(128), ..plain(vec![20]) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
     all
 }
@@ -151,7 +151,7 @@ fn are_independent(on: &On) {
         let (_, outcome) = loaded.launch(None, &lengths).expect("a launch");
         outcome.bits(b)
     };
-    let chunks = |filled: Vec<usize>| Case { splits: Splits::Chunk(128), ..latent(filled) };
+    let chunks = |filled: Vec<usize>| Case { splits: Splits::Keys(128), ..latent(filled) };
     let expected = one(&Case { seeds: vec![99], ..chunks(vec![300]) }, 0);
     for round in 0..20 {
         let batch = 1 + (random.bits() % 12) as usize;

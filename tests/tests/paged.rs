@@ -30,7 +30,7 @@ fn chunks_give_the_bits_of_the_whole() {
     let causal = plain(Isa::Sm80, Class::Paged)
         .filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
     for (entry, pages) in causal.zip([Pages::Nhd(16), Pages::Hnd(5)].into_iter().cycle()) {
-        let case = Case { pages, mask: Mask::Causal, splits: Splits::CHUNK, ..Case::new([300]) };
+        let case = Case { pages, mask: Mask::Causal, splits: Splits::Keys(1024), ..Case::new([300]) };
         let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
         let apart = (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize);
         let case = Case { dtype, kv_dtype: Some(entry.kv_dtype), head_dim, head_dim_v: apart, ..case };

@@ -42,7 +42,7 @@ fn every_length() {
 #[test]
 fn lists_of_other_lengths_than_their_keys() {
     let mut random = Random::new(5);
-    for (topk, splits) in [(128, Splits::Auto), (100, Splits::Exactly(2)), (513, Splits::Chunk(128))] {
+    for (topk, splits) in [(128, Splits::Auto), (100, Splits::Exactly(2)), (513, Splits::Keys(128))] {
         let filled: Vec<usize> = (0..8).map(|_| (random.bits() % (topk as u64 + 1)) as usize).collect();
         check(&attention(), &Case { splits, max_k: topk, pages: Pages::Nhd(5), ..listed(filled) });
     }

@@ -7,6 +7,7 @@ mod failures;
 mod few;
 mod hopper_paged;
 mod integers;
+mod invariance;
 mod lineage;
 mod merge;
 mod mixed;

@@ -3,7 +3,7 @@ use crate::errors::invalid;
 use candle::Tensor;
 #[cfg(feature = "cuda")]
 use ferroflash::cudarc::OwnVariant;
-use ferroflash::request::Mask;
+use ferroflash::request::{Invariance, Mask};
 
 /// Parameters of scores that candle-flash-attn's functions do not have. Functions that return the LSE and
 /// functions on KV caches take them.
@@ -18,6 +18,7 @@ pub struct Attend {
     chunk: Option<usize>,
     /// The number of a sequence's last keys that have bits in `mask_bits`.
     pub(crate) mask_keys: usize,
+    pub(crate) invariance: Invariance,
     pub(crate) extras: Extras<Tensor>,
     #[cfg(feature = "cuda")]
     pub(crate) variant: Option<(OwnVariant, Vec<Tensor>)>,
@@ -61,6 +62,7 @@ impl Attend {
             softcap: 0.0,
             chunk: None,
             mask_keys: 0,
+            invariance: Invariance::None,
             extras: Extras::NONE,
             #[cfg(feature = "cuda")]
             variant: None,
@@ -132,6 +134,12 @@ impl Attend {
         Attend { chunk: Some(chunk), ..self }
     }
 
+    /// Sets what the bits of a sequence's result may depend on (batch invariance), for functions without
+    /// gradients.
+    pub fn invariance(self, invariance: Invariance) -> Self {
+        Attend { invariance, ..self }
+    }
+
     /// Runs a variant of your own ([`mod@ferroflash::variant`]). Its mask and its scores replace the other
     /// ones. `tables` are f32, u32 or i32, contiguous; they must be on the device of the queries.
     #[cfg(feature = "cuda")]
@@ -185,8 +193,9 @@ impl Attend {
     }
 
     /// Returns the mask for at most this number of keys. By candle-flash-attn's rule, a window that covers
-    /// all keys is no window.
+    /// all keys is no window. Batch-invariant attention has the same mask for all numbers of keys.
     pub(crate) fn mask<M>(&self, seqlen_k: usize) -> Mask<M> {
+        let seqlen_k = if self.invariance == Invariance::None { seqlen_k } else { usize::MAX };
         let side = |keys: Option<usize>| {
             keys.filter(|keys| *keys <= seqlen_k).and_then(|keys| u32::try_from(keys).ok())
         };

@@ -84,6 +84,13 @@ enum {
     FERROFLASH_TOP_LEFT = 1      /* the first query has the first key's position (PyTorch's is_causal) */
 };
 
+/* Values of the field `invariance`: what the bits of a sequence's result may depend on. */
+enum {
+    FERROFLASH_INVARIANCE_NONE = 0,            /* on the whole batch */
+    FERROFLASH_INVARIANCE_BATCH = 1,           /* on the sequence's own tensors and lengths */
+    FERROFLASH_INVARIANCE_BATCH_AND_CHUNKS = 2 /* as _BATCH, not on the division of queries among launches */
+};
+
 /* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi + bias)) v. The layout
  * depends on the fields that are set:
  *
@@ -114,7 +121,7 @@ enum {
  * | on a KV cache | decode kernels | prefill kernels |
  * |---|---|---|
  * | run for | up to 64 rows (seqlen_q * heads_q / heads_k) | more rows, varlen queries, or ALiBi slopes |
- * | splits, chunk | yes | no |
+ * | splits, split_keys | yes | no |
  * | FERROFLASH_E4M3 | yes | yes, up to head_dim 256 |
  * | FERROFLASH_INT8 | up to head_dim 256 | yes, up to head_dim 256 |
  * | ALiBi slopes | no | yes, up to head_dim 256 |
@@ -189,9 +196,8 @@ typedef struct ferroflash_attention {
     /* integers from one row of block_table to the next: columns or more if batch > 1 */
     int64_t table_stride;
     int32_t splits; /* number of KV splits; 2 or more need a workspace; 0: the library chooses */
-    /* Keys per KV split, a multiple of 128, instead of `splits`. The result of a sequence then does not
-     * depend on the batch. A chunk needs a workspace. 0: off. */
-    int32_t chunk;
+    /* Keys per KV split, a multiple of 128, instead of `splits`. Two splits need a workspace. 0: off. */
+    int32_t split_keys;
     float k_scale; /* e4m3 KV cache: a key is the stored number times k_scale; 0 means 1 */
     float v_scale; /* e4m3 KV cache: a value is the stored number times v_scale; 0 means 1 */
     const float *k_scales; /* [batch, heads_k] in device memory, instead of k_scale; or NULL */
@@ -248,6 +254,10 @@ typedef struct ferroflash_attention {
      * FERROFLASH_MASK_FULL. seqused_k, block_table and cache_batch_idx are NULL. NULL: off. */
     const int32_t *indices;
     int64_t topk; /* number of slots in each list; 0 without indices */
+    /* What the bits of a sequence's result may depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
+     * _BATCH_AND_CHUNKS. */
+    int32_t invariance;
+    int32_t reserved; /* 0 */
 } ferroflash_attention_t;
 
 /* Describes the launches of a plan. */
@@ -277,7 +287,7 @@ typedef struct ferroflash_plan_info {
 typedef struct ferroflash_backward {
     uint64_t size; /* sizeof(ferroflash_backward_t); FERROFLASH_BACKWARD_INIT sets it */
     /* The attention, in host memory. Its launch has written o and lse; both are inputs here, and lse
-     * must not be NULL. Its workspace, counters, splits, chunk and config are ignored. */
+     * must not be NULL. Its workspace, counters, splits, split_keys and config are ignored. */
     const ferroflash_attention_t *forward;
     const void *d_o; /* the gradient of o, of o's shape */
     void *dq; /* output: the gradient of q, of q's shape */
@@ -304,7 +314,7 @@ typedef struct ferroflash_backward {
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, \
     NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, NULL, NULL, {0, 0}, \
-    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0}, NULL, 0 }
+    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0}, NULL, 0, 0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_BACKWARD_INIT { \

@@ -149,13 +149,13 @@ pub(crate) fn is_wide(what: &'static str, value: i32) -> Result<bool, Error> {
 
 /// Returns the splits of a sequence: keys per split, or a number of splits. If both are 0, the library
 /// decides.
-pub(crate) fn chunk_or_splits(chunk: i32, splits: i32) -> Result<Splits, Error> {
-    match (u32::try_from(splits), u32::try_from(chunk)) {
+pub(crate) fn splits_of(split_keys: i32, splits: i32) -> Result<Splits, Error> {
+    match (u32::try_from(splits), u32::try_from(split_keys)) {
         (Ok(0), Ok(0)) => Ok(Splits::Auto),
         (Ok(count), Ok(0)) => Ok(Splits::Exactly(count)),
-        (Ok(0), Ok(keys)) => Ok(Splits::Chunk(keys)),
+        (Ok(0), Ok(keys)) => Ok(Splits::Keys(keys)),
         (Err(_), _) => Err(invalid("splits", splits, "it must be 0 or more")),
-        _ => Err(invalid("chunk", chunk, "it must be 0 or more, and 0 if splits is set")),
+        _ => Err(invalid("split_keys", split_keys, "it must be 0 or more, and 0 if splits is set")),
     }
 }
 

@@ -1,13 +1,11 @@
 //! Converts `ferroflash_attention_t` to an [`AttentionRequest`].
-use crate::args::{
-    Ask, chunk_or_splits, constant, dtype, extent, kv_scale, name, present, reach, rows_of, view,
-};
+use crate::args::{Ask, constant, dtype, extent, kv_scale, name, present, reach, rows_of, splits_of, view};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
 use ferroflash::Error;
 use ferroflash::request::{
-    AlibiSlopes, Alignment, AttentionRequest, Counters, Index, KeysValues, KvCache, KvPages, Queries, Scores,
-    Scratch, SharedPrefixes, Sinks, VarlenKeys, VarlenQueries, Workspace,
+    AlibiSlopes, Alignment, AttentionRequest, Counters, Index, Invariance, KeysValues, KvCache, KvPages,
+    Queries, Scores, Scratch, SharedPrefixes, Sinks, VarlenKeys, VarlenQueries, Workspace,
 };
 
 mod extras;
@@ -33,7 +31,8 @@ impl Ask for AttentionArgs {
             .alignment(self.alignment()?)
             .scores(self.scores([batch, heads]))
             .scratch(self.scratch())
-            .splits(chunk_or_splits(self.chunk, self.splits)?);
+            .splits(splits_of(self.split_keys, self.splits)?)
+            .invariance(self.invariance()?);
         let shape = [batches, heads, rows];
         let of_rows = |_, (address, [batch, head]): (*mut f32, [i64; 2])| {
             present(address).map(|address| rows_of(address, shape, [batch, head, 1]))
@@ -87,6 +86,12 @@ impl AttentionArgs {
     fn alignment(&self) -> Result<Alignment, Error> {
         let expected = "it must be FERROFLASH_BOTTOM_RIGHT or FERROFLASH_TOP_LEFT";
         constant("alignment", self.alignment, &[Alignment::BottomRight, Alignment::TopLeft], expected)
+    }
+
+    fn invariance(&self) -> Result<Invariance, Error> {
+        let expected = "it must be FERROFLASH_INVARIANCE_NONE, _BATCH or _BATCH_AND_CHUNKS";
+        let all = [Invariance::None, Invariance::Batch, Invariance::BatchAndChunks];
+        constant("invariance", self.invariance, &all, expected)
     }
 
     fn scratch(&self) -> Scratch {
@@ -238,9 +243,9 @@ mod tests {
         assert_eq!((r.q.elements, c.pages.keys.shape, c.total_k), (16 * 32 * 128, [1000, 16, 8, 128], None));
         assert_eq!(in_cache(&AttentionArgs { total_k: 9000, ..cache() }).total_k, Some(9000));
         let paged = AttentionArgs { block_table: std::ptr::null(), ..cache() };
-        let dense = AttentionArgs { cache_batch_idx: at(7), seqlen_k: 10, chunk: 1024, ..paged };
+        let dense = AttentionArgs { cache_batch_idx: at(7), seqlen_k: 10, split_keys: 1024, ..paged };
         assert_eq!(in_cache(&dense).paged, Paged::Dense { rows: Some(Index::new(7 << 40, 16)) });
-        assert_eq!((in_cache(&dense).max_k, valid(&dense).splits), (10, Splits::CHUNK));
+        assert_eq!((in_cache(&dense).max_k, valid(&dense).splits), (10, Splits::Keys(1024)));
         let lse = at(8);
         let on_cache = AttentionArgs { cu_seqlens_q: at(7), total_q: 99, seqlen_q: 70, ..cache() };
         let varlen = AttentionArgs { lse, lse_strides: [0, 99], ..on_cache };
@@ -305,7 +310,8 @@ mod tests {
             (AttentionArgs { cu_seqlens_q: none, ..varlen() }, "cu_seqlens_q: NULL"),
             (AttentionArgs { seqused_k: none, ..cache() }, "seqused_k: NULL"),
             (AttentionArgs { splits: -1, ..cache() }, "splits: -1"),
-            (AttentionArgs { splits: 2, chunk: 128, ..cache() }, "chunk: 128"),
+            (AttentionArgs { splits: 2, split_keys: 128, ..cache() }, "split_keys: 128"),
+            (AttentionArgs { invariance: 3, ..cache() }, "invariance: 3"),
             (AttentionArgs { columns: -1, ..cache() }, "columns: -1"),
             (AttentionArgs { total_k: -1, ..cache() }, "total_k: -1"),
             (AttentionArgs { cu_seqlens_q: at(7), total_q: -1, ..cache() }, "total_q: -1"),

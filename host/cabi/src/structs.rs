@@ -68,9 +68,8 @@ c_struct! {
         /// integers from one row of block_table to the next: columns or more if batch > 1
         table_stride: i64;
         splits: i32, "number of KV splits; 2 or more need a workspace; 0: the library chooses";
-        /// Keys per KV split, a multiple of 128, instead of `splits`. The result of a sequence then does not
-        /// depend on the batch. A chunk needs a workspace. 0: off.
-        chunk: i32;
+        /// Keys per KV split, a multiple of 128, instead of `splits`. Two splits need a workspace. 0: off.
+        split_keys: i32;
         k_scale: f32, "e4m3 KV cache: a key is the stored number times k_scale; 0 means 1";
         v_scale: f32, "e4m3 KV cache: a value is the stored number times v_scale; 0 means 1";
         k_scales: *const f32, "[batch, heads_k] in device memory, instead of k_scale; or NULL";
@@ -132,6 +131,10 @@ c_struct! {
         /// row that sees no key. A kernel of statistics writes it. NULL: not written.
         entropy: *mut f32;
         entropy_strides: [i64; 2], "elements from one batch and from one head to the next";
+        /// What the bits of a sequence's result may depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
+        /// _BATCH_AND_CHUNKS.
+        invariance: i32;
+        reserved: i32, "0";
     }
 }
 
@@ -163,7 +166,7 @@ c_struct! {
     BackwardArgs: "backward", from 216, size ferroflash_backward_size {
         size: u64;
         /// The attention, in host memory. Its launch has written o and lse; both are inputs here, and lse
-        /// must not be NULL. Its workspace, counters, splits, chunk and config are ignored.
+        /// must not be NULL. Its workspace, counters, splits, split_keys and config are ignored.
         forward: *const AttentionArgs;
         d_o: *const c_void, "the gradient of o, of o's shape";
         dq: *mut c_void, "output: the gradient of q, of q's shape";

@@ -5,7 +5,7 @@ use clap::builder::PossibleValuesParser;
 use ferroflash::DType;
 use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask, Precision, Prefix};
+use ferroflash::request::{Alignment, Invariance, Mask, Precision, Prefix};
 use reference::{Layout, Subject};
 
 /// Options of the mask and of the score transformations.
@@ -42,6 +42,10 @@ pub(super) struct ScoreOptions {
     /// docs/accuracy.md.
     #[arg(long, value_enum, default_value_t)]
     precision: PrecisionOption,
+    /// Batch invariance. batch: the bits of a sequence depend on its own tensors and lengths only. chunks:
+    /// they also do not depend on how its queries are divided among launches.
+    #[arg(long, value_name = "OF", num_args = 0..=1, default_missing_value = "batch")]
+    invariant: Option<Invariant>,
 }
 
 /// The precision of the products.
@@ -53,6 +57,15 @@ enum PrecisionOption {
     /// scores of int8, probabilities and values of e4m3; dense tensors, full and causal masks, compute
     /// capability 8.9, and 10.0 and newer
     Int8Fp8,
+}
+
+/// What the bits of a sequence must not depend on.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Invariant {
+    /// The batch.
+    Batch,
+    /// The batch, and the division of queries among launches.
+    Chunks,
 }
 
 impl ScoreOptions {
@@ -77,6 +90,11 @@ impl ScoreOptions {
     /// Applies these options to `problem`.
     pub(super) fn of(&self, mut problem: Problem) -> Problem {
         problem.scale = self.scale;
+        problem.invariance = match self.invariant {
+            None => Invariance::None,
+            Some(Invariant::Batch) => Invariance::Batch,
+            Some(Invariant::Chunks) => Invariance::BatchAndChunks,
+        };
         problem
             .mask(self.mask())
             .alignment(if self.top_left { Alignment::TopLeft } else { Alignment::BottomRight })

@@ -8,7 +8,7 @@ use super::tensors::{
 use super::{Refusal, variant};
 use crate::launch::{Launch, Part};
 use crate::place::Place;
-use crate::request::{Alignment, AttentionRequest, KeysValues, KvCache, RowOutputs, VarlenKeys};
+use crate::request::{Alignment, AttentionRequest, Invariance, KeysValues, KvCache, RowOutputs, VarlenKeys};
 use crate::schedule::{Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use decode::single_queries;
@@ -262,7 +262,12 @@ impl Lowering<'_> {
             window,
             scale_log2,
             softcap,
-            slack: if self.r.max_logits.is_some() { 0.0 } else { FwdParams::SLACK },
+            // Without slack, a row does not notice when other rows of its warp rescale.
+            slack: if self.r.max_logits.is_some() || self.p.invariance == Invariance::BatchAndChunks {
+                0.0
+            } else {
+                FwdParams::SLACK
+            },
             reserved: 0,
             order: *tiles.order(),
             alibi: slopes(self.r.scores.alibi.as_ref()),

@@ -1,20 +1,18 @@
 //! The two passes of a mixed batch: varlen queries on a KV cache, where some sequences have few queries and
 //! others have many.
-use crate::request::Splits;
+use crate::request::{Invariance, Splits};
 use crate::schedule::most;
-use crate::select::{ASKED, Choice, Query, goes_together, needs_no_splits, reads_cache};
-use crate::{AttnInfo, Error, MaskKind, kernels};
-use spec::{Class, Isa, MAX_SEQUENCES};
-
-/// A decode kernel for the sequences of few queries, and a prefill kernel for the others.
-pub(super) type Pair = [&'static AttnInfo; 2];
+use crate::select::{
+    ASKED, Choice, INVARIANT, Pair, Query, goes_together, needs_no_splits, pair_in_any_batch, pairs,
+    reads_cache,
+};
+use crate::{AttnInfo, Error, kernels};
+use spec::{Isa, MAX_SEQUENCES};
 
 const MIXED: &str = "a decode kernel takes the sequences of few queries, and work tiles take the other \
                      sequences, in one launch";
 
 /// The reasons why prefill kernels take all sequences of a batch.
-const CHUNKS: &str = "varlen queries with batch-invariant splits, so that the batch must not choose a \
-                      sequence's kernel: work tiles per query head";
 const UNSPLIT: &str = "varlen queries with one split, so that no decode kernel may split keys: work tiles \
                        per query head";
 const NOT_PLAIN: &str = "varlen queries with sinks, slopes, a bias, or more than 4096 sequences, which \
@@ -47,8 +45,8 @@ const LEAST_KEYS: usize = 1024;
 
 /// Returns the kernels of a mixed batch, or why one kernel takes all sequences, if the batch may have
 /// sequences of few queries. A decode kernel reads the keys of these sequences once for all query heads of a
-/// key head. The batch decides which sequences the decode kernel takes, so batch-invariant splits
-/// (`Splits::Chunk`) leave all sequences to prefill kernels. The caller may name the decode kernel.
+/// key head. Batch-invariant batches always run on two kernels if there are such kernels: a sequence's own
+/// number of queries then decides which kernel takes it.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] or [`Error::Unsupported`] if the named kernel does not solve the problem.
@@ -62,6 +60,10 @@ pub(super) fn choose(
     }
     goes_together(p)?;
     match (config, p.varlen) {
+        (None, Some(_)) if p.invariance.is_promised() => {
+            let pair = (p.invariance == Invariance::Batch).then(|| pair_in_any_batch(q)).flatten();
+            Ok(pair.map(|pair| Choice::new(pair, INVARIANT)).ok_or(None))
+        }
         (Some(name), _) => kernels::mixed(name).map_or(Ok(Err(None)), |few| named(q, few).map(Ok)),
         (None, Some([rows, _])) if !q.needs_params() => Ok(of_rows(q, rows).map_err(Some)),
         (None, _) => Ok(Err(None)),
@@ -74,10 +76,8 @@ pub(super) fn choose(
 /// Returns the reason why prefill kernels take all sequences.
 fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice<Pair>, &'static str> {
     let (p, on) = (q.problem, q.on);
-    match p.splits {
-        Splits::Auto => {}
-        Splits::Chunk(_) => return Err(CHUNKS),
-        _ => return Err(UNSPLIT),
+    if matches!(p.splits, Splits::Exactly(_)) {
+        return Err(UNSPLIT);
     }
     if !p.is_of_mixed_kernels() {
         return Err(NOT_PLAIN);
@@ -101,8 +101,7 @@ fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice<Pair>, &'static str> {
     pair.map(|pair| Choice::new(pair, MIXED)).ok_or(reason)
 }
 
-/// Returns the kernels of a mixed batch. The caller named the decode kernel `few`. Batch-invariant
-/// splits stay batch-invariant, because a sequence's own number of queries decides which kernel takes it.
+/// Returns the kernels of a mixed batch. The caller named the decode kernel `few`.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] if the kernels do not solve the problem, or [`Error::Unsupported`] if the
@@ -135,19 +134,4 @@ fn named(q: &Query<'_>, few: &'static AttnInfo) -> Result<Choice<Pair>, Error> {
     })?;
     pair.iter().try_for_each(|e| on.runs(&e.contract))?;
     Ok(Choice::new(pair, ASKED))
-}
-
-/// Returns the pairs of kernels for a mixed batch, in order of preference: with Hopper's kernel, if it
-/// accepts the tensors, then with portable kernels. A decode kernel takes part if it takes the columns, and
-/// if a thread block holds one query with all its heads.
-fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
-    let is_hoppers = |e: &&AttnInfo| q.kind.mixed && e.has_maps() && e.mask == MaskKind::Causal;
-    let hopper = q.solving(Class::Paged).filter(is_hoppers).filter(|_| q.on.tensor_maps);
-    let hopper = hopper.min_by_key(|e| e.columns()).filter(|e| q.layout.suits(e).is_ok());
-    let size = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim);
-    hopper.into_iter().chain(q.solving(Class::Many)).filter_map(move |many| {
-        let mut all = spec::of_class(Class::Few, many.dtype);
-        let few = all.find(|e| size(e) == size(many) && e.has_columns_for(&q.kind))?;
-        (most(q.problem, few) > 0).then_some([few, many])
-    })
 }

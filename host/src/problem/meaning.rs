@@ -1,6 +1,6 @@
 //! Problems as kernels see them, to decide which problems one plan serves.
 use super::{CacheShape, Problem};
-use crate::request::{Alignment, Mask, Prefix, Splits};
+use crate::request::{Alignment, Invariance, Mask, Prefix, Splits};
 use crate::variant::AnyVariant;
 use crate::{DType, MaskKind};
 use spec::{Precision, Window};
@@ -30,6 +30,7 @@ struct Meaning {
     cache: Option<CacheShape>,
     splits: Splits,
     precision: Precision,
+    invariance: Invariance,
     variant: Option<AnyVariant>,
 }
 
@@ -57,6 +58,7 @@ impl Meaning {
             cache: p.cache,
             splits: p.splits,
             precision: p.precision,
+            invariance: p.invariance,
             variant: p.variant,
         }
     }

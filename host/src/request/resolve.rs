@@ -190,6 +190,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             scores: self.scores.on(memory)?,
             scratch: self.scratch,
             splits: self.splits,
+            invariance: self.invariance,
             shared_prefixes: self.shared_prefixes.map(|prefixes| prefixes.on(memory)).transpose()?,
             precision: self.precision,
             config: self.config,

@@ -99,14 +99,7 @@ pub enum Splits {
     /// This number of splits, but at most one per 16 keys. A number of 2 or more needs a workspace and a
     /// decode kernel.
     Exactly(u32),
-    /// One split for each chunk of this number of keys, a multiple of 128 (batch invariance). The bits of a
-    /// sequence's result then depend only on the sequence and the kind of device, not on the rest of the
-    /// batch or on the sequence's pages. If a sequence may have more keys than one chunk, the launch needs a
-    /// workspace.
-    Chunk(u32),
-}
-
-impl Splits {
-    /// The chunk length that suits most KV caches: 1024 keys.
-    pub const CHUNK: Splits = Splits::Chunk(1024);
+    /// One split for each run of this number of keys, a multiple of 128. If a sequence may have more keys,
+    /// the launch needs a workspace.
+    Keys(u32),
 }

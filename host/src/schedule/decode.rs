@@ -67,11 +67,10 @@ pub(crate) fn most_seen_keys(p: &Problem) -> usize {
 
 /// Returns the number of resident thread blocks of the entry per SM if each SM runs several, otherwise 0. One
 /// block then loads while another searches its keys or combines. With several blocks per SM, 64 sequences
-/// take 2 % less time, and 24 to 32 sequences up to 5 % less (H200). Chunks must not depend on the batch, so
-/// their schedule ignores this number.
+/// take 2 % less time, and 24 to 32 sequences up to 5 % less (H200).
 pub(crate) fn at_once(e: &AttnInfo, p: &Problem, on: &Capabilities) -> u32 {
     let crowded = p.batch * p.heads_k * row_blocks(e, p) as usize > on.sms as usize;
-    if crowded && !matches!(p.splits, Splits::Chunk(_)) { on.blocks_per_sm(&e.contract) } else { 0 }
+    if crowded { on.blocks_per_sm(&e.contract) } else { 0 }
 }
 
 /// The splits of sequences, and their memory.
@@ -121,7 +120,7 @@ impl Decode {
         let at_most = |finest: f32| {
             order(p, on, entry, finest).map(|(order, slots)| (order, slots, u64::from(slots) * row_bytes))
         };
-        let is_short = |workspace| p.splits == Splits::Auto && !allows(workspace);
+        let is_short = |workspace| p.decode_splits() == Splits::Auto && !allows(workspace);
         let (order, slots, workspace) = match at_most(FINER)? {
             (.., workspace) if is_short(workspace) => at_most(1.0)?,
             finer => finer,
@@ -195,7 +194,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let threshold = if is_busy { BUSY_THRESHOLD } else { THRESHOLD };
     // Computes the maximum number of work items per row block and key head, and the number of places, if the
     // device has this number of shares.
-    let bounds = |share: f32| match p.splits {
+    let bounds = |share: f32| match p.decode_splits() {
         Splits::Auto if share < threshold => (sequences, 0),
         // In dense tensors, all sequences have equal lengths. Below the threshold, no split pays.
         Splits::Auto if p.cache.is_none() && p.varlen.is_none() && share / (sequences as f32) < threshold => {
@@ -206,7 +205,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
             ((sequences - 1 + share as u32).min(longest.max(sequences)), longest.min(share as u32))
         }
         Splits::Exactly(count) => (sequences * count, all(count)),
-        Splits::Chunk(keys) => {
+        Splits::Keys(keys) => {
             let most = all(p.seqlen_k.div_ceil(keys as usize) as u32);
             let total_k = p.cache.and_then(|cache| cache.total_k);
             let total = total_k.map_or(u64::MAX, |total| total as u64 / u64::from(keys));
@@ -218,7 +217,7 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
     let fits = u64::from(sequences) * each <= u64::from(resident) && at_once(entry, p, on) > 1;
     let share = match whole {
         _ if waves >= 4 && whole >= 4.0 => whole * SHARE_OF_MANY_WAVES,
-        share if share >= threshold && fits && entry.tile_m == 8 && p.splits == Splits::Auto => {
+        share if share >= threshold && fits && entry.tile_m == 8 && p.decode_splits() == Splits::Auto => {
             // The host rounds up to a whole number of shares, because the device may round up too. Each share
             // needs a place for a partial result.
             let finer = (EVEN * sequences as f32).min(whole * finest).floor();
@@ -250,10 +249,10 @@ fn order(p: &Problem, on: &Capabilities, entry: &AttnInfo, finest: f32) -> Resul
         items => resident.min(items),
     };
     let one = FastDiv::ONE;
-    let (splits, chunk) = match p.splits {
+    let (splits, chunk) = match p.decode_splits() {
         Splits::Auto => (0, one),
         Splits::Exactly(count) => (count, one),
-        Splits::Chunk(keys) => (0, FastDiv::new(keys).unwrap_or(one)),
+        Splits::Keys(keys) => (0, FastDiv::new(keys).unwrap_or(one)),
     };
     let spread = if blocks_per_sm == 1 { wave / 2 } else { 0 };
     let order = DecodeOrder {

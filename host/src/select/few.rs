@@ -3,9 +3,9 @@
 //! docs/selection.md has the measurements.
 use super::pays::{has_measured_splits, of_short_splits};
 use super::rule::Case;
-use super::{Choice, Query, rules, tiles};
+use super::{Choice, INVARIANT, Query, rules, tiles};
 use crate::problem::MAX_ROWS;
-use crate::request::Splits;
+use crate::request::{Invariance, Splits};
 use crate::schedule::{Decode, at_once, most_seen_keys, row_blocks};
 use crate::{AttnInfo, Error, MaskKind};
 use core::cmp::Reverse;
@@ -16,8 +16,6 @@ const ANY_PAGES: Keys = Keys::Cache(PageKind::Rows);
 
 const FEW: &str = "few queries on many keys: decode kernels read keys and values once for all rows of a key \
                    head, and split sequences";
-const CHUNKED: &str = "a latent cache; batch-invariant splits (`Splits::Chunk`): one kernel for pages of all \
-                       sizes";
 const STATES: &str = "a latent cache, and states over other keys, which no Hopper kernel merges";
 
 /// Bounds for keys and values in tensors: the most queries per sequence, the most rows (queries x query heads
@@ -98,7 +96,7 @@ fn best_decode(q: &Query<'_>, all: &[&'static AttnInfo]) -> Result<Choice, Error
         let plain = [e.mask == MaskKind::Local, e.keys == ANY_PAGES];
         (e.head_dim, cost(q, e), e.tile_m, !e.is_for_short_work(), plain, Reverse(at_once(e, p, on)))
     };
-    let fitting = all.iter().copied().filter(|e| keeps_bits(q, e) && suits(q, e) && suits_length(q, all, e));
+    let fitting = all.iter().copied().filter(|e| suits(q, e) && suits_length(q, all, e));
     let none = || {
         let reason = "no decode kernel supports this head_dim, mask and number of rows";
         Err(Error::unsupported(format_args!("decoding {p}"), reason))
@@ -106,29 +104,18 @@ fn best_decode(q: &Query<'_>, all: &[&'static AttnInfo]) -> Result<Choice, Error
     Ok(explained(q, least(q, fitting, size).unwrap_or_else(none)?, all))
 }
 
-/// Returns whether the kernel is batch-invariant for this problem. The kernel's warps must split keys like
-/// the warps of a kernel for any pages, so that pages do not matter.
-fn keeps_bits(q: &Query<'_>, e: &AttnInfo) -> bool {
-    let kind = |e: &AttnInfo| ([e.dtype, e.kv_dtype, e.o_dtype], e.head_dim, e.tile_m, e.warps());
-    let takes_any = |other: &AttnInfo| {
-        other.keys == ANY_PAGES && kind(other) == kind(e) && !other.is_for_short_work() && q.runs(other)
-    };
-    !matches!(q.problem.splits, Splits::Chunk(_)) || q.class(Class::Decode).any(takes_any)
-}
-
 /// Returns whether the entry fits the number of rows: false if two thread blocks should share its rows,
-/// because SMs would idle (H200: 0.73 of the time). Chunks do not depend on the batch, so they ignore this
-/// rule.
+/// because SMs would idle (H200: 0.73 of the time).
 fn suits(q: &Query<'_>, e: &AttnInfo) -> bool {
     let p = q.problem;
     let idle = p.batch * p.heads_k <= q.on.sms as usize;
-    e.tile_m <= 16 || !idle || matches!(p.splits, Splits::Chunk(_))
+    e.tile_m <= 16 || !idle
 }
 
 /// Returns whether an entry suits the amount of work: true for every entry but those for short work. These
 /// suit more work items than other kernels hold at once, of at most this number of keys each (H200: 0.40 to
 /// 1.08 of the time). The bound is known at planning: the window, or the longest sequence that the request
-/// permits. Chunks do not depend on the batch, so they ignore such entries.
+/// permits.
 fn suits_length(q: &Query<'_>, all: &[&'static AttnInfo], e: &AttnInfo) -> bool {
     let (p, on) = (q.problem, q.on);
     let longest = if e.head_dim == 64 { 1024 + 16 } else { 320 + 16 };
@@ -142,25 +129,26 @@ fn suits_length(q: &Query<'_>, all: &[&'static AttnInfo], e: &AttnInfo) -> bool 
 /// Returns the cost of an entry: the number of thread blocks that share a key head's rows. If each sequence
 /// can still have four splits, the number counts as one: more rows mean more work after each copy, and SMs
 /// would idle (H200, 2048 to 8192 keys: 0.79 to 1.02 of the time). On more keys, the thread blocks that read
-/// the same keys read many bytes of the L2 cache. Chunks do not depend on the batch, so they ignore this
-/// rule.
+/// the same keys read many bytes of the L2 cache.
 fn cost(q: &Query<'_>, e: &AttnInfo) -> u32 {
     let (p, blocks) = (q.problem, row_blocks(e, q.problem));
     let idle = p.batch * p.heads_k * blocks as usize * 4 <= q.on.sms as usize;
     let measured = blocks as usize * p.seqlen_k <= 16384;
-    if idle && measured && !matches!(p.splits, Splits::Chunk(_)) { 1 } else { blocks }
+    if idle && measured { 1 } else { blocks }
 }
 
 /// Returns the best kernel on a latent cache, for its keys or for lists of them. The best portable kernel has
 /// the fewest thread blocks, then the fewest rows, then the most stages, except as [`splits_fill`] and
-/// [`of_short_splits`] say. For chunks, the choice does not depend on the batch, so chunks are
-/// batch-invariant. Where this is a block of 64 rows, a Hopper kernel replaces it if it takes the tensors.
+/// [`of_short_splits`] say. Where this is a block of 64 rows, a Hopper kernel replaces it if it takes the
+/// tensors. Batch-invariant problems have none of these exceptions and no fallback. If their bits must not
+/// depend on chunks, blocks have the rows of one query.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device.
 pub(super) fn latent(q: &Query<'_>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
-    let all: Vec<_> = q.solving(q.kind.class()).collect();
+    let of_one_query = p.invariance == Invariance::BatchAndChunks && q.kind.keys == Keys::Latent;
+    let all: Vec<_> = q.solving(q.kind.class()).filter(|e| !of_one_query || e.tile_m == 16).collect();
     let blocks_per_sm = |e: &AttnInfo| if splits_fill(q) { on.blocks_per_sm(&e.contract) } else { 0 };
     let size = |e: &AttnInfo| (row_blocks(e, p), e.tile_m, Reverse(blocks_per_sm(e)), Reverse(e.stages));
     let none = || {
@@ -171,12 +159,9 @@ pub(super) fn latent(q: &Query<'_>) -> Result<Choice, Error> {
     let portable = of_short_splits(q, &all).map_or_else(portable, Ok)?;
     let replaces = |e: &&AttnInfo| e.has_maps() && e.tile_m == portable.tile_m && q.runs(e);
     let Some(hopper) = all.iter().copied().find(replaces) else { return Ok(explained(q, portable, &all)) };
-    let takes = match p.splits {
-        Splits::Chunk(_) => Err(CHUNKED),
-        _ if q.merges_states => Err(STATES),
-        _ => q.layout.suits(hopper),
-    };
+    let takes = if q.merges_states { Err(STATES) } else { q.layout.suits(hopper) };
     Ok(match takes {
+        Ok(()) if p.invariance.is_promised() => Choice::new(hopper, INVARIANT),
         Ok(()) => Choice { fallback: Some(portable), ..explained(q, hopper, &all) },
         Err(reason) => Choice::new(portable, reason),
     })

@@ -15,6 +15,11 @@ use spec::{Class, Keys, ProblemKind, ScoreKinds};
 /// Returns [`Error::Invalid`] if the kernel does not solve the problem, or [`Error::Unsupported`] if the
 /// device cannot run it.
 pub(super) fn choose(q: &Query<'_>, name: &str) -> Result<Choice, Error> {
+    if q.problem.invariance.is_promised() {
+        let expected =
+            "the shape of a batch-invariant request selects its kernel; leave config out, or invariance";
+        return Err(Error::invalid("config", name, expected));
+    }
     let entry = match q.kind.keys {
         Keys::Latent => on_latents(q, name, "latent caches", "mla"),
         Keys::Listed => on_latents(q, name, "lists of keys of a latent cache", "sparse"),

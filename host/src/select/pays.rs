@@ -126,5 +126,5 @@ fn splits_are_short(q: &Query<'_>) -> bool {
 /// Returns whether splits of a latent cache were measured: on Hopper only. An A100 has half of an H200's
 /// bandwidth per SM, so that it waits for bytes.
 pub(super) fn has_measured_splits(q: &Query<'_>) -> bool {
-    q.on.compute_capability == (9, 0) && q.problem.splits == Splits::Auto
+    q.on.compute_capability == (9, 0) && q.problem.decode_splits() == Splits::Auto
 }

@@ -2,12 +2,11 @@
 //! cache: a portable kernel, and one of Hopper's kernels if a rule takes it.
 use super::rule::Case;
 use super::{Choice, Query, attention, refusals, rules};
-use crate::request::{Scratch, Splits};
+use crate::request::Scratch;
 use crate::{AttnInfo, DType, Error};
 use spec::{Class, ProblemKind};
 
 const NO_MAPS: &str = "the driver is older than CUDA 12.3, which kernels with tensor maps need";
-const CHUNKED: &str = "batch-invariant splits (`Splits::Chunk`): one kernel for all batches";
 const EIGHT: &str =
     "an e4m3 KV cache of this head dim, which no Hopper kernel converts: portable work tiles per query head";
 const INTEGERS: &str =
@@ -107,10 +106,8 @@ fn hopper(
     let Some(choice) = rules::choose(&Case { q, kernels: &kernels, all }) else {
         return plain_cache.then_some(Err(SHORT));
     };
-    let chunked = plain_cache && matches!(q.problem.splits, Splits::Chunk(_));
     Some(match q.layout.suits(choice.kernel) {
         _ if !q.on.tensor_maps => Err(NO_MAPS),
-        _ if chunked => Err(CHUNKED),
         Ok(()) => Ok(choice),
         Err(reason) => Err(reason),
     })

@@ -30,6 +30,12 @@ pub(crate) fn backward(
     // The scratch memory and the splits of the forward are no part of the backward pass.
     let forward = AttentionRequest { scratch: Scratch::None, splits: Splits::Auto, ..r.forward };
     has_kernels(&forward.problem())?;
+    if forward.invariance.is_promised() {
+        let feature = format_args!("gradients with invariance {:?}", forward.invariance);
+        let remedy = "kernels and shares of gradients depend on the whole batch; leave invariance out of the \
+                      forward that the backward pass describes";
+        return Err(Error::unsupported(feature, remedy));
+    }
     const { assert!(PARTS + 10 == request::PARTS, "a re-bind has the same parts in the same order") }
     let mut all = [NONE; PARTS + 10];
     let p = parts(&forward, planned, &mut all)?;

@@ -10,8 +10,8 @@ const MAX_SPLITS: u64 = 1 << 16;
 /// The number of keys per tile, and the exclusive bound of the number of tiles.
 const TILE: u64 = 16;
 const MAX_TILES: u64 = 1 << 32;
-/// Chunks are multiples of this number of keys.
-const CHUNK: u32 = 128;
+/// Splits of a fixed number of keys have multiples of this number.
+const RUN: u32 = 128;
 
 /// Checks the keys of a problem with valid sizes.
 pub(super) fn keys(p: &Problem) -> Result<(), Error> {
@@ -24,7 +24,7 @@ fn in_tensors(p: &Problem) -> Result<(), Error> {
     match p.splits {
         Splits::Auto | Splits::Exactly(1) => Ok(()),
         Splits::Exactly(0) => Err(no_splits()),
-        Splits::Chunk(_) | Splits::Exactly(_) => {
+        Splits::Keys(_) | Splits::Exactly(_) => {
             let feature = format_args!("splits {:?} for keys in tensors", p.splits);
             let reason = "only requests on a KV cache take a number of splits; leave it to the planner";
             Err(Error::unsupported(feature, reason))
@@ -55,7 +55,8 @@ fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {
 /// Checks the number of splits on a KV cache.
 fn splits(p: &Problem) -> Result<(), Error> {
     let (batch, max_k) = (p.batch as u64, p.seqlen_k as u64);
-    let most = match p.splits {
+    let splits = p.decode_splits();
+    let most = match splits {
         Splits::Auto if batch.saturating_mul(max_k.div_ceil(TILE)) < MAX_TILES => return Ok(()),
         Splits::Auto => {
             let feature = format_args!("{batch} sequences of up to {max_k} keys");
@@ -66,19 +67,19 @@ fn splits(p: &Problem) -> Result<(), Error> {
         }
         Splits::Exactly(0) => return Err(no_splits()),
         Splits::Exactly(count) => count.into(),
-        Splits::Chunk(keys) if keys == 0 || !keys.is_multiple_of(CHUNK) => {
+        Splits::Keys(keys) if keys == 0 || !keys.is_multiple_of(RUN) => {
             let feature = format_args!("splits of {keys} keys");
             return Err(Error::unsupported(
                 feature,
-                format_args!("a chunk must be a multiple of {CHUNK} keys"),
+                format_args!("a split must have a multiple of {RUN} keys"),
             ));
         }
-        Splits::Chunk(keys) => max_k.div_ceil(keys.into()),
+        Splits::Keys(keys) => max_k.div_ceil(keys.into()),
     };
     if batch.saturating_mul(most) < MAX_SPLITS {
         return Ok(());
     }
-    let feature = format_args!("{:?} of {batch} sequences of up to {max_k} keys", p.splits);
+    let feature = format_args!("{splits:?} of {batch} sequences of up to {max_k} keys");
     Err(Error::unsupported(
         feature,
         "all sequences together may have less than 2^16 splits; use longer splits",

@@ -1,5 +1,6 @@
 //! Checks problems, which do not depend on tensors. Also finds the first difference of two problems.
 use super::dtypes::dtypes;
+use super::invariance::invariance;
 use super::keys::keys;
 use super::latent;
 use super::variant::variant;
@@ -71,6 +72,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     }
     keys(p)?;
     latent::problem(p)?;
+    invariance(p)?;
     mask(&p.mask)?;
     variant(p)?;
     scores(p)
@@ -115,6 +117,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
         all.push(("cache.paged", pages.to_owned()));
     }
     all.push(("splits", format!("{:?}", p.splits)));
+    all.push(("invariance", format!("{:?}", p.invariance)));
     all.push(("bias", optional(p.bias.map(|dtype| dtype.name().to_owned()))));
     all.push(("sinks", p.sinks.to_string()));
     all.push(("variant", optional(p.variant.map(|variant| variant.name().to_owned()))));

@@ -255,7 +255,7 @@ fn scores(random: &mut Random, d: AttentionRequest<'static>, batches: usize, row
         Splits::Auto,
         Splits::Auto,
         Splits::Auto,
-        Splits::CHUNK,
+        Splits::Keys(1024),
         Splits::Exactly(1),
         Splits::Exactly(3),
     ]);

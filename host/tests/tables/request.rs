@@ -39,10 +39,32 @@ const FLAGS: [&str; 13] = [
     "dtable",
     "int8_fp8",
 ];
-const VALUES: [&str; 24] = [
-    "q", "k", "v", "o", "values", "kv", "latent", "table", "max_k", "total_k", "k_scale", "v_scale",
-    "varlen", "keys", "scale", "softcap", "bias", "dbias", "counters", "config", "slots", "rotary", "merge",
+const VALUES: [&str; 25] = [
+    "q",
+    "k",
+    "v",
+    "o",
+    "values",
+    "kv",
+    "latent",
+    "table",
+    "max_k",
+    "total_k",
+    "k_scale",
+    "v_scale",
+    "varlen",
+    "keys",
+    "scale",
+    "softcap",
+    "bias",
+    "dbias",
+    "counters",
+    "config",
+    "slots",
+    "rotary",
+    "merge",
     "topk",
+    "invariant",
 ];
 
 /// Returns what a word describes, and whether a value follows the word.
@@ -57,7 +79,7 @@ fn meaning(word: &str) -> Option<(&'static str, bool)> {
         "top_left" => Some(("alignment", false)),
         "fastest" => Some(("scratch", false)),
         "workspace" => Some(("scratch", true)),
-        "splits" | "chunk" => Some(("splits", true)),
+        "splits" | "split_keys" => Some(("splits", true)),
         "shared" | "shared_varlen" => Some(("shared", true)),
         _ => named(&FLAGS).map(|of| (of, false)).or_else(|| named(&VALUES).map(|of| (of, true))),
     }
@@ -192,8 +214,14 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     };
     f.splits = match words.word("splits") {
         "splits" => Splits::Exactly(words.number("splits").expect("a number")),
-        "chunk" => Splits::Chunk(words.number("splits").expect("a number")),
+        "split_keys" => Splits::Keys(words.number("splits").expect("a number")),
         _ => Splits::Auto,
+    };
+    f.invariance = match words.value("invariant") {
+        None => Invariance::None,
+        Some("batch") => Invariance::Batch,
+        Some("chunks") => Invariance::BatchAndChunks,
+        Some(other) => panic!("invariant {other}: not batch or chunks"),
     };
     f.shared_prefixes = words.sizes("shared").map(|groups| shared(words, groups, sequences));
     if words.has("int8_fp8") {

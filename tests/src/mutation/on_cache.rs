@@ -36,7 +36,7 @@ pub(super) fn decode(entry: &'static AttnInfo) -> Vec<Task> {
     sweeps.extend([5, round - 1].map(|one| whole(plain(turns(one)))));
     sweeps.extend(
         [127, 128, 129, 255, 256, 257]
-            .map(|keys| Case { splits: Splits::Chunk(128), ..plain(vec![keys, 300]) }),
+            .map(|keys| Case { splits: Splits::Keys(128), ..plain(vec![keys, 300]) }),
     );
     sweeps.extend((1..=rows).map(|heads| Case { heads: [heads, 1], ..plain(vec![33]) }));
     for queries in 2..=rows / 2 {

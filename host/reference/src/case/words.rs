@@ -39,7 +39,7 @@ impl std::fmt::Display for Case {
         self.softcap.map_or(Ok(()), |softcap| write!(f, ", softcap {softcap}"))?;
         match self.splits {
             Splits::Exactly(splits) => write!(f, ", {splits} splits"),
-            Splits::Chunk(keys) => write!(f, ", splits of {keys} keys"),
+            Splits::Keys(keys) => write!(f, ", splits of {keys} keys"),
             _ => Ok(()),
         }?;
         write!(f, "{}", if self.alibi { ", alibi" } else { "" })?;
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(case.to_string(), format!("{text}, counters"));
         let case = Case { softcap: Some(50.0), splits: Splits::Exactly(3), counters: false, ..case };
         assert_eq!(case.to_string(), format!("{text}, softcap 50, 3 splits"));
-        let case = Case { pages: Pages::Hnd(16), splits: Splits::CHUNK, softcap: None, ..case };
+        let case = Case { pages: Pages::Hnd(16), splits: Splits::Keys(1024), softcap: None, ..case };
         let text = text.replace("dense NHD", "pages of 16 HND");
         assert_eq!(case.to_string(), format!("{text}, splits of 1024 keys"));
     }

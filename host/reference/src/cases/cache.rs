@@ -32,7 +32,7 @@ pub(super) fn decode_edges(entry: &AttnInfo) -> Vec<Case> {
     for (i, pages) in
         (if entry.keys == Keys::Cache(PageKind::Tiles) { tiled } else { any }).into_iter().enumerate()
     {
-        let splits = [Splits::Auto, Splits::Exactly(3), Splits::Chunk(128)][i % 3];
+        let splits = [Splits::Auto, Splits::Exactly(3), Splits::Keys(128)][i % 3];
         cases.push(Case { pages, splits, counters: i % 2 == 0, sinks: i == 1, ..full.clone() });
     }
     // One long sequence, whose keys all SMs share.
@@ -166,7 +166,7 @@ pub(super) fn decode_long(entry: &AttnInfo) -> Vec<Case> {
     };
     let batch = Case { pages: Pages::Nhd(16), sinks: true, ..plain(ragged(64, 1500)) };
     let one = Case { pages: Pages::Interleaved(64), ..plain(vec![12_345, 5, 1000, 0, 64]) };
-    let chunks = Case { splits: Splits::Chunk(256), counters: false, sinks: false, ..batch.clone() };
+    let chunks = Case { splits: Splits::Keys(256), counters: false, sinks: false, ..batch.clone() };
     of(entry, vec![batch, one, chunks])
 }
 

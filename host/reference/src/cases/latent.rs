@@ -34,7 +34,7 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let cases = vec![
         Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
-        Case { pages: Pages::Nhd(3), splits: Splits::Chunk(128), mask: Mask::Full, ..edges },
+        Case { pages: Pages::Nhd(3), splits: Splits::Keys(128), mask: Mask::Full, ..edges },
         // These cases have automatic splits. In the first case, all SMs share one sequence. The second case
         // has more sequences than one warp can search at once.
         Case { pages: Pages::Dense, ..plain(entry, &[900]) },
@@ -75,7 +75,7 @@ pub(super) fn listed(entry: &AttnInfo) -> Vec<Case> {
     vec![
         Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
-        Case { pages: Pages::Nhd(3), splits: Splits::Chunk(128), ..edges },
+        Case { pages: Pages::Nhd(3), splits: Splits::Keys(128), ..edges },
         Case { pages: Pages::Dense, max_k: 1024, ..list(entry, &[900]) },
         Case { heads: [8, 1], ..list(entry, &(0..40).map(|i| i * 7 % 90).collect::<Vec<_>>()) },
         // No entry of a list names a key.
@@ -119,6 +119,6 @@ pub(super) fn long(entry: &AttnInfo) -> Vec<Case> {
     ];
     let batch = Case { device_lengths, heads: [128, 1], pages: Pages::Nhd(64), ..plain(entry, &lengths) };
     let one = Case { queries: 2, heads: [16, 1], ..plain(entry, &[12_345, 5, 1000, 0, 64]) };
-    let chunks = Case { splits: Splits::Chunk(256), counters: false, ..batch.clone() };
+    let chunks = Case { splits: Splits::Keys(256), counters: false, ..batch.clone() };
     vec![batch, one, chunks]
 }

@@ -35,8 +35,8 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let queries: Vec<_> = (0..40).map(|b| [1, 3, 1, 0, 1, 2, 17][b % 7]).collect();
     let rows = entry.tile_m as usize;
     vec![
-        Case { pages: Pages::Nhd(16), splits: Splits::Chunk(128), ..unread },
-        Case { pages: Pages::Hnd(3), splits: Splits::Chunk(128), counters: false, ..mixed.clone() },
+        Case { pages: Pages::Nhd(16), splits: Splits::Keys(128), ..unread },
+        Case { pages: Pages::Hnd(3), splits: Splits::Keys(128), counters: false, ..mixed.clone() },
         Case { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
         Case { head_dim: less(entry), pages: Pages::Interleaved(1), device_lengths, ..mixed },
         // In the first case, one query fills the rows of a decode block, so a sequence of two queries runs on

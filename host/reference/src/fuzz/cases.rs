@@ -113,7 +113,7 @@ pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn
         3 => Pages::Hnd(pick(random, &[1, 3, 7, 16, 48])),
         _ => Pages::Interleaved(pick(random, &[2, 16, 64])),
     };
-    let chunk = Splits::Chunk(128 * (1 + below(random, 3) as u32));
+    let chunk = Splits::Keys(128 * (1 + below(random, 3) as u32));
     let exactly = Splits::Exactly(1 + below(random, 9) as u32);
     let splits = if many { [Splits::Auto, chunk] } else { [pick(random, &[Splits::Auto, exactly]), chunk] };
     let mut case = Case {
@@ -214,7 +214,7 @@ pub(super) fn latent(random: &mut Random, limits: Limits) -> Drawn {
     let splits = [
         Splits::Auto,
         Splits::Exactly(1 + below(random, 5) as u32),
-        Splits::Chunk(128 * (1 + below(random, 2) as u32)),
+        Splits::Keys(128 * (1 + below(random, 2) as u32)),
     ];
     let case = Case {
         dtype: own,

@@ -65,6 +65,7 @@ impl Memory {
         let mut request = request.mask(mask).alignment(alignment).scores(scores).lse(lse);
         self.extras.give(&mut request, binder);
         request.variant = self.variant;
+        request.invariance = self.problem.invariance;
         request.precision(self.problem.precision)
     }
 

@@ -33,6 +33,9 @@ pub(super) fn obstacle(r: &AttentionRequest<'_>, p: &Problem, config: Option<&st
     let by_sides = matches!(p.mask, Mask::Full | Mask::Causal | Mask::Window { .. });
     match () {
         () if config.is_some() => Some("the request names a kernel for whole sequences"),
+        () if p.invariance.is_promised() => {
+            Some("batch-invariant, and a prefix belongs to several sequences: one pass over whole sequences")
+        }
         () if p.splits != Splits::Auto => Some(
             "the request states the splits of whole sequences: one pass over whole sequences, without shared \
              prefixes",

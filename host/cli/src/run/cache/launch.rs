@@ -70,6 +70,7 @@ impl Input {
                 AttentionRequest::cached(q, cache, o)
             }
         };
+        decode.invariance = self.problem.invariance;
         let scores = &mut decode.scores;
         (decode.mask, scores.scale, scores.softcap) =
             (self.problem.mask, self.problem.scale, self.problem.softcap);
