@@ -149,6 +149,11 @@ impl Launch {
         self.add(params, maps);
     }
 
+    /// Adds a step of no thread block. It names the kernel of a launch that does nothing.
+    pub(crate) const fn idle(&mut self, place: Place) {
+        self.steps[0] = Some(Step { place, grid: [0; 3], params: [0; 2] });
+    }
+
     /// Adds a step with the same first parameters as the last step.
     pub(crate) fn repeat<P: Part>(&mut self, place: Place, grid: [u32; 3]) {
         let count = self.steps.iter().flatten().count();
@@ -311,7 +316,7 @@ impl Launch {
         mut encode: impl FnMut(&MapDescription) -> Result<TensorMap, Error>,
         mut launch: impl FnMut(Place, [u32; 3], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        for step in self.steps.iter().flatten() {
+        for step in self.steps.iter().flatten().filter(|step| !step.grid.contains(&0)) {
             let [start, end] = step.params;
             let mut maps = self.maps.iter().flatten().filter(|(at, _)| (start..end).contains(at)).peekable();
             if maps.peek().is_none() {

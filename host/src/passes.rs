@@ -201,6 +201,12 @@ impl Passes {
         self.before.iter().flatten().chain([&self.last])
     }
 
+    /// Returns the place of the first kernel.
+    pub fn first(&self) -> Place {
+        let [first, _] = self.before;
+        first.unwrap_or(self.last).place
+    }
+
     /// Returns the contract of the main kernel: of the first pass, or of a named kernel of statistics.
     pub fn contract(&self) -> &'static Contract {
         let ([first, _], named) = (self.before, self.statistics.filter(|own| own.is_named));

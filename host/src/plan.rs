@@ -113,6 +113,7 @@ pub(crate) mod sealed {
 }
 use crate::lower::Refusal;
 use crate::place::Place;
+use attention::EMPTY;
 pub use attention::Stated;
 use moves::Moves;
 use sealed::{Kernels, Subject};
@@ -335,6 +336,9 @@ pub fn explain(
     scratch: Scratch,
 ) -> Result<(&'static Contract, &'static str), Error> {
     on.check()?;
+    if problem.is_empty() {
+        return explain(&problem.filled(), on, Scratch::None).map(|(contract, _)| (contract, EMPTY));
+    }
     validate::problem(problem)?;
     let tuning = &Tuning::new();
     let query = select::Query::new(problem, Layout::ANY, on, tuning, scratch);

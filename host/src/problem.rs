@@ -1,5 +1,6 @@
 //! A problem: sizes and scores of a request without its tensors. The problem determines the mask kind, the
 //! window and the base-2 scale of the kernels.
+mod empty;
 mod keys;
 mod meaning;
 mod words;

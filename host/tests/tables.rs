@@ -111,13 +111,16 @@ impl<'t> Row<'t> {
             [x, 1, 1] => format!("{} [{x}]", launch.symbol),
             grid => format!("{} {grid:?}", launch.symbol),
         });
-        let mut answer = format!("    {}", kernels.collect::<Vec<_>>().join(" + "));
+        let kernels: Vec<_> = kernels.collect();
+        let ran = if kernels.is_empty() { "nothing".to_owned() } else { kernels.join(" + ") };
+        let mut answer = format!("    {ran}");
         for (name, bytes) in [("workspace", workspace), ("counters", counters)] {
             if bytes > 0 {
                 let _ = write!(answer, ", {name} {bytes}");
             }
         }
-        if let Some(group) = heads_at_a_time(&launches[0].symbol, &launches[0].params) {
+        let first = launches.first();
+        if let Some(group) = first.and_then(|launch| heads_at_a_time(&launch.symbol, &launch.params)) {
             let _ = write!(answer, ", {group} heads at a time");
         }
         let others = attention.driver().loaded();

@@ -2,12 +2,16 @@
 use super::ScratchBytes;
 use super::sealed::{Kernels, Request, Subject};
 use crate::Problem;
+use crate::layout::Layout;
 use crate::lower::Refusal;
 use crate::passes::{self, Passes};
 use crate::place::Place;
 use crate::request::{AttentionRequest, Counters, Parts, Places, Scratch, Workspace};
-use crate::select::Choice;
+use crate::select::{Choice, Query};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
+
+/// The reason for a kernel that does not run.
+pub(super) const EMPTY: &str = "there is no query: the launch does nothing";
 
 /// A valid request without the name of a kernel, and the problem that it states.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +66,11 @@ impl Subject for Stated<AttentionRequest<'static>> {
         on: &Capabilities,
         tuning: &Tuning,
     ) -> Result<Choice<Passes>, Error> {
+        if self.problem.is_empty() {
+            let problem = self.problem.filled();
+            let query = Query::new(&problem, Layout::ANY, on, tuning, Scratch::None);
+            return Ok(Choice::new(passes::whole(&query, config)?.kernel, EMPTY));
+        }
         passes::choose(&self.request.anywhere(), &self.problem, config, on, tuning)
     }
 
@@ -70,6 +79,10 @@ impl Subject for Stated<AttentionRequest<'static>> {
     }
 
     fn lower(&self, kernel: &Passes, launch: &mut Launch) -> Result<(), Refusal> {
+        if self.problem.is_empty() {
+            launch.idle(kernel.first());
+            return Ok(());
+        }
         passes::lower(self.parts(), kernel, launch)
     }
 
@@ -83,7 +96,8 @@ impl Subject for Stated<AttentionRequest<'static>> {
     }
 
     fn parts(&self) -> Option<Parts> {
-        validate::attention(&self.request, Some(&self.problem)).ok().map(|(_, parts)| parts)
+        let parts = validate::attention(&self.request, Some(&self.problem)).ok().map(|(_, parts)| parts);
+        parts.filter(|_| !self.problem.is_empty())
     }
 
     fn places(&mut self) -> Places<'_> {

@@ -30,6 +30,12 @@ pub(crate) fn attention(
     planned: Option<&Problem>,
 ) -> Result<(Problem, Parts), Error> {
     let mut all = [NONE; request::PARTS];
+    let asked = r.problem();
+    if asked.is_empty() {
+        // The launch reads and writes nothing, wherever the tensors are.
+        problem(&asked.filled())?;
+        return Ok((asked, super::sizes(&all, READ..PARTS)));
+    }
     let p = parts(r, planned, &mut all)?;
     disjoint(&all[..PARTS], READ)?;
     if let Some(prefixes) = &r.shared_prefixes {
