@@ -107,7 +107,7 @@ fn sequences_have_equal_bits_in_all_chunks() {
             let left = (own.queries.end - first) as u64;
             let end = first + 1 + (random.bits() % left) as usize;
             let chunk = Part { queries: first..end, keys: end, ..own.clone() };
-            let varlen = random.bits() % 2 == 0 && shape.keys != Keys::Latent;
+            let varlen = random.bits().is_multiple_of(2) && shape.keys != Keys::Latent;
             let mut all = vec![chunk];
             if varlen {
                 all.insert(0, part(&mut random, shape, 60));

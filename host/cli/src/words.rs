@@ -5,14 +5,17 @@ use ferroflash::Error;
 const OPTIONS: [(&str, &str); 3] = [("config", "--config"), ("scale", "--scale"), ("softcap", "--softcap")];
 
 /// Parts of the library's errors that name its fields, types or functions, and the program's words for them.
-const WORDS: [(&str, &str); 11] = [
+const WORDS: [(&str, &str); 14] = [
     ("not supported: scale", "not supported: --scale"),
+    ("leave config out, or invariance", "leave --config or --invariant out"),
     ("leave config out", "leave --config out"),
     ("head_dim_v", "head_dim of v"),
     ("k of a latent cache may", "k of a latent cache (--v-width) may"),
     ("shared_prefixes in two passes", "--shared-pages"),
     ("leave `always` (the program's --shared-pages) out", "leave --shared-pages out"),
     ("leave softcap out", "leave --softcap out"),
+    ("leave invariance out of the forward that the backward pass describes", "leave --invariant out"),
+    (" with invariance ", " with --invariant "),
     ("leave alibi out", "remove `alibi_slopes`"),
     ("leave bias out", "remove `bias`"),
     ("make one request", "write one file"),

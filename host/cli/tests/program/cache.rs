@@ -119,10 +119,12 @@ fn pages_by_a_table() {
 }
 
 #[test]
-fn several_queries_windows_and_softcap() {
+fn several_queries_windows_softcap_and_invariance() {
     let mut several = tensors(4);
     several.push(integers("cu_seqlens_q", &[4], &[0, 4, 8, 12]));
     check("cache-causal", &several, &["--causal"]);
+    check("cache-invariant", &several, &["--causal", "--invariant"]);
+    check_on("paged", "cache-chunks", &several, &["--causal", "--invariant", "chunks"]);
     check("cache-window", &several, &["--window", "9,0", "--softcap", "20", "--scale", "0.2"]);
 }
 
