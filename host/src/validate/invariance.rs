@@ -1,7 +1,7 @@
 //! Checks of batch-invariant problems.
 use crate::request::{Invariance, Splits};
 use crate::{Error, Problem};
-use spec::MAX_SEQUENCES;
+use spec::{MAX_SEQUENCES, Precision};
 
 /// The rows of a block of an MLA decode kernel. The rows of a block share the moments at which they rescale,
 /// so a block must not hold rows of several queries.
@@ -17,6 +17,10 @@ pub(super) fn invariance(p: &Problem) -> Result<(), Error> {
     let refused = |feature: String, remedy: &str| {
         Err(Error::unsupported(format_args!("{feature} with invariance {:?}", p.invariance), remedy))
     };
+    if p.precision != Precision::Inputs {
+        let remedy = "no test compares its bits in other batches; leave precision out";
+        return refused(format!("precision {}", p.precision.name()), remedy);
+    }
     match p.splits {
         Splits::Auto | Splits::Exactly(1) => {}
         Splits::Keys(_) if latent || !chunks => {}
