@@ -390,23 +390,4 @@ impl AttentionRequest<'_> {
         self.variant = Some(variant.with(params));
         self
     }
-
-    /// Returns the request without `config`. The result borrows nothing.
-    pub(crate) fn unconfigured(mut self) -> AttentionRequest<'static> {
-        let rows = self.take_rows();
-        let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = self;
-        let AttentionRequest { scores, scratch, splits, invariance, shared_prefixes, variant, .. } = self;
-        let request = AttentionRequest {
-            mask,
-            alignment,
-            scores,
-            scratch,
-            splits,
-            invariance,
-            shared_prefixes,
-            variant,
-            ..AttentionRequest::new(q, queries, kv, o)
-        };
-        request.with_rows(rows)
-    }
 }

@@ -96,10 +96,11 @@ impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
         'a: 'b,
     {
         let AttentionRequest { q, queries, kv, mask, alignment, scores, .. } = self;
-        let AttentionRequest { scratch, splits, invariance, shared_prefixes, variant, config, .. } = self;
+        let AttentionRequest { scratch, splits, invariance, precision, .. } = self;
+        let AttentionRequest { shared_prefixes, variant, config, .. } = self;
         let options = AttentionRequest::new(q, queries, kv, o).mask(mask).scores(scores);
         let options = options.alignment(alignment).scratch(scratch).splits(splits);
-        AttentionRequest { invariance, shared_prefixes, variant, config, ..options }
+        AttentionRequest { invariance, precision, shared_prefixes, variant, config, ..options }
     }
 
     /// Whether rows of Q may belong to no sequence.

@@ -55,6 +55,27 @@ impl SharedPrefixes {
 }
 
 impl AttentionRequest<'_> {
+    /// Returns the request without `config`. The result borrows nothing.
+    pub(crate) fn unconfigured(mut self) -> AttentionRequest<'static> {
+        let rows = self.take_rows();
+        let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = self;
+        let AttentionRequest { scores, scratch, splits, invariance, precision, .. } = self;
+        let AttentionRequest { shared_prefixes, variant, .. } = self;
+        let request = AttentionRequest {
+            mask,
+            alignment,
+            scores,
+            scratch,
+            splits,
+            invariance,
+            precision,
+            shared_prefixes,
+            variant,
+            ..AttentionRequest::new(q, queries, kv, o)
+        };
+        request.with_rows(rows)
+    }
+
     /// Returns the request without the addresses and sizes of its memory, and without `config`. The result
     /// keeps three facts that selection reads: whether values are in the place of keys (a latent cache), how
     /// a bias is aligned, and the sizes of scratch memory.
