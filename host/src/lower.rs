@@ -7,6 +7,7 @@ mod gradient;
 mod merge;
 mod quantised;
 mod rotary;
+mod sum;
 mod tensors;
 mod variant;
 
@@ -15,6 +16,7 @@ pub(crate) use attention::attention;
 pub(crate) use gradient::{GradientMemory, TableMemory, gradient};
 pub(crate) use merge::{Merged, merge, state};
 pub(crate) use quantised::{quantised, quantised_bytes};
+pub(crate) use sum::sum;
 pub(crate) use variant::fits;
 
 use crate::Error;

@@ -19,8 +19,8 @@ use crate::select::{self, Choice};
 use crate::{Capabilities, Contract, Error, Tuning, kernels, passes, validate};
 
 /// A request for planning and launching: [`AttentionRequest`],
-/// [`AttentionBackward`](crate::request::AttentionBackward), [`Append`](crate::request::Append) or
-/// [`Merge`](crate::request::Merge).
+/// [`AttentionBackward`](crate::request::AttentionBackward), [`Append`](crate::request::Append),
+/// [`Merge`](crate::request::Merge) or [`Sum`](crate::request::Sum).
 pub trait Request: sealed::Request {}
 impl<R: sealed::Request> Request for R {}
 

@@ -17,6 +17,7 @@ mod rows;
 mod scores;
 mod scratch;
 mod shared_prefixes;
+mod sum;
 mod varlen;
 mod view;
 
@@ -36,6 +37,7 @@ pub(crate) use scores::score_setters;
 pub use scores::{AlibiSlopes, Bias, Scores, Sinks};
 pub use scratch::{Counters, Scratch, Splits, Workspace};
 pub use shared_prefixes::{Groups, Level, SharedPrefixes};
+pub use sum::Sum;
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
 pub use view::{LseUnit, LseView, TensorView};
 

@@ -11,7 +11,7 @@ mod rules;
 mod tiles;
 
 pub(crate) use invariant::INVARIANT;
-pub(crate) use others::{append, merge};
+pub(crate) use others::{append, merge, sum};
 pub(crate) use pairs::{Pair, pair_in_any_batch, pairs};
 pub(crate) use refusals::{beside_bias, goes_together, needs_no_splits, reads_cache};
 

@@ -15,6 +15,7 @@ mod merge;
 mod problem;
 mod rotary;
 mod shared_prefixes;
+mod sum;
 mod variant;
 
 pub(crate) use append::append;
@@ -25,6 +26,7 @@ pub(crate) use backward::no_tensors;
 pub(crate) use cache::cache;
 pub(crate) use merge::{merge, merged};
 pub(crate) use problem::{another, problem};
+pub(crate) use sum::sum;
 
 use crate::Error;
 use crate::request::{MAX_ROW_BYTES, PARTS, Parts, TensorView, Workspace};

@@ -110,6 +110,22 @@ impl SimDriver {
         std::mem::take(&mut *lock(&self.coverage))
     }
 
+    /// Copies device memory from `address` on.
+    ///
+    /// # Errors
+    /// Returns [`Error::Driver`] if one of the bytes belongs to no buffer.
+    pub fn read(&self, address: u64, data: &mut [u8]) -> Result<(), Error> {
+        lock(&self.gpu).read_allow_uninit(address, data).map_err(|e| failed("read", e))
+    }
+
+    /// Writes device memory from `address` on.
+    ///
+    /// # Errors
+    /// Returns [`Error::Driver`] if one of the bytes belongs to no buffer.
+    pub fn write(&self, address: u64, data: &[u8]) -> Result<(), Error> {
+        lock(&self.gpu).write(address, data).map_err(|e| failed("write", e))
+    }
+
     /// Returns the first finding, as an error.
     fn findings(&self) -> Result<(), Error> {
         let reports = lock(&self.reports);

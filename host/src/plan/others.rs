@@ -1,8 +1,8 @@
-//! Plans appends and merges. Dtypes alone select their kernels.
+//! Plans appends, merges and sums. Dtypes alone select their kernels.
 use super::sealed::{Kernels, Request, Subject};
 use crate::lower::{self, Merged, Refusal};
 use crate::place::Place;
-use crate::request::{Append, Merge, Parts, Places};
+use crate::request::{Append, Merge, PARTS, Parts, Places, Sum};
 #[cfg(feature = "cudarc")]
 use crate::request::{KvPages, KvScale};
 use crate::select::{self, Choice};
@@ -132,5 +132,59 @@ impl Subject for Merged {
 
     fn places(&mut self) -> Places<'_> {
         self.places()
+    }
+}
+
+impl Request for Sum {
+    type Subject = Sum;
+
+    fn is(&self, subject: &Sum) -> bool {
+        self == subject
+    }
+
+    fn valid(&self, _: Option<&Sum>) -> Result<Sum, Error> {
+        validate::sum(self).map(|_| *self)
+    }
+
+    fn is_moved(&self, subject: &Sum, place: impl FnOnce(Places<'_>)) -> bool {
+        let mut moved = *self;
+        place(moved.places());
+        moved == *subject
+    }
+
+    #[cfg(feature = "cudarc")]
+    fn written(&self) -> Vec<u64> {
+        vec![self.sum.address]
+    }
+}
+
+impl Subject for Sum {
+    type Kernel = Place;
+
+    fn select(&self, _: Option<&str>, on: &Capabilities, _: &Tuning) -> Result<Choice<Place>, Error> {
+        select::sum(self.sum.dtype, on)
+    }
+
+    fn is_as_planned(&self, planned: &Self, _: &Place) -> Result<(), Error> {
+        let [own, theirs] = [self, planned].map(|sum| sum.sum.dtype);
+        if own == theirs {
+            return Ok(());
+        }
+        let expected = format_args!("the plan adds {}; make another plan", theirs.name());
+        Err(Error::invalid("sum.dtype", own.name(), expected))
+    }
+
+    fn lower(&self, kernel: &Place, launch: &mut Launch) -> Result<(), Refusal> {
+        Ok(lower::sum(self, *kernel, launch)?)
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        validate::sum(self).ok()
+    }
+
+    fn places(&mut self) -> Places<'_> {
+        let mut all = [const { None }; PARTS];
+        (all[0], all[1]) = (Some(&mut self.first.address), Some(&mut self.sum.address));
+        all
     }
 }

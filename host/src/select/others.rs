@@ -1,9 +1,9 @@
-//! Selection of append kernels and of merge kernels.
+//! Selection of append kernels, of merge kernels and of kernels of sums.
 use super::Choice;
 use crate::place::Place;
 use crate::request::Append;
 use crate::{Capabilities, DType, Error};
-use spec::{APPENDS, AppendInfo, MERGES, Target};
+use spec::{APPENDS, AppendInfo, MERGES, SUM_HEADS, Target};
 
 const MERGE: &str = "the only kernel for these dtypes of states and output";
 
@@ -45,4 +45,17 @@ pub(crate) fn merge([states, output]: [DType; 2], on: &Capabilities) -> Result<C
     };
     on.runs(&kernel.contract)?;
     Ok(Choice::new(Place::of(&kernel.contract), MERGE))
+}
+
+/// Returns the kernel of sums of this dtype, and the reason for it.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if there is none, or the device cannot run it.
+pub(crate) fn sum(dtype: DType, on: &Capabilities) -> Result<Choice<Place>, Error> {
+    let Some(kernel) = SUM_HEADS.iter().find(|kernel| kernel.dtype == dtype) else {
+        let reason = "builds with the feature `training` add tensors of f16 and of bf16";
+        return Err(Error::unsupported(format_args!("a sum of {}", dtype.name()), reason));
+    };
+    on.runs(&kernel.contract)?;
+    Ok(Choice::new(Place::of(&kernel.contract), "the only kernel of sums of this dtype"))
 }
