@@ -1,0 +1,114 @@
+//! The part of an attention that a rank has.
+use crate::chunks::Chunks;
+use crate::tiles::Sides;
+use ferroflash::Error;
+use ferroflash::request::{AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, TensorView};
+use std::ops::Range;
+
+/// A rank's tensors, which have the rows of its positions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shard {
+    pub q: TensorView,
+    pub k: TensorView,
+    pub v: TensorView,
+    pub o: TensorView,
+    pub lse: LseView,
+    pub mask: Sides,
+    pub scores: Scores,
+}
+
+impl Shard {
+    /// Checks a rank's request, except for what the checks of its launches find.
+    ///
+    /// # Errors
+    /// Returns [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
+    pub fn new(
+        request: &AttentionRequest<'_>,
+        chunks: &Chunks,
+        [rank, ranks]: [usize; 2],
+    ) -> Result<Self, Error> {
+        if chunks.ranks() != ranks {
+            let expected = format_args!("the transport has {ranks} ranks; give chunks of all of them");
+            return Err(Error::invalid("chunks.ranks", chunks.ranks(), expected));
+        }
+        let unsupported = |feature: &str, remedy: &str| Err(Error::unsupported(feature, remedy));
+        let dense = "take one sequence length for the batch, as tensors";
+        let KeysValues::Tensors { k, v } = request.kv else {
+            return unsupported("keys of this layout on several ranks", dense);
+        };
+        if request.queries != Queries::Batched {
+            return unsupported("varlen queries on several ranks", dense);
+        }
+        if !matches!(request.mask, Mask::Full | Mask::Causal | Mask::Window { .. }) {
+            let remedy = "take a full mask, a causal mask or a window";
+            return unsupported(&format!("mask {} on several ranks", request.mask), remedy);
+        }
+        let Scores { alibi, sinks, bias, .. } = &request.scores;
+        let others = [
+            ("alibi", alibi.is_some()),
+            ("sinks", sinks.is_some()),
+            ("bias", bias.is_some()),
+            ("max_logits", request.max_logits.is_some()),
+            ("variant", request.variant.is_some()),
+            ("config", request.config.is_some()),
+        ];
+        if let Some((name, _)) = others.iter().find(|(_, is_set)| *is_set) {
+            let remedy = "leave it out: tiles of a sequence take a scale and a softcap";
+            return unsupported(&format!("{name} on several ranks"), remedy);
+        }
+        let Some(lse) = request.lse else {
+            return Err(Error::invalid(
+                "lse",
+                "none",
+                "partial results are merged by it; set it with `.lse(..)`",
+            ));
+        };
+        let rows = chunks.rows(rank);
+        let AttentionRequest { q, o, scores, .. } = *request;
+        for (name, view) in [("q.shape", q), ("k.shape", k), ("v.shape", v), ("o.shape", o)] {
+            if view.shape[1] != rows {
+                let expected = format_args!("rank {rank} has {rows} positions");
+                return Err(Error::invalid(name, format!("{:?}", view.shape), expected));
+            }
+        }
+        let shard = Shard { q, k, v, o, lse, mask: request.mask.sides(), scores };
+        contiguous("k.strides", &shard.k)?;
+        contiguous("v.strides", &shard.v)?;
+        Ok(shard)
+    }
+
+    /// Returns the bytes of one row of a tensor, of all batches.
+    pub const fn row_bytes(view: &TensorView) -> u64 {
+        (view.shape[0] * view.shape[2] * view.shape[3]) as u64 * view.element_bytes()
+    }
+}
+
+/// Checks that a tensor is contiguous, because transports send bytes.
+pub(crate) fn contiguous(name: &'static str, view: &TensorView) -> Result<(), Error> {
+    let whole = TensorView::bshd(view.address, view.elements, view.dtype, view.shape);
+    if (0..4).all(|dim| view.shape[dim] <= 1 || view.strides[dim] == whole.strides[dim]) {
+        return Ok(());
+    }
+    let expected = "it must be [batch, rows, heads, head_dim], contiguous: ranks send it as bytes";
+    Err(Error::invalid(name, format!("{:?} for shape {:?}", view.strides, view.shape), expected))
+}
+
+/// Returns some rows of a tensor.
+pub(crate) fn rows(view: &TensorView, rows: &Range<usize>) -> TensorView {
+    let mut part = *view;
+    let first = rows.start as u64 * view.strides[1] as u64;
+    part.address = part.address.wrapping_add(first * view.element_bytes());
+    part.elements = part.elements.saturating_sub(first);
+    part.shape[1] = rows.len();
+    part
+}
+
+/// Returns some rows of an LSE.
+pub(crate) fn lse_rows(view: &LseView, rows: &Range<usize>) -> LseView {
+    let mut part = *view;
+    let first = rows.start as u64 * view.row_stride as u64;
+    part.address = part.address.wrapping_add(first * 4);
+    part.elements = part.elements.saturating_sub(first);
+    part.shape[2] = rows.len();
+    part
+}
