@@ -1,9 +1,9 @@
 //! Tests `ferroflash run` on caches in files: compares the simulator with the reference, and reads invalid
 //! files.
-use crate::common::{Folder, check as refused, check_error, ferroflash, report};
-use ferroflash::DType;
+use crate::common::{Folder, check as refused, check_error, ferroflash};
+use crate::tensors::{Output, Tensor, Tensors, floats, integers, normals, numbers, on_both, write};
 use reference::{Random, e4m3};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::Dtype;
 
 /// Keys per page, and number of pages.
 const PAGE: usize = 16;
@@ -12,52 +12,16 @@ const PAGES: usize = 9;
 const HEADS: [usize; 2] = [4, 2];
 const DIM: usize = 64;
 
-/// Tensors of a file by name.
-pub type Tensors = Vec<Tensor>;
-pub type Tensor = (&'static str, Dtype, Vec<usize>, Vec<u8>);
-
-pub fn integers(name: &'static str, shape: &[usize], numbers: &[i32]) -> Tensor {
-    (name, Dtype::I32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-}
-
-pub fn floats(name: &'static str, shape: &[usize], numbers: &[f32]) -> Tensor {
-    (name, Dtype::F32, shape.into(), numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-}
-
 /// Returns three sequences of `queries` queries each, with 40, 0 and 17 keys in shuffled pages.
 pub fn tensors(queries: usize) -> Tensors {
-    let mut random = Random::new(3);
-    let mut halves = |shape: &[usize]| -> Vec<u8> {
-        let bits = random.normals(DType::F16, shape.iter().product());
-        bits.iter().flat_map(|x| x.to_le_bytes()).collect()
-    };
-    let (q, pool) = ([3 * queries, HEADS[0], DIM], [PAGES, PAGE, HEADS[1], DIM]);
+    let (random, pool) = (&mut Random::new(3), [PAGES, PAGE, HEADS[1], DIM]);
     vec![
-        ("q", Dtype::F16, q.into(), halves(&q)),
-        ("k_cache", Dtype::F16, pool.into(), halves(&pool)),
-        ("v_cache", Dtype::F16, pool.into(), halves(&pool)),
+        normals("q", random, &[3 * queries, HEADS[0], DIM]),
+        normals("k_cache", random, &pool),
+        normals("v_cache", random, &pool),
         integers("block_table", &[3, 4], &[7, 2, 5, -1, -1, -1, -1, -1, 0, 8, -1, -1]),
         integers("seqused_k", &[3], &[40, 0, 17]),
     ]
-}
-
-pub fn write(folder: &Folder, name: &str, tensors: &Tensors) -> String {
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes that the shape needs"))
-    });
-    let path = folder.path(name);
-    safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
-    path
-}
-
-/// Returns O and LSE of a file, with their shapes.
-pub fn results(path: &str) -> [(Vec<usize>, Vec<u8>); 2] {
-    let bytes = std::fs::read(path).expect("written");
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    ["o", "lse"].map(|name| {
-        let tensor = file.tensor(name).expect("there");
-        (tensor.shape().to_vec(), tensor.data().to_vec())
-    })
 }
 
 /// Makes a dense cache without a block table: one page of 48 keys per sequence, heads first.
@@ -82,28 +46,15 @@ fn eight(mut tensors: Tensors) -> Tensors {
 
 /// Runs a file on the CPU and in the simulator, and judges both. Returns the CPU's results.
 #[track_caller]
-fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
+fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [Output; 2] {
     check_on("decode", test, tensors, options)
 }
 
 /// Like [`check`], with a kernel of this family.
 #[track_caller]
-pub fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
-    let folder = Folder::new(test);
-    let input = write(&folder, "cache.safetensors", tensors);
-    let [cpu, sim] = ["cpu", "sim"].map(|device| {
-        let output = folder.path(device);
-        let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // The CPU's result is the reference, so there is nothing to check.
-        let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
-        let report = report(&[&run[..], options, check].concat());
-        assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
-        let kernel = report["kernel"].as_str().unwrap_or("none");
-        let is_of_family = kernel.starts_with(&format!("{family}_f16_")) && kernel.contains("d64");
-        assert_eq!(is_of_family, device == "sim", "{kernel}");
-        results(&output)
-    });
-    assert_eq!([&cpu[0].0, &cpu[1].0], [&sim[0].0, &sim[1].0], "shapes");
+pub fn check_on(family: &str, test: &str, tensors: &Tensors, options: &[&str]) -> [Output; 2] {
+    let (kernel, [cpu, _]) = on_both(test, tensors, options);
+    assert!(kernel.starts_with(&format!("{family}_f16_")) && kernel.contains("d64"), "{kernel}");
     cpu
 }
 
@@ -114,7 +65,7 @@ fn pages_by_a_table() {
     // The second sequence has no key.
     let row = HEADS[0] * DIM * 2;
     assert!(bits[row..2 * row].iter().all(|byte| *byte == 0));
-    let lse = logs(&lse_bytes);
+    let lse = numbers(&lse_bytes);
     assert!((0..12).all(|i| (lse[i] == f32::NEG_INFINITY) == (i % 3 == 1)), "{lse:?}");
 }
 
@@ -135,7 +86,7 @@ fn ragged_queries() {
     let [(o, bits), (lse, logs_of)] =
         check_on("mixed_few", "cache-ragged", &ragged(&[0, 7, 10, 10]), &["--causal"]);
     assert_eq!((o, lse), (vec![12, 4, 64], vec![4, 12]));
-    let (row, lse) = (HEADS[0] * DIM * 2, logs(&logs_of));
+    let (row, lse) = (HEADS[0] * DIM * 2, numbers(&logs_of));
     let is_none = |at: usize| bits[at * row..][..row].iter().all(|byte| *byte == 0);
     for at in 0..12 {
         assert_eq!(is_none(at), at >= 7, "row {at}");
@@ -147,7 +98,7 @@ fn ragged_queries() {
     let even = check("cache-even", &even, &["--window", "20,0"]);
     let some = check_on("paged", "cache-some", &ragged(&[0, 3, 6, 9]), &["--window", "20,0"]);
     assert_eq!(even[0].1, some[0].1[..9 * row]);
-    let (even, some) = (logs(&even[1].1), logs(&some[1].1));
+    let (even, some) = (numbers(&even[1].1), numbers(&some[1].1));
     assert!(even.chunks(9).zip(some.chunks(12)).all(|(even, some)| even == &some[..9]));
     // The same on an e4m3 cache, with scales.
     let scales = [floats("k_scale", &[2], &[2.0, 0.3]), floats("v_scale", &[], &[0.5])];
@@ -169,7 +120,7 @@ fn slopes() {
     let sinks = [0.5, -1.0, 2.0, f32::NEG_INFINITY];
     let both = with(floats("alibi_slopes", &[4], &of_heads), &[floats("sinks", &[4], &sinks)]);
     let [_, (_, lse)] = check_on("paged", "cache-steep-sinks", &both, &[]);
-    let lse = logs(&lse);
+    let lse = numbers(&lse);
     assert!((0..4).all(|head| lse[head * 3 + 1] == sinks[head]), "{lse:?}");
     let of_each = [of_heads, [1.0; 4], of_heads].concat();
     let of_each = floats("alibi_slopes", &[3, 4], &of_each);
@@ -180,11 +131,6 @@ fn slopes() {
     check_on("paged", "cache-ragged-slopes", &ragged, &["--causal"]);
 }
 
-/// Returns LSE of a file, `[heads, sequences]`.
-fn logs(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
-}
-
 #[test]
 fn a_dense_cache_by_heads_with_sinks() {
     let mut dense = dense(tensors(1));
@@ -192,7 +138,7 @@ fn a_dense_cache_by_heads_with_sinks() {
     let sinks = [0.5, -1.0, 2.0, f32::NEG_INFINITY];
     dense.push(floats("sinks", &[4], &sinks));
     let [_, (_, lse)] = check("cache-dense", &dense, &["--layout", "bhsd"]);
-    let lse = logs(&lse);
+    let lse = numbers(&lse);
     assert!((0..4).all(|head| lse[head * 3 + 1] == sinks[head]), "{lse:?}");
 }
 
@@ -218,7 +164,7 @@ fn eight_bits() {
     // There is one scale per key head. The first head's scales are 1.
     let each = [floats("k_scale", &[2], &[1.0, 0.3]), floats("v_scale", &[2], &[1.0, 1.7])];
     let each = with("eight-each", each);
-    let (old, new) = (logs(&plain[1].1), logs(&each[1].1));
+    let (old, new) = (numbers(&plain[1].1), numbers(&each[1].1));
     assert!((0..12).filter(|i| i % 3 != 1).all(|i| (old[i] == new[i]) == (i < 6)), "{old:?} {new:?}");
     let mut by_heads = dense(eight(tensors(1)));
     by_heads.extend([floats("v_scale", &[2], &[0.1, 3.0]), floats("sinks", &[4], &[0.0; 4])]);

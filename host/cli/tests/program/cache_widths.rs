@@ -1,22 +1,16 @@
 //! Tests `ferroflash run` on caches in files whose values have another head dim than keys.
-use crate::cache::{Tensors, integers, results, write};
 use crate::common::{Folder, check as refused, report};
-use ferroflash::DType;
+use crate::tensors::{Tensors, integers, normals, results, write};
 use reference::Random;
-use safetensors::Dtype;
 
 /// Two sequences of 3 queries of 4 heads, with 40 and 17 keys in shuffled pages of 16. Each pool is
 /// `[pages, page, heads, columns]`.
 fn tensors(columns: [usize; 2]) -> Tensors {
-    let mut random = Random::new(5);
-    let mut halves = |name, shape: &[usize]| {
-        let bits = random.normals(DType::F16, shape.iter().product());
-        (name, Dtype::F16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
-    };
+    let random = &mut Random::new(5);
     vec![
-        halves("q", &[2, 3, 4, columns[0]]),
-        halves("k_cache", &[9, 16, 2, columns[0]]),
-        halves("v_cache", &[9, 16, 2, columns[1]]),
+        normals("q", random, &[2, 3, 4, columns[0]]),
+        normals("k_cache", random, &[9, 16, 2, columns[0]]),
+        normals("v_cache", random, &[9, 16, 2, columns[1]]),
         integers("block_table", &[2, 3], &[7, 2, 5, 0, 8, -1]),
         integers("seqused_k", &[2], &[40, 17]),
     ]

@@ -1,24 +1,12 @@
 //! Reading tensors from files and writing them.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
+use crate::tensors::{halves, numbers, read, write, zeros};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask};
 use reference::{HostTensor, Layout, Memory, exact};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype, SafeTensors};
 use std::path::Path;
-
-/// Writes tensors of zeros.
-pub fn zeros(folder: &Folder, name: &str, tensors: &[(&str, Dtype, &[usize])]) -> String {
-    let bytes =
-        |dtype: Dtype, shape: &[usize]| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
-    let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(*dtype, shape)).collect();
-    let views = tensors.iter().zip(&data).map(|((name, dtype, shape), data)| {
-        (*name, TensorView::new(*dtype, shape.to_vec(), data).expect("the bytes that the shape needs"))
-    });
-    let path = folder.path(name);
-    safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
-    path
-}
 
 #[test]
 fn the_demo_file_is_the_demo_input() {
@@ -38,24 +26,19 @@ fn check_round_trip(name: &str, problem: Problem, layout: Layout, options: &[&st
     let memory = Memory::random(problem, layout, 5);
     let order = |[b, s, h, d]: [usize; 4]| if layout == Layout::Bhsd { [b, h, s, d] } else { [b, s, h, d] };
     let dtype = if problem.dtype == DType::F16 { Dtype::F16 } else { Dtype::BF16 };
-    let bytes: Vec<Vec<u8>> =
-        memory.buffers.iter().map(|bits| bits.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-    let views = [("q", memory.q), ("k", memory.k), ("v", memory.v)].map(|(name, place)| {
-        (name, TensorView::new(dtype, order(place.shape).to_vec(), &bytes[place.buffer]).expect("fits"))
-    });
-    let [input, output] = ["qkv.safetensors", "o.safetensors"].map(|name| folder.path(name));
-    safetensors::serialize_to_file(views, None, input.as_ref()).expect("written");
+    let inputs = [("q", memory.q), ("k", memory.k), ("v", memory.v)];
+    let inputs =
+        inputs.map(|(name, place)| halves(name, dtype, &order(place.shape), &memory.buffers[place.buffer]));
+    let (input, output) = (write(&folder, "qkv.safetensors", &inputs), folder.path("o.safetensors"));
 
     let run = ["run", "--device", "cpu", "--input", &input, "--output", &output];
     let report = report(&[&run[..], options].concat());
     assert!(report["check"].is_null(), "{report}");
 
     let want = exact(&memory.inputs().expect("valid"));
-    let file = std::fs::read(&output).expect("written");
-    let file = SafeTensors::deserialize(&file).expect("safetensors");
-    let (o, lse) = (file.tensor("o").expect("there"), file.tensor("lse").expect("there"));
-    assert_eq!((o.dtype(), o.shape()), (dtype, &order(memory.o.shape)[..]));
-    let o: Vec<_> = o.data().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+    let [o, lse] = ["o", "lse"].map(|name| read(&output, name).expect("there"));
+    assert_eq!((o.0, &o.1[..]), (dtype, &order(memory.o.shape)[..]));
+    let o: Vec<_> = o.2.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
     let o = HostTensor::new(&o, 0, problem.dtype, memory.o.shape, memory.o.strides).expect("fits");
     let want_bits = want.out_bits(problem.dtype);
     let want_o = HostTensor::bshd(&want_bits, problem.dtype, memory.o.shape).expect("fits");
@@ -65,11 +48,9 @@ fn check_round_trip(name: &str, problem: Problem, layout: Layout, options: &[&st
     {
         assert_eq!(o.row(b, s, h), want_o.row(b, s, h), "batch {b}, row {s}, head {h}");
     }
-    assert_eq!((lse.dtype(), lse.shape()), (Dtype::F32, &[batches, heads, rows][..]));
-    let lse: Vec<_> =
-        lse.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    assert_eq!((lse.0, lse.1), (Dtype::F32, vec![batches, heads, rows]));
     let want_lse: Vec<_> = want.lse.iter().map(|x| *x as f32).collect();
-    assert_eq!(lse, want_lse);
+    assert_eq!(numbers(&lse.2), want_lse);
 }
 
 #[test]
@@ -91,25 +72,18 @@ fn files_go_round() {
     check_round_trip("unseen", unseen, Layout::Bshd, &["--causal", "--softcap", "0"]);
 }
 
-/// Returns the f32 tensor of this name in a file.
-fn floats(path: &str, name: &str) -> Vec<f32> {
-    let bytes = std::fs::read(path).expect("written");
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let data = file.tensor(name).expect("there");
-    data.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
 #[test]
 fn the_largest_scores_are_written_and_checked() {
     let folder = Folder::new("max-logits");
     let output = folder.path("o.safetensors");
+    let floats = |name| numbers(&read(&output, name).expect("there").2);
     let run = ["run", "--input", DEMO, "--causal", "--max-logits", "--output", &output, "--device"];
     report(&[&run[..], &["cpu"]].concat());
-    let exact = floats(&output, "max_logits");
+    let exact = floats("max_logits");
     let done = report(&[&run[..], &["sim", "--profile", "h200", "--check"]].concat());
     assert!(done["kernel"].as_str().is_some_and(|kernel| kernel.starts_with("fwd_")), "{done}");
     assert!(done["check"]["max_logits_max_error"].as_f64().is_some_and(|error| error < 1e-4), "{done}");
-    let (got, lse) = (floats(&output, "max_logits"), floats(&output, "lse"));
+    let (got, lse) = (floats("max_logits"), floats("lse"));
     assert!(got.iter().zip(&exact).all(|(got, exact)| (got - exact).abs() < 1e-4), "{got:?} for {exact:?}");
     assert!(got.iter().zip(&lse).all(|(max, lse)| max <= lse), "a sum has every score");
 }
@@ -158,12 +132,9 @@ fn devices_are_not_read_for_ever() {
 #[test]
 fn inputs_that_no_rule_can_judge() {
     let folder = Folder::new("unbounded");
-    let write = |name: &str, tensors: &[&str], bits: u16| {
-        let (path, bytes) = (folder.path(name), bits.to_le_bytes().repeat(8 * 64));
-        let view = || TensorView::new(Dtype::F16, vec![1, 8, 1, 64], &bytes).expect("as many bytes");
-        let views = tensors.iter().map(|name| (*name, view()));
-        safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
-        path
+    let write = |name: &str, tensors: &[&'static str], bits: u16| {
+        let all = tensors.iter().map(|name| halves(name, Dtype::F16, &[1, 8, 1, 64], &[bits; 8 * 64]));
+        write(&folder, name, &all.collect::<Vec<_>>())
     };
     let grad = write("do.safetensors", &["do"], 0x3c00);
     let with_grad = ferroflash::ptx::is_embedded("bwd_dkdv_f16_d64_full_128x64");

@@ -1,31 +1,26 @@
 //! Tests gradients of files.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use crate::files::zeros;
+use crate::tensors::{floats, halves, integers, read, write, zeros};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::ptx::is_embedded;
 use reference::{Layout, Memory, Random};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 /// Writes gradients of the demo's output, and computes the gradients of its inputs in the simulator, twice.
 #[test]
 fn gradients_of_a_file_are_those_of_the_reference() {
     let folder = Folder::new("grad");
-    let file = std::fs::read(DEMO).expect("readable");
-    let q = SafeTensors::deserialize(&file).expect("safetensors").tensor("q").map(|q| q.shape().to_vec());
-    let q = q.expect("there");
+    let (_, q, _) = read(DEMO, "q").expect("there");
     let [batch, rows, heads, _] = q[..] else { panic!("{q:?}") };
     // Gradients of 1 and 0.5 in f16, and of 1 in f32.
-    let count = q.iter().product::<usize>();
-    let d_o: Vec<u8> = (0..count).flat_map(|i| [0, if i % 3 == 0 { 0x3c } else { 0x38 }]).collect();
-    let d_lse: Vec<u8> = (0..batch * heads * rows).flat_map(|_| 1f32.to_le_bytes()).collect();
-    let views = [
-        ("do", TensorView::new(Dtype::F16, q.clone(), &d_o).expect("fits")),
-        ("dlse", TensorView::new(Dtype::F32, vec![batch, heads, rows], &d_lse).expect("fits")),
-    ];
-    let grad = folder.path("do.safetensors");
-    safetensors::serialize_to_file(views, None, grad.as_ref()).expect("written");
+    let d_o = |bits: fn(usize) -> u16| {
+        halves("do", Dtype::F16, &q, &(0..q.iter().product()).map(bits).collect::<Vec<_>>())
+    };
+    let d_lse = floats("dlse", &[batch, heads, rows], &vec![1.0; batch * heads * rows]);
+    let upstream = [d_o(|i| if i % 3 == 0 { 0x3c00 } else { 0x3800 }), d_lse];
+    let grad = write(&folder, "do.safetensors", &upstream);
     let outputs = ["first.safetensors", "second.safetensors"].map(|name| folder.path(name));
     let run = ["run", "--input", DEMO, "--grad", &grad, "--causal", "--device", "sim", "--check", "--output"];
     if !is_embedded("bwd_dkdv_f16_d64_causal_128x64") {
@@ -49,19 +44,14 @@ fn gradients_of_a_file_are_those_of_the_reference() {
     assert!(file.tensor("dsinks").is_err(), "no sinks");
 
     // With gradients of 60000, naive gradients are beyond f16, so that nothing proves an error.
-    let large: Vec<u8> = (0..count).flat_map(|_| 0x7b53u16.to_le_bytes()).collect();
-    let views = [("do", TensorView::new(Dtype::F16, q.clone(), &large).expect("fits"))];
-    let beyond = folder.path("large.safetensors");
-    safetensors::serialize_to_file(views, None, beyond.as_ref()).expect("written");
+    let beyond = write(&folder, "large.safetensors", &[d_o(|_| 0x7b53)]);
     let run = ["run", "--input", DEMO, "--grad", &beyond, "--causal", "--device", "sim", "--check"];
     let output = ferroflash(&run[..]).output().expect("starts");
     check_error(&output, 2, "cannot be judged: the tolerance rule has no bound");
     assert!(text(&output.stdout).contains("NOT JUDGED"), "the report comes nevertheless");
 
     // A NaN has a name.
-    let large: Vec<u8> = (0..count).flat_map(|i| if i == 5 { [0, 0x7e] } else { [0; 2] }).collect();
-    let views = [("do", TensorView::new(Dtype::F16, q.clone(), &large).expect("fits"))];
-    safetensors::serialize_to_file(views, None, beyond.as_ref()).expect("written");
+    write(&folder, "large.safetensors", &[d_o(|i| if i == 5 { 0x7e00 } else { 0 })]);
     check_error(&ferroflash(&run[..]).output().expect("starts"), 2, "do has an infinity or a NaN");
 
     let wrong = zeros(&folder, "wrong.safetensors", &[("do", Dtype::BF16, &q)]);
@@ -193,39 +183,21 @@ impl OfFile {
         let memory = Memory::random(problem, Layout::Bshd, 7);
         let [shapes @ .., o] = self.shapes(&problem);
         let (mut random, heads) = (Random::new(8), problem.heads_q);
-        let mut floats = |count: usize| {
-            (0..count).flat_map(|_| (random.normal() as f32).to_le_bytes()).collect::<Vec<u8>>()
+        let mut drawn = |count: usize| (0..count).map(|_| random.normal() as f32).collect::<Vec<_>>();
+        let [sinks, d_lse] = [drawn(heads), drawn(heads * problem.seqlen_q)];
+        let normals = |name, seed, shape: &[usize]| {
+            halves(name, dtype, shape, &Random::new(seed).normals(self.dtype, shape.iter().product()))
         };
-        let [sinks, d_lse] = [floats(heads), floats(heads * problem.seqlen_q)];
-        let d_o = Random::new(9).normals(self.dtype, o.iter().product());
-        let halves = |bits: &[u16]| bits.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         let inputs = ["q", "k", "v"].into_iter().zip(shapes).zip(&memory.buffers);
-        let inputs = inputs.map(|((name, shape), bits)| (name, dtype, shape, halves(bits)));
-        let integers = ["cu_seqlens_q", "cu_seqlens_k"].into_iter().zip(self.starts.into_iter().flatten());
-        let integers = integers.map(|(name, all)| {
-            (name, Dtype::I32, vec![all.len()], all.iter().flat_map(|x| x.to_le_bytes()).collect())
-        });
-        let bias = self.bias.map(|shape| {
-            (
-                "bias",
-                dtype,
-                shape.to_vec(),
-                halves(&Random::new(6).normals(self.dtype, shape.iter().product())),
-            )
-        });
-        let sinks = self.has_sinks.then(|| ("sinks", Dtype::F32, vec![heads], sinks));
-        let lse = [1, heads, problem.seqlen_q][usize::from(self.starts.is_some())..].to_vec();
-        let save = |name: &str, tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)>| {
-            let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-                (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("fits"))
-            });
-            let path = folder.path(name);
-            safetensors::serialize_to_file(views, None, path.as_ref()).expect("written");
-            path
-        };
-        let input = save("qkv.safetensors", inputs.chain(integers).chain(sinks).chain(bias).collect());
-        let upstream = vec![("do", dtype, o, halves(&d_o)), ("dlse", Dtype::F32, lse, d_lse)];
-        [input, save("do.safetensors", upstream)]
+        let inputs = inputs.map(|((name, shape), bits)| halves(name, dtype, &shape, bits));
+        let starts = ["cu_seqlens_q", "cu_seqlens_k"].into_iter().zip(self.starts.into_iter().flatten());
+        let starts = starts.map(|(name, all)| integers(name, &[all.len()], all));
+        let sinks = self.has_sinks.then(|| floats("sinks", &[heads], &sinks));
+        let bias = self.bias.map(|shape| normals("bias", 6, &shape));
+        let all: Vec<_> = inputs.chain(starts).chain(sinks).chain(bias).collect();
+        let lse = &[1, heads, problem.seqlen_q][usize::from(self.starts.is_some())..];
+        let upstream = [normals("do", 9, &o), floats("dlse", lse, &d_lse)];
+        [write(folder, "qkv.safetensors", &all), write(folder, "do.safetensors", &upstream)]
     }
 
     /// Computes the gradients twice. Expects gradients within the tolerance of f64, and equal files.

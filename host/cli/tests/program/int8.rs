@@ -1,7 +1,8 @@
 //! Tests `ferroflash run` on int8 caches in files: compares the simulator with the reference, and reads
 //! invalid files.
-use crate::cache::{Tensors, check_on, floats, integers, tensors, write};
+use crate::cache::{check_on, tensors};
 use crate::common::{Folder, check as refused};
+use crate::tensors::{Tensors, floats, integers, write};
 use reference::Random;
 use safetensors::Dtype;
 

@@ -1,8 +1,7 @@
 //! Tests `ferroflash run --v-width` on latent caches in files: compares the simulator with the reference, and
 //! reads invalid files.
-use crate::cache::{Tensor, Tensors, integers, results, write};
 use crate::common::{Folder, check as refused, report};
-use ferroflash::DType;
+use crate::tensors::{Tensors, integers, normals, on_both, results, write};
 use reference::Random;
 use safetensors::Dtype;
 
@@ -10,41 +9,24 @@ use safetensors::Dtype;
 const WIDTHS: [usize; 2] = [576, 512];
 const OPTIONS: [&str; 4] = ["--v-width", "512", "--scale", "0.0721"];
 
-fn halves(name: &'static str, random: &mut Random, shape: &[usize]) -> Tensor {
-    let bits = random.normals(DType::F16, shape.iter().product());
-    (name, Dtype::F16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
-}
-
 /// Returns three sequences of `queries` queries of 6 heads, with 40, 0 and 17 keys in shuffled pages of 16.
 fn tensors(queries: usize) -> Tensors {
-    let mut random = Random::new(7);
+    let random = &mut Random::new(7);
     vec![
-        halves("q", &mut random, &[3, queries, 6, WIDTHS[0]]),
-        halves("k_cache", &mut random, &[9, 16, 1, WIDTHS[0]]),
+        normals("q", random, &[3, queries, 6, WIDTHS[0]]),
+        normals("k_cache", random, &[9, 16, 1, WIDTHS[0]]),
         integers("block_table", &[3, 3], &[7, 2, 5, -1, -1, -1, 0, 8, -1]),
         integers("seqused_k", &[3], &[40, 0, 17]),
     ]
 }
 
-/// Runs a file on the CPU and in the simulator, and judges the simulator's result. Returns the bytes of O.
+/// Runs a file on the CPU and in the simulator. Returns the bytes of the simulator's O.
 #[track_caller]
 fn check(test: &str, tensors: &Tensors, options: &[&str], o_shape: &[usize]) -> Vec<u8> {
-    let folder = Folder::new(test);
-    let input = write(&folder, "latent.safetensors", tensors);
-    let [cpu, sim] = ["cpu", "sim"].map(|device| {
-        let output = folder.path(device);
-        let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // The CPU's result is the reference, so there is nothing to check.
-        let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
-        let report = report(&[&run[..], options, check].concat());
-        assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
-        let kernel = report["kernel"].as_str().unwrap_or("none");
-        assert_eq!(kernel.starts_with("mla_f16_d576_causal_"), device == "sim", "{kernel}");
-        results(&output)
-    });
-    assert_eq!([&cpu[0].0[..], &sim[0].0], [o_shape; 2]);
-    assert_eq!(cpu[1].0, sim[1].0, "shapes of LSE");
-    sim.into_iter().next().expect("o").1
+    let (kernel, [_, [(shape, o), _]]) = on_both(test, tensors, options);
+    assert!(kernel.starts_with("mla_f16_d576_causal_"), "{kernel}");
+    assert_eq!(shape, o_shape);
+    o
 }
 
 #[test]
@@ -59,8 +41,8 @@ fn one_tensor_serves_as_keys_and_values() {
 #[test]
 fn rows_of_queries_and_other_widths() {
     let (mut random, mut narrow) = (Random::new(8), tensors(1));
-    narrow[0] = halves("q", &mut random, &[3, 6, 288]);
-    narrow[1] = halves("k_cache", &mut random, &[9, 1, 16, 288]);
+    narrow[0] = normals("q", &mut random, &[3, 6, 288]);
+    narrow[1] = normals("k_cache", &mut random, &[9, 1, 16, 288]);
     let options = ["--v-width", "256", "--scale", "0.1", "--layout", "bhsd"];
     check("latent-narrow", &narrow, &options, &[3, 6, 256]);
 }
@@ -70,7 +52,7 @@ fn rows_of_queries_and_other_widths() {
 fn tensors_of_two_widths() {
     let folder = Folder::new("two-widths");
     let mut random = Random::new(11);
-    let mut of = |name, columns| halves(name, &mut random, &[1, 70, 2, columns]);
+    let mut of = |name, columns| normals(name, &mut random, &[1, 70, 2, columns]);
     let mut tensors = vec![of("q", 192), of("k", 192), of("v", 128)];
     let input = write(&folder, "qkv.safetensors", &tensors);
     let output = folder.path("o");
@@ -95,12 +77,13 @@ fn latent_caches_that_are_not_right() {
         change(&mut tensors);
         write(&folder, name, &tensors)
     };
-    let both = with(|t| t.push(halves("v_cache", &mut Random::new(9), &[9, 16, 1, 576])), "both.safetensors");
+    let both =
+        with(|t| t.push(normals("v_cache", &mut Random::new(9), &[9, 16, 1, 576])), "both.safetensors");
     let eight = with(|t| (t[1].1, t[1].3) = (Dtype::F8_E4M3, vec![0; 9 * 16 * 576]), "eight.safetensors");
     let heads_first = with(|t| t[1].2 = vec![9, 1, 16, 576], "heads-first.safetensors");
     let plain = with(
         |t| {
-            *t = ["q", "k", "v"].map(|name| halves(name, &mut Random::new(9), &[1, 8, 2, 64])).into();
+            *t = ["q", "k", "v"].map(|name| normals(name, &mut Random::new(9), &[1, 8, 2, 64])).into();
         },
         "plain.safetensors",
     );

@@ -1,7 +1,7 @@
 //! Tests `ferroflash run` on files with lists of keys (sparse MLA): compares the simulator with the
 //! reference, and reads invalid files.
-use crate::cache::{Tensor, Tensors, floats, integers, results, write};
-use crate::common::{Folder, check as refused, report};
+use crate::common::{Folder, check as refused};
+use crate::tensors::{self, Output, Tensor, Tensors, floats, integers, numbers, on_both, write};
 use ferroflash::DType;
 use reference::Random;
 use safetensors::Dtype;
@@ -11,7 +11,7 @@ const TOPK: usize = 70;
 
 fn halves(name: &'static str, seed: u64, shape: &[usize]) -> Tensor {
     let bits = Random::new(seed).normals(DType::Bf16, shape.iter().product());
-    (name, Dtype::BF16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
+    tensors::halves(name, Dtype::BF16, shape, &bits)
 }
 
 /// Returns lists of slots in any order, some of them twice, among entries that name no key. The second list
@@ -35,23 +35,9 @@ fn tensors() -> Tensors {
 
 /// Runs a file on the CPU and in the simulator, and judges the simulator's result. Returns O and LSE.
 #[track_caller]
-fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [(Vec<usize>, Vec<u8>); 2] {
-    let folder = Folder::new(test);
-    let input = write(&folder, "sparse.safetensors", tensors);
-    let [cpu, sim] = ["cpu", "sim"].map(|device| {
-        let output = folder.path(device);
-        let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // The CPU's result is the reference, so there is nothing to check.
-        let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
-        let report = report(&[&run[..], options, check].concat());
-        assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
-        let kernel = report["kernel"].as_str().unwrap_or("none");
-        assert_eq!(kernel.starts_with("sparse_mla_bf16_d576_full_"), device == "sim", "{kernel}");
-        results(&output)
-    });
-    assert_eq!([&cpu[0].0, &cpu[1].0], [&sim[0].0, &sim[1].0], "shapes of O and LSE");
-    let numbers =
-        |bytes: &[u8]| -> Vec<f32> { bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect() };
+fn check(test: &str, tensors: &Tensors, options: &[&str]) -> [Output; 2] {
+    let (kernel, [cpu, sim]) = on_both(test, tensors, options);
+    assert!(kernel.starts_with("sparse_mla_bf16_d576_full_"), "{kernel}");
     for (i, (cpu, sim)) in numbers(&cpu[1].1).iter().zip(numbers(&sim[1].1)).enumerate() {
         assert!(cpu == &sim || (cpu - sim).abs() < 1e-2, "LSE {i}: {cpu}, {sim}");
     }

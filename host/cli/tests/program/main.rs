@@ -21,5 +21,6 @@ mod options;
 mod planted;
 mod report;
 mod shared_pages;
+mod tensors;
 mod varlen;
 mod words;

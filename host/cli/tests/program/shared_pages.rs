@@ -1,23 +1,17 @@
 //! Tests `ferroflash run --shared-pages` on files: compares the simulator with the reference, and reads
 //! invalid files.
-use crate::cache::{Tensors, integers, write};
 use crate::common::{Folder, check as refused, report};
-use ferroflash::DType;
+use crate::tensors::{Tensors, integers, normals, write};
 use reference::Random;
-use safetensors::Dtype;
 
 /// Four sequences of two queries of 4 heads, with 40, 32, 37 and 61 keys in pages of 16. The first two
 /// sequences share two pages, and the last two share two other pages. All four share the first page.
 fn tensors(q: &[usize]) -> Tensors {
-    let mut random = Random::new(7);
-    let mut halves = |name, shape: &[usize]| {
-        let bits = random.normals(DType::F16, shape.iter().product());
-        (name, Dtype::F16, shape.into(), bits.iter().flat_map(|x| x.to_le_bytes()).collect())
-    };
+    let random = &mut Random::new(7);
     vec![
-        halves("q", q),
-        halves("k_cache", &[9, 16, 2, 64]),
-        halves("v_cache", &[9, 16, 2, 64]),
+        normals("q", random, q),
+        normals("k_cache", random, &[9, 16, 2, 64]),
+        normals("v_cache", random, &[9, 16, 2, 64]),
         integers("block_table", &[4, 4], &[7, 2, 5, -1, 7, 2, -1, -1, 7, 3, 0, -1, 7, 3, 1, 8]),
         integers("seqused_k", &[4], &[40, 32, 37, 61]),
     ]

@@ -1,33 +1,19 @@
 //! Tests `ferroflash run` on varlen sequences.
 use crate::common::{Folder, check, report};
+use crate::tensors::{self, floats, halves, integers, numbers, read};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use reference::{Layout, Memory, Sequences};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::Dtype;
 
 /// Writes `q` of 30 rows, `k` and `v` of 40 rows, and these arrays of integers.
-fn write(folder: &Folder, name: &str, arrays: &[(&str, Vec<i32>)]) -> (String, Memory) {
+fn write(folder: &Folder, name: &str, arrays: &[(&'static str, Vec<i32>)]) -> (String, Memory) {
     let problem = Problem::new(DType::F16, 1, 30, 4, 40).heads_k(2).seqlen_k(40);
     let memory = Memory::random(problem, Layout::Bshd, 3);
-    let bytes: Vec<Vec<u8>> =
-        memory.buffers.iter().map(|bits| bits.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-    let tensors = [("q", memory.q), ("k", memory.k), ("v", memory.v)].map(|(name, place)| {
-        let shape = place.shape[1..].to_vec();
-        (name, TensorView::new(Dtype::F16, shape, &bytes[place.buffer]).expect("fits"))
-    });
-    let integers: Vec<(_, Vec<u8>)> =
-        arrays.iter().map(|(name, x)| (*name, x.iter().flat_map(|x| x.to_le_bytes()).collect())).collect();
-    let integers = integers.iter().map(|(name, bytes)| {
-        (*name, TensorView::new(Dtype::I32, vec![bytes.len() / 4], bytes).expect("fits"))
-    });
-    let path = folder.path(name);
-    safetensors::serialize_to_file(tensors.into_iter().chain(integers), None, path.as_ref())
-        .expect("written");
-    (path, memory)
-}
-
-fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
-    file.tensor(name).expect("there").data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    let tensors = [("q", memory.q), ("k", memory.k), ("v", memory.v)]
+        .map(|(name, place)| halves(name, Dtype::F16, &place.shape[1..], &memory.buffers[place.buffer]));
+    let integers = arrays.iter().map(|(name, all)| integers(name, &[all.len()], all));
+    (tensors::write(folder, name, &tensors.into_iter().chain(integers).collect::<Vec<_>>()), memory)
 }
 
 #[test]
@@ -50,16 +36,13 @@ fn sequences_are_what_they_are_alone() {
         let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
         let report = report(&[&run[..], options, check].concat());
         assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
-        let file = std::fs::read(&output).expect("written");
-        let file = SafeTensors::deserialize(&file).expect("safetensors");
-        let (o, lse) = (file.tensor("o").expect("there"), file.tensor("lse").expect("there"));
-        assert_eq!((o.dtype(), o.shape()), (Dtype::F16, &[30, 4, 40][..]));
-        assert_eq!((lse.dtype(), lse.shape()), (Dtype::F32, &[4, 30][..]));
-        let row = 4 * 40 * 2;
-        let lse = floats(&file, "lse");
+        let [o, lse] = ["o", "lse"].map(|name| read(&output, name).expect("there"));
+        assert_eq!((o.0, &o.1[..]), (Dtype::F16, &[30, 4, 40][..]));
+        assert_eq!((lse.0, &lse.1[..]), (Dtype::F32, &[4, 30][..]));
+        let (row, lse) = (4 * 40 * 2, numbers(&lse.2));
         // One sequence has no keys, and one row belongs to no sequence.
         for none in [11, 29] {
-            assert!(o.data()[none * row..][..row].iter().all(|byte| *byte == 0), "row {none}");
+            assert!(o.2[none * row..][..row].iter().all(|byte| *byte == 0), "row {none}");
             assert!(lse.chunks(30).all(|head| head[none] == f32::NEG_INFINITY), "row {none}");
         }
         assert!(lse.chunks(30).all(|head| head[13].is_finite()));
@@ -86,16 +69,14 @@ fn slopes_of_heads_and_of_sequences() {
     let folder = Folder::new("slopes");
     let starts = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];
     let (input, _) = write(&folder, "varlen.safetensors", &starts);
-    let file = std::fs::read(&input).expect("written");
-    let file = SafeTensors::deserialize(&file).expect("safetensors");
+    let arrays = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"].map(|name| {
+        let (dtype, shape, bytes) = read(&input, name).expect("there");
+        (name, dtype, shape, bytes)
+    });
     let with = |name: &str, shape: &[usize]| {
-        let count = shape.iter().product::<usize>();
-        let slopes: Vec<u8> = (0..count).flat_map(|i| (0.5 / (1 + i) as f32).to_le_bytes()).collect();
-        let slopes = TensorView::new(Dtype::F32, shape.to_vec(), &slopes).expect("fits");
-        let tensors = file.tensors().into_iter().chain([("alibi_slopes".to_owned(), slopes)]);
-        let path = folder.path(name);
-        safetensors::serialize_to_file(tensors, None, path.as_ref()).expect("written");
-        path
+        let slopes: Vec<_> = (0..shape.iter().product()).map(|i| 0.5 / (1 + i) as f32).collect();
+        let slopes = floats("alibi_slopes", shape, &slopes);
+        tensors::write(&folder, name, &[&arrays[..], &[slopes]].concat())
     };
     for (name, shape) in [("heads", &[4][..]), ("both", &[2, 4])] {
         let report = report(&["run", "--device", "sim", "--check", "--input", &with(name, shape)]);
@@ -111,7 +92,7 @@ fn slopes_of_heads_and_of_sequences() {
 fn files_of_no_sequences() {
     let folder = Folder::new("not-varlen");
     let right = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];
-    let refused = |name: &str, arrays: &[(&str, Vec<i32>)], options: &[&str], message: &str| {
+    let refused = |name: &str, arrays: &[(&'static str, Vec<i32>)], options: &[&str], message: &str| {
         let (input, _) = write(&folder, name, arrays);
         check(&[&["run", "--device", "cpu", "--input", &input][..], options].concat(), 2, message);
     };

@@ -1,6 +1,7 @@
 //! Tests that errors of the library name the program's options and tensors, not the library's fields.
-use crate::cache::{Tensors, floats, integers, tensors, write};
+use crate::cache::tensors;
 use crate::common::{Folder, check as refused};
+use crate::tensors::{Tensors, floats, integers, write};
 use safetensors::Dtype;
 
 /// Returns a file of zeros: q with one query of 16 heads, and a cache of 576 columns.
