@@ -114,9 +114,7 @@ impl Row {
         let (is_begun, left) = (self.rounds > 0, ROUNDS - self.rounds);
         Outcome { name, skipped, is_begun, left, failures: self.failures.clone() }
     }
-}
 
-impl Row {
     /// Returns a row before the first round. If the device cannot hold the kernel, no round will run.
     fn new(subject: &dyn Subject, runner: &dyn Runner) -> Self {
         Row {

@@ -142,12 +142,12 @@ fn alone(
     }
     let mut headline = if args.all_configs { headline_work(args, runner) } else { Trials::default() };
     let bar = console.progress("verify", headline.len() + work.len());
-    let mut ran = headline.verify(runner, &bar, &|| true);
+    let mut ran = headline.verify(runner, &bar);
     for row in headline.rows.iter_mut().filter(|row| row.max_error >= HEADLINE_BOUND) {
         row.failures
             .push(format!("headline workload: off by {:.3e}, allowed {HEADLINE_BOUND:e}", row.max_error));
     }
-    ran = ran.and_then(|()| work.verify(runner, &bar, &|| true));
+    ran = ran.and_then(|()| work.verify(runner, &bar));
     for row in work.rows.iter_mut().filter(|row| row.skipped.is_none() && args.soak > 0) {
         bar.set_message(format!("{}, {} launches", row.name, args.soak));
         if ran.is_ok() && !ended::asked() {

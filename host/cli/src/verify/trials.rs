@@ -81,18 +81,12 @@ impl Trials {
         self.tasks.len()
     }
 
-    /// Runs all problems. The run stops if a problem cannot be run, if the program is asked to end, or if
-    /// `in_time` returns false. Then this function counts the remaining problems. Failures of a kernel are in
-    /// the kernel's row.
-    pub(crate) fn verify(
-        &mut self,
-        runner: &dyn Runner,
-        bar: &ProgressBar,
-        in_time: &dyn Fn() -> bool,
-    ) -> Result<(), Error> {
+    /// Runs all problems. The run stops if a problem cannot be run, or if the program is asked to end. Then
+    /// this function counts the remaining problems. Failures of a kernel are in the kernel's row.
+    pub(crate) fn verify(&mut self, runner: &dyn Runner, bar: &ProgressBar) -> Result<(), Error> {
         let mut result = Ok(());
         for (task, places) in &self.tasks {
-            if result.is_err() || ended::asked() || !in_time() {
+            if result.is_err() || ended::asked() {
                 for place in places {
                     let row = &mut self.rows[*place];
                     row.left += usize::from(row.skipped.is_none());
@@ -140,9 +134,7 @@ impl Row {
         let (is_begun, left) = (self.cases > 0 || self.left == 0, self.left);
         Outcome { name, skipped, is_begun, left, failures: self.failures.clone() }
     }
-}
 
-impl Row {
     /// Returns a row before the first case. If the device cannot hold the kernel, no case will run.
     pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
         let skipped = reference::unfit(subject, runner.capabilities());
