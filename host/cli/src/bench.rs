@@ -20,7 +20,7 @@ use job::{Job, Row, TimingChoice, jobs};
 use serde::Serialize;
 use statistics::Times;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -155,7 +155,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         Ok(against) => (against, Ok(())),
         Err(error) => (None, Err(error)),
     };
-    let drawn = args.svg.as_deref().map_or(Ok(()), |path| write_plot(path, &device, &rows));
+    let drawn = args.svg.as_deref().map_or(Ok(()), |path| {
+        plot::svg(&device, &rows).and_then(|text| files::write_whole(path, text.as_bytes()))
+    });
     let clocks = [clocks_before, clocks()];
     let launch_overhead_us = overhead.map(|(p50, p90)| Overhead { p50, p90 });
     let report = Report {
@@ -205,13 +207,6 @@ impl Measured {
         let rows = jobs.iter().filter_map(Job::row).collect();
         Measured { rows, left_out: unmeasured.map(Job::label).collect(), failed, result }
     }
-}
-
-fn write_plot(path: &Path, device: &str, rows: &[Row]) -> Result<(), Error> {
-    let failed =
-        |e: &dyn fmt::Display| Error::Invalid(format!("`{}` cannot be written: {e}", path.display()));
-    let text = plot::svg(device, rows).map_err(|e| failed(&e))?;
-    files::write_whole(path, text.as_bytes())
 }
 
 impl fmt::Display for Report {

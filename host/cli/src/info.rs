@@ -50,8 +50,9 @@ struct Report {
     would_run: Vec<Choice>,
 }
 
+/// The limits of a card.
 #[derive(Serialize)]
-struct Limits {
+pub(super) struct Limits {
     compute_capability: String,
     sms: u32,
     shared_memory_per_block_bytes: u32,

@@ -25,6 +25,7 @@ mod run;
 mod sanitize;
 mod soak;
 mod sweep;
+mod template;
 mod verify;
 mod words;
 mod workers;

@@ -1,5 +1,4 @@
 //! `ferroflash report`: verifies and measures this card, and writes one page and one JSON file.
-mod date;
 mod model;
 mod page;
 mod sample;
@@ -8,9 +7,9 @@ mod steps;
 use super::console::Console;
 use super::device::{self, Device};
 use super::error::Error;
+use super::info::Limits;
 use super::options::{DeviceKind, DeviceOptions, GPU_OR_DRY_RUN};
 use super::{ended, files, nvml};
-use ferroflash::Capabilities;
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
@@ -46,31 +45,6 @@ pub(super) struct Args {
     seed: u64,
     #[command(flatten)]
     device: DeviceOptions,
-}
-
-/// The card's limits.
-#[derive(Serialize)]
-struct Limits {
-    compute_capability: String,
-    sms: u32,
-    shared_memory_per_block_bytes: u32,
-    registers_per_sm: u32,
-    l2_bytes: u64,
-    memory_bytes: u64,
-}
-
-impl Limits {
-    fn of(card: &Capabilities) -> Self {
-        let (major, minor) = card.compute_capability;
-        Limits {
-            compute_capability: format!("{major}.{minor}"),
-            sms: card.sms,
-            shared_memory_per_block_bytes: card.smem_per_block,
-            registers_per_sm: card.registers_per_sm,
-            l2_bytes: card.l2_bytes,
-            memory_bytes: card.memory_bytes,
-        }
-    }
 }
 
 /// All results. Each step's report has the form that the step's command prints.
@@ -145,12 +119,12 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     };
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        date: date::today(),
+        date: jiff::Timestamp::now().strftime("%F").to_string(),
         command: std::env::args().skip(1).fold("ferroflash".into(), |all, word| format!("{all} {word}")),
         device: device.to_string(),
         dry_run: simulated,
         driver,
-        limits: Limits::of(runner.capabilities()),
+        limits: runner.capabilities().into(),
         most_mhz: gpu.as_ref().map_or([None; 2], |gpu| gpu.most()),
         clocks: [before, clocks()],
         seed: args.seed,
@@ -166,7 +140,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     };
     let json = console.json(&report, &taken.result);
     files::write_whole(&report.folder.join("report.json"), json.as_bytes())?;
-    files::write_whole(&report.folder.join("report.html"), page::html(&report).as_bytes())?;
+    files::write_whole(&report.folder.join("report.html"), page::html(&report)?.as_bytes())?;
     console.report(&report, taken.result)
 }
 

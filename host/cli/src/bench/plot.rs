@@ -1,13 +1,9 @@
 //! Draws a report.
 use super::job::Row;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use crate::error::Error;
+use crate::template;
+use minijinja::context;
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-const BAR: i32 = 16;
-const WIDTH: i32 = 420;
-const TOP: i32 = 48;
 /// Width of a letter in a bar's label.
 const LETTER: f64 = 5.6;
 
@@ -15,65 +11,22 @@ const LETTER: f64 = 5.6;
 /// operations per byte. Decode needs 1 to 32 operations per byte, and the shortest prefill needs 128.
 const BALANCE: f64 = 64.0;
 
-/// The unit of a bar's length.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unit {
-    Tflops,
-    GbPerS,
-}
-
-impl Unit {
-    const ALL: [(Unit, &str); 2] = [(Unit::Tflops, "TFLOP/s"), (Unit::GbPerS, "GB/s")];
-
-    fn of(row: &Row) -> Self {
-        if row.tflops * 1e3 < row.gb_per_s * BALANCE { Unit::GbPerS } else { Unit::Tflops }
-    }
-
-    fn value(self, row: &Row) -> f64 {
-        match self {
-            Unit::Tflops => row.tflops,
-            Unit::GbPerS => row.gb_per_s,
-        }
-    }
-}
-
 /// Returns an SVG of throughput, one bar per row. Rows that products limit come before rows that bytes limit.
-pub(super) fn svg(title: &str, rows: &[Row]) -> Result<String> {
-    let parts = Unit::ALL.map(|(unit, name)| {
-        (unit, name, rows.iter().filter(|row| Unit::of(row) == unit).collect::<Vec<_>>())
-    });
-    let parts: Vec<_> = parts.into_iter().filter(|(.., rows)| !rows.is_empty()).collect();
-    let height = parts.iter().map(|(.., rows)| TOP + BAR * rows.len() as i32 + 12).sum::<i32>();
-    let longest = rows.iter().map(|row| row.shape.len() + row.timing.len() + 2).max().unwrap_or(0);
-    let left = 16 + (longest as f64 * LETTER) as i32;
-    let mut text = String::new();
-    {
-        let root = SVGBackend::with_string(&mut text, ((left + WIDTH + 110) as u32, height.max(TOP) as u32))
-            .into_drawing_area();
-        root.fill(&WHITE).map_err(|e| e.to_string())?;
-        let label = |words: String, at: (i32, i32), size: i32, side: HPos| {
-            let style = ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center));
-            root.draw(&Text::new(words, at, style)).map_err(|e| e.to_string())
+pub(super) fn svg(title: &str, rows: &[Row]) -> Result<String, Error> {
+    let is_of_bytes = |row: &&Row| row.tflops * 1e3 < row.gb_per_s * BALANCE;
+    let (bytes, products): (Vec<_>, Vec<_>) = rows.iter().partition(is_of_bytes);
+    let part = |unit, rows: Vec<&Row>, value: fn(&Row) -> f64| {
+        let most = rows.iter().map(|row| value(row)).fold(1.0, f64::max);
+        let bar = |row: &&Row| {
+            let (shape, timing, us, value) = (&row.shape, &row.timing, row.times.p50_us, value(row));
+            context! { shape, timing, us, value, part => value / most }
         };
-        let mut top = 0;
-        for (unit, name, rows) in parts {
-            label(format!("{title}: {name}"), (10, top + 20), 15, HPos::Left)?;
-            let most = rows.iter().map(|row| unit.value(row)).fold(1.0, f64::max);
-            for (n, row) in rows.iter().enumerate() {
-                let y = top + TOP + BAR * n as i32;
-                let right = left + (unit.value(row) / most * f64::from(WIDTH)) as i32;
-                let colour = if row.timing == "hot" { RGBColor(194, 65, 12) } else { RGBColor(29, 78, 216) };
-                root.draw(&Rectangle::new([(left, y + 2), (right, y + BAR - 2)], colour.filled()))
-                    .map_err(|e| e.to_string())?;
-                label(format!("{}, {}", row.shape, row.timing), (left - 8, y + BAR / 2), 10, HPos::Right)?;
-                let value = format!("{:.0}  ({:.1} us)", unit.value(row), row.times.p50_us);
-                label(value, (right + 5, y + BAR / 2), 10, HPos::Left)?;
-            }
-            top += TOP + BAR * rows.len() as i32 + 12;
-        }
-        root.present().map_err(|e| e.to_string())?;
-    }
-    Ok(text)
+        context! { unit, rows => rows.iter().map(bar).collect::<Vec<_>>() }
+    };
+    let parts = [part("TFLOP/s", products, |row| row.tflops), part("GB/s", bytes, |row| row.gb_per_s)];
+    let longest = rows.iter().map(|row| row.shape.len() + row.timing.len() + 2).max().unwrap_or(0);
+    let left = 16 + (longest as f64 * LETTER) as usize;
+    template::fill(include_str!("plot.svg"), context! { title, parts, left })
 }
 
 #[cfg(test)]
