@@ -2,7 +2,9 @@
 use crate::chunks::Chunks;
 use crate::tiles::Sides;
 use ferroflash::Error;
-use ferroflash::request::{AttentionRequest, KeysValues, LseView, Mask, Queries, Scores, TensorView};
+use ferroflash::request::{
+    AttentionRequest, Invariance, KeysValues, LseView, Mask, Precision, Queries, Scores, TensorView,
+};
 use std::ops::Range;
 
 /// A rank's tensors, which have the rows of its positions.
@@ -49,6 +51,9 @@ impl Shard {
             ("sinks", sinks.is_some()),
             ("bias", bias.is_some()),
             ("max_logits", request.max_logits.is_some()),
+            ("entropy", request.entropy.is_some()),
+            ("precision", request.precision != Precision::Inputs),
+            ("invariance", request.invariance != Invariance::None),
             ("variant", request.variant.is_some()),
             ("config", request.config.is_some()),
         ];

@@ -23,7 +23,7 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 13] = [
+const FLAGS: [&str; 14] = [
     "alibi",
     "sinks",
     "lse",
