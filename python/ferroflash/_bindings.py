@@ -103,6 +103,8 @@ class Attention(Structure):
         ("max_logits_strides", c_int64 * 2),
         ("indices", c_void_p),
         ("topk", c_int64),
+        ("entropy", c_void_p),
+        ("entropy_strides", c_int64 * 2),
         ("invariance", c_int32),
         ("reserved", c_int32),
     ]

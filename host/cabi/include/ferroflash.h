@@ -243,8 +243,9 @@ typedef struct ferroflash_attention {
     int64_t prefix_groups; /* number of groups of equal numbers of sequences; 0 means 1 */
     int64_t prefix_pages; /* number of pages that the sequences of a group share */
     /* The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias,
-     * before sinks; -inf for a row that sees no key. Portable kernels for dense tensors write it. NULL:
-     * not written. */
+     * before sinks; -inf for a row that sees no key. Portable kernels for dense tensors write it, and
+     * kernels of statistics, which run behind the attention on other tensors and beside `entropy`. NULL:
+     * not written. All outputs of rows have equal strides. */
     float *max_logits;
     int64_t max_logits_strides[2]; /* elements from one batch and from one head to the next */
     /* Lists of keys of a latent cache (sparse MLA), [batch, heads_k, topk] in device memory, contiguous:
@@ -254,6 +255,10 @@ typedef struct ferroflash_attention {
      * FERROFLASH_MASK_FULL. seqused_k, block_table and cache_batch_idx are NULL. NULL: off. */
     const int32_t *indices;
     int64_t topk; /* number of slots in each list; 0 without indices */
+    /* The entropy of each row's probabilities over keys, in nats, without the weight of sinks; 0 for a
+     * row that sees no key. A kernel of statistics writes it. NULL: not written. */
+    float *entropy;
+    int64_t entropy_strides[2]; /* elements from one batch and from one head to the next */
     /* What the bits of a sequence's result may depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
      * _BATCH_AND_CHUNKS. */
     int32_t invariance;
@@ -314,7 +319,8 @@ typedef struct ferroflash_backward {
     sizeof(ferroflash_attention_t), NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, \
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, \
     NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, NULL, NULL, {0, 0}, \
-    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0}, NULL, 0, 0, 0 }
+    NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0}, NULL, 0, NULL, {0, 0}, \
+    0, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_BACKWARD_INIT { \
