@@ -18,7 +18,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     ATTENTION: AttnInfo [F16 Bf16]
     // Portable kernels for dense tensors.
     fwd {
-    // Head dim 32.
     d32 [Full, Causal] 128x64: FwdOverlap<E, Mask, 8, 2, 4, 2, 2>;
     d32 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 2, 2, 2>;
     // Head dim 64: long sequences; shorter sequences; few queries for the card; very few queries.
@@ -32,7 +31,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Head dim 64, few queries: two or four warps share the keys of 32 rows.
     d64 [Full, Causal] 64x128_k2: Fwd<E, Mask, 4, 2, 2, 4, 4, 4, 2>;
     d64 [Full, Causal] 32x256_k4: Fwd<E, Mask, 2, 2, 4, 4, 4, 4, 2>;
-    // Head dim 96.
     d96 [Full] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 0>;
     d96 [Causal] 128x32: FwdOverlap<E, Mask, 8, 2, 2, 6, 2>;
     d96 [Local] 128x64: Fwd<E, Mask, 8, 2, 1, 4, 6, 0, 2>;
@@ -60,7 +58,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal] 128x32: Fwd<E, Mask, 8, 1, 1, 2, 16, 16, 2>;
     d256 [Full, Causal] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 12, 2>;
     d256 [Local] 64x32: Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>;
-    // Head dim 512.
     d512 [Full, Causal] 64x32: FwdWide<E, Mask, 4, 1, 2, 32, 16, 12>;
     d512 [Local] 32x32: FwdWide<E, Mask, 2, 1, 2, 32, 16, 4>;
     }
