@@ -259,6 +259,7 @@ impl Rank<'_> {
             let (forward, backward) = (of.forward().scratch(scratch), of.backward().scratch(of_backward));
             // SAFETY: as in `alone`.
             let alone = self.time(&mut || unsafe { ring_attention(&comm, &chunks, &forward) })?;
+            // SAFETY: as in `alone`.
             let both = self.time(&mut || unsafe {
                 ring_attention(&comm, &chunks, &forward)?;
                 ring_backward(&comm, &chunks, &backward)
@@ -269,6 +270,7 @@ impl Rank<'_> {
             let (address, target) = (sent.address, received.address);
             let transfers =
                 [Transfer::Send { to, address, bytes }, Transfer::Receive { from, address: target, bytes }];
+            // SAFETY: both views are live tensors of `of` with `bytes` bytes. The stream is this engine's.
             let link = self.time(&mut || unsafe {
                 self.nccl.start(self.driver(), self.stream, &transfers)?;
                 self.nccl.finish(self.driver(), self.stream)
@@ -303,12 +305,14 @@ impl Rank<'_> {
     /// Measures decode of one sequence, beside all keys on one GPU.
     fn decode(&self, keys: usize) -> Result<(), Error> {
         let (rank, ranks, comm) = (self.nccl.rank(), self.nccl.ranks(), self.comm());
-        let (q, o) = (self.tensor(0, HEADS[0], &[0..1])?, self.tensor(1, HEADS[0], &[0..1])?);
+        let query = std::slice::from_ref(&(0..1));
+        let (q, o) = (self.tensor(0, HEADS[0], query)?, self.tensor(1, HEADS[0], query)?);
         let mut times = [0.0; 2];
         for (time, held) in times.iter_mut().zip([keys / ranks, keys]) {
             let pages = held.div_ceil(PAGE);
             let pool = |seed| {
-                let Tensor { mut view, buffer } = self.tensor(seed, HEADS[1], &[0..pages * PAGE])?;
+                let Tensor { mut view, buffer } =
+                    self.tensor(seed, HEADS[1], std::slice::from_ref(&(0..pages * PAGE)))?;
                 view = TensorView::bshd(
                     view.address,
                     view.elements,

@@ -73,6 +73,7 @@ macro_rules! kinds {
 
         /// The kernels of a plan of any kind.
         #[derive(Clone, Copy, Debug, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "plans are `Copy`")]
         pub enum AnyKernels {
             $($kind(<$subject as Subject>::Kernel),)*
         }
