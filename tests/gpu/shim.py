@@ -238,7 +238,7 @@ CACHES = [
     ("cache, pages of 16", [5, 1, 8, 2, 64], 16, {}),
     ("cache, pages of 1, causal", [3, 4, 4, 2, 128], 1, {"causal": True}),
     ("cache, pages of 48, window, softcap", [3, 2, 4, 1, 128], 48, {"window_size": (60, 0), "softcap": 20.0}),
-    ("cache, chunks", [3, 1, 8, 2, 128], 16, {"chunk": 128}),
+    ("cache, splits of 128 keys", [3, 1, 8, 2, 128], 16, {"split_keys": 128}),
     ("cache, two parts", [3, 1, 8, 2, 128], 16, {"num_splits": 2}),
     # Powers of two, so that the reference reads exact numbers.
     ("cache of eight bits", [3, 1, 8, 2, 128], 16, {"k_descale": 2.0**-5, "v_descale": 0.5}),

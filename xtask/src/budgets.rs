@@ -9,7 +9,7 @@ use crate::process::Result;
 /// The compressed code of the kernels that every user's library embeds, in MB: all kernels except those of
 /// the features `lineage` and `training`. The code is without source lines, which only a simulator needs.
 /// Every program that uses FerroFlash contains this code. The 610 kernels of one time took 2.33 MB, and 4.84
-/// MB without `compression::numbers`. Eight-bit products, statistics, lists of keys and head dim 512 on Hopper
+/// MB without `compression::numbers`. Eight-bit products, statistics, lists of keys and Hopper's head dim 512
 /// added 0.4.
 pub const EMBEDDED_MB: f64 = 3.2;
 
