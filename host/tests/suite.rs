@@ -5,7 +5,6 @@ mod cache;
 mod decode;
 mod drawn;
 mod eight;
-mod examples;
 mod fake;
 mod fake_ptx;
 mod hopper;

@@ -6,7 +6,7 @@ parts() {
     cat << 'END'
 forward: the portable forward kernels, f16
 forward-bf16: the portable forward kernels, bf16
-varlen: portable varlen, split-KV and merge kernels
+varlen: portable varlen, split-KV and merge kernels, statistics
 hopper: Hopper's kernels on dense tensors
 hopper-keys: Hopper's kernels: varlen, paged, MLA
 cache: decode and MLA kernels
@@ -93,9 +93,9 @@ kernels() {
 # Prints the kernels of a part of the table.
 part() {
     case $1 in
-        forward) kernels '^fwd_f16' '_packed$|_split' ;;
-        forward-bf16) kernels '^fwd_bf16' '_packed$|_split' ;;
-        varlen) kernels '^fwd_.*(_packed$|_split)|^merge' ;;
+        forward) kernels '^fwd_f16|^int8_fp8_f16' '_packed$|_split' ;;
+        forward-bf16) kernels '^fwd_bf16|^int8_fp8_bf16' '_packed$|_split' ;;
+        varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^stats' ;;
         hopper) kernels '^hopper_(f16|bf16)' ;;
         hopper-keys) kernels '^hopper_(packed|paged|mla)' ;;
         cache) kernels '^decode|^mla' ;;

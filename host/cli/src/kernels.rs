@@ -269,7 +269,8 @@ fn rows() -> Vec<Row> {
     let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
     let classes = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few, Class::Quantised];
     let more = classes.into_iter().flat_map(of_class);
-    let attention = ferroflash::kernels::entries().chain(STATISTICS).map(Row::from).chain(more);
+    let attention =
+        ferroflash::kernels::entries().map(Row::from).chain(more).chain(STATISTICS.iter().map(Row::from));
     let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
     let gradients = |beside| GRADIENTS.iter().filter(move |e| e.pass.is_beside() == beside).map(Row::from);
     let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));

@@ -25,7 +25,8 @@ pub(super) fn invariance(p: &Problem) -> Result<(), Error> {
         Splits::Auto | Splits::Exactly(1) => {}
         Splits::Keys(_) if latent || !chunks => {}
         splits => {
-            let remedy = if chunks { "leave splits out" } else { "leave splits out, or use `Splits::Keys`" };
+            let remedy =
+                if chunks { "leave splits out" } else { "leave splits out, or give the keys of a split" };
             return refused(format!("{splits:?}"), remedy);
         }
     }

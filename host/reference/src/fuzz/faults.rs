@@ -59,7 +59,8 @@ const FAULTS: &[Fault] = &[
         spoil: |f, r| { let odd = 1 + below(r, 7); all(f, |t| t.shape[3] += odd) } },
     Fault { name: "large head dim", names: "head_dim",
         spoil: |f, r| { let large = 520 + 8 * below(r, 99); all(f, |t| t.shape[3] = large) } },
-    Fault { name: "nothing to do", names: "batch", spoil: |f, _| all(f, |t| t.shape[0] = 0) },
+    Fault { name: "no heads of keys", names: "heads_k",
+        spoil: |f, _| { kv(f).into_iter().for_each(|t| t.shape[2] = 0); true } },
     Fault { name: "heads that do not divide", names: "heads_q",
         spoil: |f, r| {
             let more = f.q.shape[2] + 1 + below(r, 9);
