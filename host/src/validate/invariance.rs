@@ -38,7 +38,7 @@ pub(super) fn invariance(p: &Problem) -> Result<(), Error> {
     if chunks && latent && !is_listed && !group.is_multiple_of(LATENT_ROWS) {
         let remedy = format!(
             "a block of {LATENT_ROWS} rows would hold several queries; use a multiple of {LATENT_ROWS} query \
-             heads (with zeros for the missing ones), or `Invariance::Batch`"
+             heads (with zeros for the missing ones), or the invariance `Batch`"
         );
         return refused(format!("{group} query heads per latent head"), &remedy);
     }
