@@ -158,7 +158,7 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
         }
         _ if p.cache.is_some() => Err(no_tensors()),
         _ if p.precision != Precision::Inputs => {
-            let reason = "backward kernels compute products of the inputs' elements; use the precision of the inputs";
+            let reason = "backward kernels take the precision of the inputs only";
             none(&format!("precision {}", p.precision.name()), reason)
         }
         _ if p.alibi && p.softcap.is_some() => {
