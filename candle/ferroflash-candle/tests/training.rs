@@ -151,11 +151,11 @@ fn gradients_are_slopes() -> Result<()> {
 /// Varlen sequences have the gradients of their own attention. Rows of no sequence have none.
 #[test]
 fn varlen_gradients_are_those_of_sequences() -> Result<()> {
-    let varlen = [numbers([1, 12, 4, 8], 1)?, numbers([1, 10, 2, 8], 2)?, numbers([1, 10, 2, 8], 3)?];
+    let all = [numbers([1, 12, 4, 8], 1)?, numbers([1, 10, 2, 8], 2)?, numbers([1, 10, 2, 8], 3)?];
     let vars = [
-        Var::from_tensor(&varlen[0].squeeze(0)?)?,
-        Var::from_tensor(&varlen[1].squeeze(0)?)?,
-        Var::from_tensor(&varlen[2].squeeze(0)?)?,
+        Var::from_tensor(&all[0].squeeze(0)?)?,
+        Var::from_tensor(&all[1].squeeze(0)?)?,
+        Var::from_tensor(&all[2].squeeze(0)?)?,
     ];
     let (of_q, of_k) = ([1u32, 4, 9], [0u32, 5, 10]);
     let offsets = |starts: [u32; 3]| Tensor::new(&starts, &Device::Cpu);
@@ -175,12 +175,12 @@ fn varlen_gradients_are_those_of_sequences() -> Result<()> {
         )
     };
     let gradients = Case::loss(&varlen(5)?.unsqueeze(0)?)?.backward()?;
-    let mut expected = varlen.each_ref().map(|tensor| vec![tensor.zeros_like()]);
+    let mut expected = all.each_ref().map(|tensor| vec![tensor.zeros_like()]);
     let weights = numbers([1, 12, 4, 8], 4)?;
     for sequence in 0..2 {
         let rows = [&of_q, &of_k, &of_k].map(|starts| starts.map(|start| start as usize));
         let rows = rows.map(|starts| [starts[sequence], starts[sequence + 1] - starts[sequence]]);
-        let part = |n: usize| Var::from_tensor(&varlen[n].narrow(1, rows[n][0], rows[n][1])?.contiguous()?);
+        let part = |n: usize| Var::from_tensor(&all[n].narrow(1, rows[n][0], rows[n][1])?.contiguous()?);
         let parts = [part(0)?, part(1)?, part(2)?];
         let [q, k, v] = parts.each_ref().map(Var::as_tensor);
         let o = ff::flash_attn_windowed(q, k, v, SCALE, Some(3), Some(0))?;
@@ -188,7 +188,7 @@ fn varlen_gradients_are_those_of_sequences() -> Result<()> {
         for (n, part) in parts.iter().enumerate() {
             let gradient = of_part.get(part).expect("a gradient");
             let [start, count] = rows[n];
-            let end = varlen[n].dims()[1] - start - count;
+            let end = all[n].dims()[1] - start - count;
             expected[n].push(gradient.pad_with_zeros(1, start, end));
         }
     }
