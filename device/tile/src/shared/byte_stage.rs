@@ -131,7 +131,7 @@ pub struct StageImage<const N: usize, const D: usize> {
 
 impl<const N: usize, const D: usize> StageImage<N, D> {
     #[inline(always)]
-    fn store(&self, at: u32, x: u32) {
+    fn put(&self, at: u32, x: u32) {
         // SAFETY: callers pass offsets of words of the image, which exists. Its base is a multiple of 16.
         unsafe { st_global_b32(self.base.wrapping_add(at as u64), x) }
     }
@@ -139,21 +139,21 @@ impl<const N: usize, const D: usize> StageImage<N, D> {
     /// Stores word `word` of row `row` of the integers.
     #[inline(always)]
     pub fn store_integers(&self, row: u32, word: u32, x: u32, _: Warp) {
-        self.store(SharedTile::<Int8, N, D>::offset(row, word / 4) + word % 4 * 4, x)
+        self.put(SharedTile::<Int8, N, D>::offset(row, word / 4) + word % 4 * 4, x)
     }
 
     /// Stores the scale of row `row` of the integers.
     #[inline(always)]
     pub fn store_row_scale(&self, row: u32, x: f32, _: Warp) {
         let place = row / 16 * 16 + layout::byte_of_column(row % 16);
-        self.store(ByteStage::<N, D>::SCALES + place * 4, x.to_bits())
+        self.put(ByteStage::<N, D>::SCALES + place * 4, x.to_bits())
     }
 
     /// Stores word `word` of row `row` of the e4m3.
     #[inline(always)]
     pub fn store_floats(&self, row: u32, word: u32, x: u32, _: Warp) {
         let within = SharedTile::<Int8, D, N>::offset(row, word / 4) + word % 4 * 4;
-        self.store(ByteStage::<N, D>::TILE + within, x)
+        self.put(ByteStage::<N, D>::TILE + within, x)
     }
 
     /// Stores the scale of the e4m3, which fills the image's last chunk: copies take whole chunks.
