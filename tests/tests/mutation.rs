@@ -128,7 +128,7 @@ fn assert_noticed(spot: &Spot) {
 
 /// The kind of a Hopper kernel, by its body.
 fn kind(symbol: &str) -> &'static str {
-    let wide = ["_d192_", "_d256_"].iter().any(|dim| symbol.contains(dim));
+    let wide = ["_d192_", "_d256_", "_d512_"].iter().any(|dim| symbol.contains(dim));
     match (symbol.starts_with("hopper_packed"), wide) {
         _ if symbol.ends_with("_split") => "split",
         _ if symbol.starts_with("hopper_paged") => "paged",
@@ -159,7 +159,7 @@ fn every_hopper_kernel() {
             continue;
         }
         // If a kind has few kernels, the test runs more mutants per kernel.
-        let each = 8_usize.div_ceil(of_kind(subject).count()).min(3);
+        let each = 20_usize.div_ceil(of_kind(subject).count()).min(3);
         let spot = spot(subject, Sample { each: Some(each), seed: 1 });
         assert_noticed(&spot);
         let caught = kinds.entry(kind(spot.entry)).or_default();
