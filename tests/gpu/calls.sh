@@ -5,8 +5,8 @@
 parts() {
     cat << 'END'
 forward: the portable forward kernels, f16
-forward-bf16: the portable forward kernels, bf16
-varlen: portable varlen, split-KV and merge kernels, statistics
+forward-bf16: the portable forward kernels, bf16; statistics
+varlen: portable varlen, split-KV and merge kernels
 hopper: Hopper's kernels on dense tensors
 hopper-keys: Hopper's kernels: varlen, paged, MLA
 cache: decode and MLA kernels
@@ -94,8 +94,8 @@ kernels() {
 part() {
     case $1 in
         forward) kernels '^fwd_f16|^int8_fp8_f16' '_packed$|_split' ;;
-        forward-bf16) kernels '^fwd_bf16|^int8_fp8_bf16' '_packed$|_split' ;;
-        varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^stats' ;;
+        forward-bf16) kernels '^fwd_bf16|^int8_fp8_bf16|^stats' '^fwd.*(_packed$|_split)' ;;
+        varlen) kernels '^fwd_.*(_packed$|_split)|^merge' ;;
         hopper) kernels '^hopper_(f16|bf16)' ;;
         hopper-keys) kernels '^hopper_(packed|paged|mla)' ;;
         cache) kernels '^decode|^mla' ;;
