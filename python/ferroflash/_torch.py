@@ -145,7 +145,8 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, d_o: Memory, d_lse: Memory) -> Any:
         # Gradients are enabled here only for a second derivative, which the operator refuses.
-        return _differentiates(ctx, d_o, d_lse, None if torch.is_grad_enabled() else _backward)
+        direct = not torch.is_grad_enabled() and not any(test() for test in _SEES_OPERATORS)
+        return _differentiates(ctx, d_o, d_lse, _backward if direct else None)
 
 
 def wanted(device: Any, *tensors: Any) -> bool:

@@ -323,6 +323,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
                  cache_leftpad)
     if is_empty(q, cu_seqlens_q):
+        if k is not None:
+            raise Unsupported("k, v beside q without queries: nothing is appended then; append with at least one query")
         none: Memory = q
         o = none.new_empty((*q.shape[:-1], v_cache.shape[-1]))
         lse = none.new_empty((*q.shape[:-3], q.shape[-2], q.shape[-3]), dtype=_devices.of(q).dtype("float32"))

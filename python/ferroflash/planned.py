@@ -36,6 +36,8 @@ def masked(causal: bool, window_size: Window) -> tuple[int, tuple[int, int]]:
 def scaled(softmax_scale: float | None) -> float:
     """Returns a scale for the structs. In a struct, 0 means the library's default, so a caller's 0 becomes an
     error."""
+    if hasattr(softmax_scale, "data_ptr"):
+        raise Invalid("softmax_scale is a tensor: it must be a number; pass softmax_scale.item()")
     if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
         raise Invalid(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
     return 0.0 if softmax_scale is None else softmax_scale
