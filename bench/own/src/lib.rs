@@ -1,11 +1,11 @@
 //! Plans and launches a caller's variants for `variants.py`, on torch's tensors and streams.
 use ferroflash::block_mask::{BlockMaskKernel, BlockMaskRequest};
-use ferroflash::driver::{Harness, RawDriver, RawStream};
-use ferroflash::plan::PlanOf;
-use ferroflash::request::{AttentionRequest, Index, TensorView};
 use ferroflash::configuration::{
     And, BlockMask, BlockSparse, Contract, CreatesBlockMask, FastDiv, Full, Integers, Scored,
 };
+use ferroflash::driver::{Harness, RawDriver, RawStream};
+use ferroflash::plan::PlanOf;
+use ferroflash::request::{AttentionRequest, Index, TensorView};
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, DType, variant};
 use kernels::{Alibi, Neighbours, NeighboursParams, OwnCausal, Softcap, natten_lists_d64, natten_lists_d128};

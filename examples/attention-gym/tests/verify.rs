@@ -2,8 +2,8 @@
 //! share no code with the functions, and verification reports each definition with an error in it.
 use attention_gym::exact::{MaskFn, Sequence};
 use attention_gym::*;
-use ferroflash::driver::SimDriver;
 use ferroflash::configuration::{And, FastDiv};
+use ferroflash::driver::SimDriver;
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, Error};
 use reference::variant::{Buffers, Case, Failure, verify_against};

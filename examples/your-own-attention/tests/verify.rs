@@ -2,11 +2,11 @@
 //! (`reference::verify_against`). The kernel must
 //! agree with its functions, and the functions must agree with a second definition in f64. The definition
 //! shares no code with the functions.
+use ferroflash::configuration::{And, FastDiv, SinkParams};
 #[cfg(feature = "gpu")]
 use ferroflash::driver::RawDriver as Driver;
 #[cfg(not(feature = "gpu"))]
 use ferroflash::driver::SimDriver as Driver;
-use ferroflash::configuration::{And, FastDiv, SinkParams};
 use ferroflash::variant::Variant;
 use ferroflash::{Attention, Error};
 use reference::variant::{Buffers, Case, Failure, verify_against};
