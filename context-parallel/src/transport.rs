@@ -1,4 +1,4 @@
-//! What moves bytes between ranks.
+//! A transport moves bytes between ranks.
 use ferroflash::Error;
 use ferroflash::driver::Driver;
 

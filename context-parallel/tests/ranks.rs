@@ -265,7 +265,7 @@ fn a_lost_rank_ends_the_others() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
-/// What only one rank can do is refused by name.
+/// Several ranks refuse by name the requests that only one rank can compute.
 #[test]
 fn other_requests_are_refused_by_name() {
     let attention = Attention::new(SimDriver::new("a100").expect("a card"));

@@ -71,7 +71,7 @@ pub struct Problem {
     pub splits: Splits,
     /// The precision of the products.
     pub precision: Precision,
-    /// What the bits of a sequence's result may depend on.
+    /// This limits what the bits of a sequence's result depend on.
     pub invariance: Invariance,
     /// The caller's own mask and scores, if the request has them.
     pub variant: Option<AnyVariant>,

@@ -168,7 +168,7 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
     pub splits: Splits,
-    /// What the bits of a sequence's result may depend on.
+    /// This limits what the bits of a sequence's result depend on.
     pub invariance: Invariance,
     /// The prefixes that groups of sequences share on a paged KV cache.
     pub shared_prefixes: Option<SharedPrefixes<R>>,

@@ -259,7 +259,7 @@ typedef struct ferroflash_attention {
      * row that sees no key. A kernel of statistics writes it. NULL: not written. */
     float *entropy;
     int64_t entropy_strides[2]; /* elements from one batch and from one head to the next */
-    /* What the bits of a sequence's result may depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
+    /* This field limits what a result's bits depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
      * _BATCH_AND_CHUNKS. */
     int32_t invariance;
     int32_t reserved; /* 0 */

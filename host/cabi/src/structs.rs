@@ -131,7 +131,7 @@ c_struct! {
         /// row that sees no key. A kernel of statistics writes it. NULL: not written.
         entropy: *mut f32;
         entropy_strides: [i64; 2], "elements from one batch and from one head to the next";
-        /// What the bits of a sequence's result may depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
+        /// This field limits what a result's bits depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
         /// _BATCH_AND_CHUNKS.
         invariance: i32;
         reserved: i32, "0";

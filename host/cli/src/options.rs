@@ -59,7 +59,7 @@ enum PrecisionOption {
     Int8Fp8,
 }
 
-/// What the bits of a sequence must not depend on.
+/// The bits of a sequence do not depend on these.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Invariant {
     /// The batch.

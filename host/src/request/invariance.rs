@@ -1,6 +1,6 @@
-//! What the bits of a sequence's result may depend on.
+//! A request limits what the bits of a sequence's result depend on.
 
-/// What the bits of a sequence's result (O, LSE) may depend on (batch invariance).
+/// This limits what the bits of a sequence's result (O, LSE) depend on (batch invariance).
 ///
 /// Without a promise, the planner selects kernels and splits by the sizes of the whole batch, so that a
 /// sequence's result has other last bits in another batch. With a promise, a sequence's shape selects them:
