@@ -56,7 +56,8 @@ fn check_case(case: &Case, entry: &AttnInfo) {
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));
     assert_eq!(plan.contract(), &entry.contract);
     let Problem { batch, heads_q, seqlen_q, .. } = problem;
-    let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * heads_q;
+    let head_shares = heads_q * entry.shares() as usize;
+    let tiles = seqlen_q.div_ceil(entry.tile_m as usize) * batch * head_shares;
     let resident = (h200.sms * h200.blocks_per_sm(plan.contract())) as usize;
     let workspace = plan.scratch_bytes().workspace as usize;
     let slices = workspace / (4 * (entry.head_dim as usize + 1) * batch * heads_q * seqlen_q);
@@ -78,13 +79,13 @@ fn check_case(case: &Case, entry: &AttnInfo) {
         // sequence that does not fill its last tile.
         (false, true, _) => {
             let rows = problem.varlen.expect("the case is varlen")[0];
-            tiles.min((rows / entry.tile_m as usize + batch) * heads_q)
+            tiles.min((rows / entry.tile_m as usize + batch) * head_shares)
         }
         // Each block takes two of these tiles. With equal lengths, the grid has one block per SM instead.
         (true, true, _) => {
             let [rows, keys] = problem.varlen.expect("the case is varlen");
             let equal = [rows, keys] == [seqlen_q, problem.seqlen_k].map(|most| batch * most);
-            let tiles = tiles.min((rows / entry.tile_m as usize + batch) * heads_q);
+            let tiles = tiles.min((rows / entry.tile_m as usize + batch) * head_shares);
             if equal { (h200.sms as usize).min(tiles) } else { tiles.div_ceil(2) }
         }
     };

@@ -172,13 +172,13 @@ const UNSEEN: &[(&str, &str, &str)] = &[
     ("bar.sync 0", "shared_words.rs", "decode.rs tests the search among many sequences, and counters"),
     ("bar.sync 0", "block.rs", "the same; without a search, the next round begins with another barrier"),
     ("bar.sync 0", "warpgroups.rs", "two barriers surround the end of the mbarriers; one orders the data"),
-    ("bar.sync", "kept.rs", "the simulator's products end in all warps of a warpgroup at once"),
+    ("bar.sync", "refilled.rs", "the simulator's products end in all warps of a warpgroup at once"),
     ("bar.warp.sync", "", "the simulator's lanes meet again by themselves"),
     ("fence.mbarrier_init", "", "the simulator's copies see mbarriers at once"),
     ("fence.proxy.async", "warpgroups.rs", "the simulator orders copies behind earlier accesses of threads"),
     ("cp.async.commit_group", "", "Q waits for all copies, not for groups"),
-    ("wgmma.fence", "kept.rs", "ptxas wants a fence in each basic block; the first one suffices"),
-    ("mbarrier.try_wait", "kept.rs", "the scores' product, or the other warpgroup, has waited for the stage"),
+    ("wgmma.fence", "operand_exchange.rs", "ptxas wants one in each basic block; the first one suffices"),
+    ("mbarrier.try_wait", "refilled.rs", "the product of scores, or the other warpgroup, waits for it"),
 ];
 
 /// Removes each instruction that orders the warps of Hopper's kernel, one at a time: barriers, waits,
