@@ -2,6 +2,7 @@
 
 mod circles;
 mod imports;
+mod links;
 mod suites;
 
 use std::fs;
@@ -135,6 +136,7 @@ pub fn run(root: &Path) -> Result {
         sources.push((name, text));
     }
     broken.extend(circles::broken(&sources));
+    broken.extend(links::broken(&sources));
     broken.extend(suites::broken(&sources));
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
 }

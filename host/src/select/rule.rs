@@ -145,7 +145,7 @@ pub(super) const MEDIUM: Range<u32> = 163_000..227_000;
 /// Devices with at least 163 KiB, whose SMs have enough shared memory for more stages.
 pub(super) const BIG: Range<u32> = 163_000..u32::MAX;
 
-/// Measured on an H200 (f16, 72 to 1024 keys, L2 cold, graphs): docs/performance-log.md, "Short problems".
+/// Measured on an H200 (f16, 72 to 1024 keys, L2 cold, graphs): docs/log/hopper.md, "Short problems".
 const SHORT: &str = "warpgroups and TMA; a short problem with tiles for enough SMs (H200: 1.0 to 2.0x \
                      the portable kernel, 1.2x cuDNN)";
 /// The reason if split-KV would be faster but there is no workspace.
