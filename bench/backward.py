@@ -15,7 +15,6 @@ twice that of the naive gradients in the inputs' precision. backward_variants.py
 """
 import json
 import os
-import sys
 
 import torch
 
@@ -110,7 +109,7 @@ def main():
     all_cases = [cases.Case({"causal": False, **shape, "dtype": dtype}, layout=args.layout)
                  for shape in shapes for dtype in args.dtypes or [shape.get("dtype", "f16")]]
     todo = [(kind(case, args), case.label(), lambda rng, case=case: run(case, args, rng)) for case in all_cases]
-    sys.exit(gradients.run(todo, args))
+    gradients.run(todo, args)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ user's. Block masks are made before. With sinks, each call computes their gradie
 check runs autograd in float64 on flex_attention's functions, for the first and the last key head, and for all sinks.
 """
 import itertools
-import sys
 
 import torch
 import torch._functorch.config
@@ -95,7 +94,7 @@ def main():
             makes = {"window": window, **variants.variants(args.batch, 16, of[0], of[1], cases.DTYPES[of[2]], "cuda")}
             return run(makes[name], *of, args, rng)
         todo.append((name, f"{name} {dtype} {keys} {dim}", work))
-    sys.exit(gradients.run(todo, args))
+    gradients.run(todo, args)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@
 The options, the timer and the check are those of backward.py. The check compares the first and the last sequence.
 """
 import random
-import sys
 
 import torch
 
@@ -81,7 +80,7 @@ def main():
                     label = f"{mix} {len(MIXES[mix])} sequences H{heads[0]}/{heads[1]} D{heads[2]} {'causal' if causal else 'full'} {dtype}"
                     work = lambda rng, of=(mix, heads, causal, dtype, label): run(*of, args, rng)
                     todo.append((kind(heads[2]), label, work))
-    sys.exit(gradients.run(todo, args))
+    gradients.run(todo, args)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
 """What the scripts that time gradients share: calls that compute them, their check, the rows, and the options of the command line."""
-import argparse
 import functools
-import random
 
 import torch
 
-import cases
 import compare
 import report
 
@@ -64,41 +61,29 @@ def measured(of, kind, label, dtype, references, flops, args, rng):
     again = all(torch.equal(*pair) for pair in zip(found["ferroflash"], of["ferroflash"]()))
     verdicts["ferroflash"]["passed"] &= again
     del found
-    medians, times = report.timed(of, args.rounds, rng, lambda call: compare.measure(call, "cold")[0])
     label = f"{label} forward+backward" if args.whole else label
     speed = lambda us: None if flops is None else flops / us / 1e6
-    print(f"{label:48} " + "  ".join(f"{name} {us if flops is None else speed(us):.0f}" for name, us in medians.items())
-          + (" us" if flops is None else " TFLOP/s") + "".join(f"  WRONG {name}" for name, of in verdicts.items() if not of["passed"])
-          + ("" if again else "  other bits"), flush=True)
-    return [{"suite": suite_of(kind, args), "label": label, "inputs": "normal", "dtype": dtype, "timing": "cold", "peer": name, "us": us,
-             "rounds_us": times[name], "ratio": us / medians["ferroflash"], "tflops": speed(us), "check": verdicts[name]}
-            for name, us in medians.items()]
+    row = {"suite": suite_of(kind, args), "label": label, "dtype": dtype, "timing": "cold"}
+    said = lambda us: ("us" if flops is None else "TFLOP/s") + ("" if again else "  other bits")
+    return report.measured(row, of, verdicts, args, rng, compare.measure, said, more=lambda us: {"tflops": speed(us)},
+                           show=lambda us: f"{us if flops is None else speed(us):.0f}")
 
 
 def options(text, peers):
     """Returns the parser of the options that all these scripts have."""
-    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.options(text, None)
     parser.add_argument("--whole", action="store_true", help="time the forward and the backward pass of one call")
     parser.add_argument("--match", help="run only shapes whose label contains this")
-    parser.add_argument("--dtypes", nargs="*", choices=list(cases.DTYPES), help="instead of the shapes' dtypes")
     parser.add_argument("--peers", nargs="*", default=peers)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="measurements begin within this time")
-    parser.add_argument("--out", help="JSON file to write")
     return parser
 
 
 def run(todo, args):
-    """Runs all (kind, label, work) in `todo`, and returns the exit code. `work` takes a generator of random numbers."""
-    torch.manual_seed(args.seed)
-    rng = random.Random(args.seed)
+    """Runs all (kind, label, work) in `todo`, and ends the program. `work` takes a generator of random numbers."""
     # With deterministic algorithms, PyTorch fills new tensors, which would take time.
     torch.utils.deterministic.fill_uninitialized_memory = False
     # The naive gradients round once for each product.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
-    todo = [(suite_of(kind, args), label, functools.partial(work, rng)) for kind, label, work in todo
-            if not args.match or args.match in label]
-    return report.run(todo, args, about, torch.cuda.empty_cache, FASTEST)
+    report.main(lambda rng: [(suite_of(kind, args), label, functools.partial(work, rng)) for kind, label, work in todo
+                             if not args.match or args.match in label], args, FASTEST)

@@ -10,11 +10,8 @@ random order through a block table. FlashMLA and FlashInfer run if they are inst
 a dense cache (sequences, 1, keys, 576), which helps them. Each result is compared with float64. The L2 cache is cold. `bytes` is the time to move the cache, queries and output at --gb-per-s. `products` is
 the time of the products at --tflops, the highest throughput of mma.sync.
 """
-import argparse
 import functools
 import importlib.util
-import random
-import sys
 
 import torch
 import torch.nn.functional as F
@@ -101,10 +98,36 @@ def contenders(q, pages, table, lengths, dense, peers, config):
 
 
 def judged(calls, q, dense):
-    """Returns the error of each call, and the largest error that passes."""
+    """Returns the verdict of each call."""
     want = exact(q, dense)
-    tolerance = 2 * (naive(q, dense).double() - want).abs().max().item() + 1e-5
-    return report.judged(calls, lambda _, o: (o.double() - want).abs().max().item()), tolerance
+    error = lambda o: (o.double() - want).abs().max().item()
+    return report.judged(calls, report.within(2 * error(naive(q, dense)) + 1e-5, error))
+
+
+def options(text):
+    """Returns the parser of the options that the scripts of MLA have."""
+    parser = report.options(text)
+    parser.add_argument("--heads", nargs="+", type=int, default=[16, 64, 128])
+    parser.add_argument("--config", help="FerroFlash's kernel [default: the planner's choice]")
+    parser.add_argument("--gb-per-s", type=float, help="memory speed [default: the card's]")
+    parser.add_argument("--tflops", type=float, default=619, help="highest throughput of mma.sync; the default is an H200's")
+    return parser
+
+
+def conclude(todo, args):
+    """Runs the work of `todo(rng)`, and ends the program."""
+    args.gb_per_s = args.gb_per_s or 1e3 * report.bandwidth()
+    report.main(todo, args, gb_per_s=args.gb_per_s, tflops=args.tflops)
+
+
+def measured(suite, label, dtype, calls, checks, launch, size, flops, args, rng):
+    """Times the calls with a cold L2 cache, beside the times of `size` bytes and of the products, and returns the report's rows."""
+    floor = {"bytes": size / args.gb_per_s / 1e3, "products": flops / args.tflops / 1e6}
+    of = launch.describe()
+    said = lambda us: (f"bytes {floor['bytes']:.1f} products {floor['products']:.1f}  {size / us / 1e3:.0f} GB/s "
+                       f"{flops / us / 1e6:.0f} TFLOP/s  {of['entry']} grid {of['grid']}")
+    row = {"suite": suite + (f", {args.config}" if args.config else ""), "label": label, "dtype": dtype, "timing": "cold"}
+    return report.measured(row, calls, checks, args, rng, compare.measure, said, of["entry"], lambda us: floor)
 
 
 def run(batch, keys, heads, queries, dtype, args, rng):
@@ -116,45 +139,21 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
     dense = pages[table.long()].reshape(batch, keys, WIDTH)
     calls, launch = contenders(q, pages, table, lengths, dense, args.peers, args.config)
-    errors, tolerance = judged(calls, q, dense)
-    medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, "cold")[0])
     size = 2 * batch * (keys * WIDTH + queries * heads * (WIDTH + VALUES))
     flops = 2 * batch * heads * queries * keys * (WIDTH + VALUES)
-    us = medians["ferroflash"]
-    floor = {"bytes": size / args.gb_per_s / 1e3, "products": flops / args.tflops / 1e6}
     label = f"{dtype} h{heads} q{queries} {batch}x{keys}"
-    bad = [name for name, error in errors.items() if not error <= tolerance]
-    print(f"{label:26} " + "  ".join(f"{name} {t:.1f}" for name, t in medians.items())
-          + f"  bytes {floor['bytes']:.1f} products {floor['products']:.1f}  {size / us / 1e3:.0f} GB/s {flops / us / 1e6:.0f} TFLOP/s"
-          + f"  {launch.describe()['entry']} grid {launch.describe()['grid']}" + (f"  WRONG {bad}" if bad else ""), flush=True)
-    suite = f"mla{heads}" + (f", {args.config}" if args.config else "")
-    return [{"suite": suite, "label": label, "inputs": "normal", "dtype": dtype, "timing": "cold", "peer": name, "us": t,
-             "rounds_us": times[name], "ratio": t / us, "passed": name not in bad, "error": errors[name], "tolerance": tolerance,
-             **floor, "entry": launch.describe()["entry"] if name == "ferroflash" else None} for name, t in medians.items()]
+    return measured(f"mla{heads}", label, dtype, calls, judged(calls, q, dense), launch, size, flops, args, rng)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--heads", nargs="+", type=int, default=[16, 64, 128])
+    parser = options(__doc__)
     parser.add_argument("--queries", nargs="+", type=int, default=[1])
-    parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=DTYPES)
     parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
-    parser.add_argument("--config", help="FerroFlash's kernel [default: the planner's choice]")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--gb-per-s", type=float, help="memory speed [default: the card's]")
-    parser.add_argument("--tflops", type=float, default=619, help="highest throughput of mma.sync; the default is an H200's")
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    rng = random.Random(args.seed)
-    args.gb_per_s = args.gb_per_s or 1e3 * report.bandwidth()
-    todo = [(f"mla{heads}", f"{dtype} h{heads} q{queries} {batch}x{keys}",
-             functools.partial(run, batch, keys, heads, queries, dtype, args, rng))
-            for dtype in args.dtypes for heads in args.heads for queries in args.queries for batch, keys in SHAPES]
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "gb_per_s": args.gb_per_s, "tflops": args.tflops}
-    sys.exit(report.run(todo, args, about, torch.cuda.empty_cache))
+    todo = lambda rng: [(f"mla{heads}", f"{dtype} h{heads} q{queries} {batch}x{keys}",
+                         functools.partial(run, batch, keys, heads, queries, dtype, args, rng))
+                        for dtype in args.dtypes for heads in args.heads for queries in args.queries for batch, keys in SHAPES]
+    conclude(todo, args)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Rows of compare.py as tables, figures of merit, and a plot. The loops of scripts that time calls beside one another."""
+"""Rows of compare.py as tables, figures of merit, and a plot. Options, loops and rows of scripts that time calls beside one another."""
+import argparse
 import json
 import math
 import os
+import random
 import statistics
 import sys
 import time
@@ -21,6 +23,33 @@ def bandwidth():
     """Returns the memory speed of the card in TB/s: its bus, times REACHED."""
     from triton.testing import get_dram_gbps
     return get_dram_gbps() * REACHED / 1e3
+
+
+def options(text, dtypes=("bf16",), seconds=math.inf):
+    """Returns the parser of the options that all these scripts have."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtypes", nargs="+", default=dtypes, choices=["f16", "bf16"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=seconds, help="measurements begin within this time")
+    parser.add_argument("--out", help="JSON file to write")
+    return parser
+
+
+def main(todo, args, best={}, **about):
+    """Seeds the random numbers, runs the work of `todo(rng)`, and ends the program."""
+    import torch
+    torch.manual_seed(args.seed)
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), **about}
+    sys.exit(run(todo(random.Random(args.seed)), args, about, torch.cuda.empty_cache, best))
+
+
+def within(tolerance, error):
+    """Returns a judge for `judged`: it compares `error(result)` with the tolerance. NaN fails."""
+    def judge(_, result):
+        found = error(result)
+        return {"error": found, "tolerance": tolerance, "passed": found <= tolerance}
+    return judge
 
 
 def judged(calls, judge, needed=("ferroflash",)):
@@ -46,6 +75,17 @@ def timed(calls, rounds, rng, measure):
     return {name: statistics.median(samples) for name, samples in times.items()}, times
 
 
+def measured(row, calls, checks, args, rng, measure, said, entry=None, more=lambda us: {}, show=lambda us: f"{us:.1f}"):
+    """Times the calls, prints a line, and returns a row for each call. `row` has the fields of all rows. `measure(call, timing)` returns
+    the microseconds first. `said(us)` is the end of the line, of FerroFlash's time. `more(us)` returns more fields of a row."""
+    medians, times = timed(calls, args.rounds, rng, lambda call: measure(call, row["timing"])[0])
+    print(f"{row['timing']:4} {row['label']:44} " + "  ".join(f"{name} {show(us)}" for name, us in medians.items())
+          + "  " + said(medians["ferroflash"])
+          + "".join(f"  WRONG {name} {check}" for name, check in checks.items() if check and not check["passed"]), flush=True)
+    return [{**row, "inputs": "normal", "peer": name, "us": us, "rounds_us": times[name], "ratio": us / medians["ferroflash"],
+             "check": checks[name], "entry": entry if name == "ferroflash" else None, **more(us)} for name, us in medians.items()]
+
+
 def run(todo, args, about, after, best={}):
     """Runs all (suite, label, work) in `todo` that begin within `args.seconds`. Each work returns its rows. `after` runs behind each, and
     then the rows are written to `args.out`, so that a killed script keeps them. Prints the summary, and returns the exit code: 1 if
@@ -67,7 +107,7 @@ def run(todo, args, about, after, best={}):
     for entry in found:
         print(f"{entry['suite']:24} {entry['dtype']:5} {entry['timing']:5} {entry['peer']:24} {entry['shapes']} shapes, "
               f"geomean {entry['geomean']:.2f}, lowest {entry['minimum']:.2f} ({entry['at']})")
-    passed = lambda row: row["check"]["passed"] if "check" in row else row.get("passed")
+    passed = lambda row: row["check"]["passed"] if "check" in row else row["passed"]
     return int(any(row.get("peer", "ferroflash") == "ferroflash" and not passed(row) for row in rows))
 
 

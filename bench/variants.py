@@ -11,7 +11,7 @@ The float64 reference runs flex_attention's functions on index tensors, so both 
 compare.py's timers measure in shuffled rounds. A ratio is the peer's time divided by FerroFlash's. With --fa4, `flex_fa4` is
 flex_attention with its FlashAttention-4 backend, which needs a GPU and a Python that FlashAttention-4 supports. After --seconds, the script ends with the rows that it has.
 """
-import argparse
+import functools
 import itertools
 import math
 import random
@@ -224,16 +224,12 @@ def run(v, batch, keys, dim, dtype, args, rng):
     judge = lambda name, o: check(v, q, k, values, o) if name != "without" else None
     verdicts = report.judged(calls, judge, ("ferroflash", "without"))
     timing = "hot" if 4e-12 * batch * heads * queries * keys * dim < 0.2 else "cold"
-    medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, timing)[0])
     described = v.documents is None and v.own is None
     entry = dense.prepare(q, k, values, bhsd=True, **v.args)[0].describe()["entry"] if described else None
     entry = getattr(calls["ferroflash"], "entry", entry)
     label = f"{v.name} {dtype} b{batch} h{heads}/{kv_heads} q{queries} k{keys} d{dim}"
-    print(f"{timing:4} {label:44} " + "  ".join(f"{name} {us:.1f}" for name, us in medians.items())
-          + "".join(f"  WRONG {name} {found}" for name, found in verdicts.items() if found and not found["passed"]), flush=True)
-    return [{"suite": v.name, "label": label, "inputs": "normal", "dtype": dtype, "timing": timing, "peer": name, "us": us,
-             "rounds_us": times[name], "ratio": us / medians["ferroflash"], "check": verdicts[name],
-             "entry": entry if name == "ferroflash" else None} for name, us in medians.items()]
+    row = {"suite": v.name, "label": label, "dtype": dtype, "timing": timing}
+    return report.measured(row, calls, verdicts, args, rng, compare.measure, lambda us: "", entry)
 
 
 def todo(args, rng):
@@ -246,21 +242,14 @@ def todo(args, rng):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.options(__doc__, ["f16"], 200.0)
     parser.add_argument("--only", nargs="+", help="names of the variants to run, instead of all")
-    parser.add_argument("--dtypes", nargs="+", default=["f16"], choices=DTYPES)
     parser.add_argument("--dims", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--seqlens", nargs="+", type=int, default=[1024, 4096])
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=200.0, help="measurements begin within this time")
     parser.add_argument("--fa4", action="store_true", help="measure flex_attention's FlashAttention-4 backend, too")
-    parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    sys.exit(report.run(todo(args, random.Random(args.seed)), args, about, torch.cuda.empty_cache))
+    report.main(functools.partial(todo, args), args)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,7 @@ and values of 128 columns.
 `padded` is FerroFlash with values padded to 192 columns, as libraries with one width must do it; its time omits the padding itself.
 The L2 cache is cold. The check compares some rows of every head with float64. A ratio is the peer's time divided by FerroFlash's.
 """
-import argparse
 import functools
-import random
-import sys
 
 import torch
 import torch.nn.functional as F
@@ -59,39 +56,28 @@ def run(heads, keys, causal, dtype, args, rng):
     calls = contenders(q, k, v, causal)
     rows = torch.tensor([0, 1, keys // 2, keys - 1], device="cuda")
     want = attend(q, k, v, rows, causal, torch.float64)
-    tolerance = 2 * (attend(q, k, v, rows, causal, kind).double() - want).abs().max().item() + 1e-5
-    errors = report.judged(calls, lambda _, o: (o[:, rows, :, :VALUES].double() - want).abs().max().item())
-    medians, times = report.timed(calls, args.rounds, rng, lambda call: compare.measure(call, "cold")[0])
-    flops = 2 * args.batch * heads * keys * keys * (KEYS + VALUES) / (2 if causal else 1)
+    error = lambda o: (o.double() - want).abs().max().item()
+    judge = report.within(2 * error(attend(q, k, v, rows, causal, kind)) + 1e-5, lambda o: error(o[:, rows, :, :VALUES]))
+    checks = report.judged(calls, judge)
+    tflops = lambda us: 2 * args.batch * heads * keys * keys * (KEYS + VALUES) / (2 if causal else 1) / us / 1e6
     label = f"{dtype} h{heads} {args.batch}x{keys} {'causal' if causal else 'full'}"
     launch, *_ = dense.prepare(q, k, v, causal=causal)
     entry = launch.describe()["entry"]
-    bad = [name for name, error in errors.items() if not error <= tolerance]
-    print(f"{label:28} " + "  ".join(f"{name} {t:.1f}" for name, t in medians.items())
-          + f" us  {flops / medians['ferroflash'] / 1e6:.0f} TFLOP/s  {entry}" + (f"  WRONG {bad}" if bad else ""), flush=True)
-    return [{"suite": f"widths{heads}", "label": label, "inputs": "normal", "dtype": dtype, "timing": "cold", "peer": name, "us": us,
-             "rounds_us": times[name], "ratio": us / medians["ferroflash"], "tflops": flops / us / 1e6, "passed": name not in bad,
-             "error": errors[name], "tolerance": tolerance, "entry": entry if name == "ferroflash" else None}
-            for name, us in medians.items()]
+    row = {"suite": f"widths{heads}", "label": label, "dtype": dtype, "timing": "cold"}
+    return report.measured(row, calls, checks, args, rng, compare.measure, lambda us: f"{tflops(us):.0f} TFLOP/s  {entry}", entry,
+                           lambda us: {"tflops": tflops(us)})
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.options(__doc__)
     parser.add_argument("--heads", nargs="+", type=int, default=[16, 128])
     parser.add_argument("--seqlens", nargs="+", type=int, default=[2048, 4096, 8192, 16384])
-    parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=DTYPES)
     parser.add_argument("--full", action="store_true", help="without a causal mask")
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="measurements begin within this time")
-    parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    rng = random.Random(args.seed)
-    todo = [(f"widths{heads}", f"{dtype} h{heads} {keys}", functools.partial(run, heads, keys, not args.full, dtype, args, rng))
-            for dtype in args.dtypes for heads in args.heads for keys in args.seqlens]
-    sys.exit(report.run(todo, args, {"device": torch.cuda.get_device_name(), "torch": torch.__version__}, torch.cuda.empty_cache))
+    report.main(lambda rng: [(f"widths{heads}", f"{dtype} h{heads} {keys}",
+                              functools.partial(run, heads, keys, not args.full, dtype, args, rng))
+                             for dtype in args.dtypes for heads in args.heads for keys in args.seqlens], args)
 
 
 if __name__ == "__main__":
