@@ -2,9 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, AppendInfo, COMBINES, CONVERT_DQS, Class, CombineInfo, ConvertDqInfo, DELTAS, DSINKS, DeltaInfo,
-    DsinksInfo, GRADIENTS, KERNELS, Keys, MERGES, MergeInfo, PageKind, QUANTISES, QuantiseInfo, Queries,
-    STATISTICS, SUM_HEADS, SplitKernels, SumHeadsInfo, TileScheduler, attention,
+    APPENDS, COMBINES, CONVERT_DQS, Class, DELTAS, DSINKS, GRADIENTS, KERNELS, Keys, MERGES, PageKind,
+    QUANTISES, Queries, STATISTICS, SUM_HEADS, SplitKernels, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -117,6 +116,18 @@ impl Row {
             ..Row::default()
         }
     }
+
+    /// Returns the row of a kernel that runs beside attention.
+    fn beside(
+        family: &'static str,
+        contract: &Contract,
+        dtype: Option<DType>,
+        head_dim: Option<u32>,
+        what: impl Into<String>,
+    ) -> Self {
+        let (dtype, what) = (dtype.map(DType::name), Some(what.into()));
+        Row { dtype, head_dim, what, ..Row::new(family, contract) }
+    }
 }
 
 impl From<&AttnInfo> for Row {
@@ -131,154 +142,105 @@ impl From<&AttnInfo> for Row {
             ..Row::new(e.family(), &e.contract)
         };
         let persistent = e.scheduler == TileScheduler::Persistent;
-        match e.keys {
-            Keys::Cache(pages) if e.decodes() => Row {
-                cache: Some(e.kv_dtype.name()),
-                what: Some(format!(
-                    "{} warps share keys, {}{}",
-                    e.warps(),
-                    match pages {
-                        PageKind::Tiles => "pages of a multiple of 16 keys",
-                        PageKind::Rows => "pages of any size",
-                    },
-                    if e.queries == Queries::Mixed { ", sequences of few queries" } else { "" }
-                )),
-                ..row
-            },
-            Keys::Latent => Row {
-                cache: Some(e.kv_dtype.name()),
-                tile_n: Some(e.tile_n),
-                what: Some(format!("{} warps share keys of a latent cache, {} stages", e.warps(), e.stages)),
-                ..row
-            },
-            Keys::Listed => Row {
-                cache: Some(e.kv_dtype.name()),
-                tile_n: Some(e.tile_n),
-                what: Some(format!("{} warps share a query's list of keys, {} stages", e.warps(), e.stages)),
-                ..row
-            },
-            Keys::Cache(_) => Row {
-                cache: Some(e.kv_dtype.name()),
-                tile_n: Some(e.tile_n),
-                what: Some(
-                    match (e.queries, persistent) {
-                        (Queries::Mixed, _) => "one tile per block, on a KV cache, sequences of many queries",
-                        (_, true) => "persistent, on a KV cache",
-                        (_, false) => "one tile per block, on a KV cache",
-                    }
-                    .into(),
-                ),
-                ..row
-            },
-            Keys::Quantised => Row {
-                tile_n: Some(e.tile_n),
-                what: Some(format!("precision {}, on quantised keys and values", e.precision().name())),
-                ..row
-            },
-            Keys::Batched | Keys::Varlen => Row {
-                schedule: Some(e.schedule.name()),
-                path: Some(e.path.name()),
-                grid: Some(match (persistent, e.is_varlen(), e.splits) {
-                    (false, false, false) => "one tile per block",
-                    (false, false, true) => "several blocks per tile (split-KV)",
-                    (false, true, _) => "varlen",
-                    (true, true, _) => "persistent, varlen",
-                    (true, false, true) => "persistent, split-KV",
-                    (true, false, false) if e.has_maps() => "persistent, TMA",
-                    (true, false, false) => "persistent",
-                }),
-                lineage: lineage::names(e).collect(),
-                tile_n: Some(e.tile_n),
-                stages: Some(e.stages),
-                ..row
-            },
-        }
-    }
-}
-
-impl From<&AppendInfo> for Row {
-    fn from(e: &AppendInfo) -> Self {
-        let what = match e.rounds {
-            Some([from, to]) => format!("new keys and values, from {} to {}", from.name(), to.name()),
-            None => "new keys and values of 16 bits, without conversion".into(),
+        let (what, shows_tile) = match e.keys {
+            Keys::Cache(pages) if e.decodes() => {
+                let pages = match pages {
+                    PageKind::Tiles => "pages of a multiple of 16 keys",
+                    PageKind::Rows => "pages of any size",
+                };
+                let few = if e.queries == Queries::Mixed { ", sequences of few queries" } else { "" };
+                (format!("{} warps share keys, {pages}{few}", e.warps()), false)
+            }
+            Keys::Latent => {
+                (format!("{} warps share keys of a latent cache, {} stages", e.warps(), e.stages), true)
+            }
+            Keys::Listed => {
+                (format!("{} warps share a query's list of keys, {} stages", e.warps(), e.stages), true)
+            }
+            Keys::Cache(_) => {
+                let what = match (e.queries, persistent) {
+                    (Queries::Mixed, _) => "one tile per block, on a KV cache, sequences of many queries",
+                    (_, true) => "persistent, on a KV cache",
+                    (_, false) => "one tile per block, on a KV cache",
+                };
+                (what.into(), true)
+            }
+            Keys::Quantised => {
+                (format!("precision {}, on quantised keys and values", e.precision().name()), true)
+            }
+            Keys::Batched | Keys::Varlen => {
+                return Row {
+                    schedule: Some(e.schedule.name()),
+                    path: Some(e.path.name()),
+                    grid: Some(match (persistent, e.is_varlen(), e.splits) {
+                        (false, false, false) => "one tile per block",
+                        (false, false, true) => "several blocks per tile (split-KV)",
+                        (false, true, _) => "varlen",
+                        (true, true, _) => "persistent, varlen",
+                        (true, false, true) => "persistent, split-KV",
+                        (true, false, false) if e.has_maps() => "persistent, TMA",
+                        (true, false, false) => "persistent",
+                    }),
+                    lineage: lineage::names(e).collect(),
+                    tile_n: Some(e.tile_n),
+                    stages: Some(e.stages),
+                    ..row
+                };
+            }
         };
-        let [dtype, cache] = [0, 1].map(|i| e.rounds.map(|types| types[i].name()));
-        Row { dtype, cache, what: Some(what), ..Row::new(e.family(), &e.contract) }
-    }
-}
-
-impl From<&MergeInfo> for Row {
-    fn from(e: &MergeInfo) -> Self {
-        let what = format!("merges states of {} into one of {}", e.states.name(), e.output.name());
-        let dtype = Some(e.states.name());
-        Row { dtype, what: Some(what), ..Row::new(e.family(), &e.contract) }
-    }
-}
-
-impl From<&QuantiseInfo> for Row {
-    fn from(e: &QuantiseInfo) -> Self {
-        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
-        let what = Some("quantises keys and values".into());
-        Row { dtype, head_dim, what, ..Row::new("quantised", &e.contract) }
-    }
-}
-
-impl From<&CombineInfo> for Row {
-    fn from(e: &CombineInfo) -> Self {
-        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
-        let (family, what) = match e.of {
-            SplitKernels::Prefill => ("split", "finishes split kernels"),
-            SplitKernels::Decoding => ("decode", "finishes decode kernels"),
-            SplitKernels::Mixed => ("mixed few", "finishes decode kernels"),
-        };
-        Row { dtype, head_dim, what: Some(what.into()), ..Row::new(family, &e.contract) }
-    }
-}
-
-impl From<&DeltaInfo> for Row {
-    fn from(e: &DeltaInfo) -> Self {
-        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
-        let what = Some("two numbers per query, for the other backward kernels".into());
-        Row { dtype, head_dim, what, ..Row::new("backward", &e.contract) }
-    }
-}
-
-impl From<&DsinksInfo> for Row {
-    fn from(e: &DsinksInfo) -> Self {
-        Row { what: Some("gradients of sinks".into()), ..Row::new("backward", &e.contract) }
-    }
-}
-
-impl From<&SumHeadsInfo> for Row {
-    fn from(e: &SumHeadsInfo) -> Self {
-        let what = Some("sums of dK and dV of blocks that share a key head".into());
-        Row { dtype: Some(e.dtype.name()), what, ..Row::new("backward", &e.contract) }
-    }
-}
-
-impl From<&ConvertDqInfo> for Row {
-    fn from(e: &ConvertDqInfo) -> Self {
-        let (dtype, head_dim) = (Some(e.dtype.name()), Some(e.head_dim));
-        let what = Some("rounds the sums of dQ, which hopper backward kernels leave".into());
-        Row { dtype, head_dim, what, ..Row::new("hopper backward", &e.contract) }
+        // The keys of a quantised launch are no cache.
+        let cache = (e.keys != Keys::Quantised).then(|| e.kv_dtype.name());
+        Row { cache, tile_n: shows_tile.then_some(e.tile_n), what: Some(what), ..row }
     }
 }
 
 /// Returns every kernel, family by family.
 fn rows() -> Vec<Row> {
     let of_class = |class| attention().filter(move |e| e.class() == class).map(Row::from);
+    let of_gradients = |beside| GRADIENTS.iter().filter(move |e| e.pass.is_beside() == beside).map(Row::from);
+    let mut rows: Vec<_> = ferroflash::kernels::entries().map(Row::from).collect();
     let classes = [Class::Decode, Class::Latent, Class::Listed, Class::Paged, Class::Few, Class::Quantised];
-    let more = classes.into_iter().flat_map(of_class);
-    let attention =
-        ferroflash::kernels::entries().map(Row::from).chain(more).chain(STATISTICS.iter().map(Row::from));
-    let caches = APPENDS.iter().map(Row::from).chain(MERGES.iter().map(Row::from));
-    let gradients = |beside| GRADIENTS.iter().filter(move |e| e.pass.is_beside() == beside).map(Row::from);
-    let beside = DELTAS.iter().map(Row::from).chain(CONVERT_DQS.iter().map(Row::from));
-    let beside = beside.chain(DSINKS.iter().map(Row::from)).chain(SUM_HEADS.iter().map(Row::from));
-    let gradients = gradients(false).chain(gradients(true)).chain(beside);
-    let others = of_class(Class::Many).chain(COMBINES.iter().map(Row::from));
-    let others = others.chain(QUANTISES.iter().map(Row::from));
-    attention.chain(caches).chain(gradients).chain(others).collect()
+    rows.extend(classes.into_iter().flat_map(of_class));
+    rows.extend(STATISTICS.iter().map(Row::from));
+    rows.extend(APPENDS.iter().map(|e| {
+        let what = match e.rounds {
+            Some([from, to]) => format!("new keys and values, from {} to {}", from.name(), to.name()),
+            None => "new keys and values of 16 bits, without conversion".into(),
+        };
+        let cache = e.rounds.map(|[_, cache]| cache.name());
+        Row { cache, ..Row::beside(e.family(), &e.contract, e.rounds.map(|[of, _]| of), None, what) }
+    }));
+    rows.extend(MERGES.iter().map(|e| {
+        let what = format!("merges states of {} into one of {}", e.states.name(), e.output.name());
+        Row::beside(e.family(), &e.contract, Some(e.states), None, what)
+    }));
+    rows.extend(of_gradients(false).chain(of_gradients(true)));
+    rows.extend(DELTAS.iter().map(|e| {
+        let what = "two numbers per query, for the other backward kernels";
+        Row::beside("backward", &e.contract, Some(e.dtype), Some(e.head_dim), what)
+    }));
+    rows.extend(CONVERT_DQS.iter().map(|e| {
+        let what = "rounds the sums of dQ, which hopper backward kernels leave";
+        Row::beside("hopper backward", &e.contract, Some(e.dtype), Some(e.head_dim), what)
+    }));
+    let what = "gradients of sinks";
+    rows.extend(DSINKS.iter().map(|e| Row::beside("backward", &e.contract, None, None, what)));
+    let what = "sums of dK and dV of blocks that share a key head";
+    rows.extend(SUM_HEADS.iter().map(|e| Row::beside("backward", &e.contract, Some(e.dtype), None, what)));
+    rows.extend(of_class(Class::Many));
+    rows.extend(COMBINES.iter().map(|e| {
+        let (family, what) = match e.of {
+            SplitKernels::Prefill => ("split", "finishes split kernels"),
+            SplitKernels::Decoding => ("decode", "finishes decode kernels"),
+            SplitKernels::Mixed => ("mixed few", "finishes decode kernels"),
+        };
+        Row::beside(family, &e.contract, Some(e.dtype), Some(e.head_dim), what)
+    }));
+    rows.extend(QUANTISES.iter().map(|e| {
+        let what = "quantises keys and values";
+        Row::beside("quantised", &e.contract, Some(e.dtype), Some(e.head_dim), what)
+    }));
+    rows
 }
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {

@@ -1,8 +1,6 @@
-//! Tests `ferroflash run` on int8 caches in files: compares the simulator with the reference, and reads
-//! invalid files.
+//! Tests `ferroflash run` on int8 caches in files: compares the simulator with the reference.
 use crate::cache::{check_on, tensors};
-use crate::common::{Folder, check as refused};
-use crate::tensors::{Tensors, floats, integers, write};
+use crate::tensors::{Tensors, floats, integers};
 use reference::Random;
 use safetensors::Dtype;
 
@@ -66,37 +64,4 @@ fn sequences_of_one_key() {
         });
         check_on("decode", &format!("int8-one-key-{seed}"), &tensors, &[]);
     }
-}
-
-#[test]
-fn refusals() {
-    let folder = Folder::new("int8-refused");
-    let check_with = |options: &[&str], spoil: fn(&mut Tensors), words| {
-        let mut tensors = int8(tensors(1));
-        spoil(&mut tensors);
-        let path = write(&folder, "cache.safetensors", &tensors);
-        refused(&[&["run", "--input", &path, "--device"], options].concat(), 2, words);
-    };
-    let check = |spoil, words| check_with(&["cpu"], spoil, words);
-    check(|t| drop(t.pop()), "there is no `v_scale`; an I8 cache needs `v_scale` [pages, page, heads] f32");
-    check(
-        |t| t.last_mut().expect("a scale").2 = vec![16, 9, 2],
-        "`v_scale` has shape [16, 9, 2]; it must be [pages, page, heads], [9, 16, 2]",
-    );
-    check(
-        |t| t[5].3[FIRST..][..4].copy_from_slice(&(-0.5f32).to_le_bytes()),
-        "`k_scale[7, 0, 0]` is -5e-1; it must",
-    );
-    let judged: &[&str] = &["sim", "--check"];
-    check_with(
-        judged,
-        |t| t[6].3[FIRST + 4..][..4].copy_from_slice(&f32::NAN.to_le_bytes()),
-        "--check: `v_scale[7, 0, 1]` is NaN, so that no result has a bound; make it a finite number",
-    );
-    let named: &[&str] = &["sim", "--config", "decode_f16_d64_causal_16_rows"];
-    check_with(
-        named,
-        |_| {},
-        "it is a kernel for f16 on caches of f16, and the request has f16 on a cache of int8",
-    );
 }

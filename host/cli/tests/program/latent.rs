@@ -1,9 +1,7 @@
-//! Tests `ferroflash run --v-width` on latent caches in files: compares the simulator with the reference, and
-//! reads invalid files.
+//! Tests `ferroflash run --v-width` on latent caches in files: compares the simulator with the reference.
 use crate::common::{Folder, check as refused, report};
 use crate::tensors::{Tensors, integers, normals, on_both, results, write};
 use reference::Random;
-use safetensors::Dtype;
 
 /// DeepSeek's numbers of columns of keys and of values, and its scale.
 const WIDTHS: [usize; 2] = [576, 512];
@@ -66,58 +64,4 @@ fn tensors_of_two_widths() {
     tensors[2] = of("v", 100);
     let input = write(&folder, "odd.safetensors", &tensors);
     refused(&["run", "--device", "sim", "--input", &input], 2, "head_dim of v 100");
-}
-
-#[test]
-fn latent_caches_that_are_not_right() {
-    let folder = Folder::new("latent-refused");
-    let path = write(&folder, "latent.safetensors", &tensors(1));
-    let with = |change: fn(&mut Tensors), name: &str| {
-        let mut tensors = tensors(1);
-        change(&mut tensors);
-        write(&folder, name, &tensors)
-    };
-    let both =
-        with(|t| t.push(normals("v_cache", &mut Random::new(9), &[9, 16, 1, 576])), "both.safetensors");
-    let eight = with(|t| (t[1].1, t[1].3) = (Dtype::F8_E4M3, vec![0; 9 * 16 * 576]), "eight.safetensors");
-    let heads_first = with(|t| t[1].2 = vec![9, 1, 16, 576], "heads-first.safetensors");
-    let plain = with(
-        |t| {
-            *t = ["q", "k", "v"].map(|name| normals(name, &mut Random::new(9), &[1, 8, 2, 64])).into();
-        },
-        "plain.safetensors",
-    );
-    let cases: [(&str, &[&str], &str); 12] = [
-        (&path, &["--scale", "0.07"], "there is no `v_cache`; add it, or use --v-width"),
-        (&path, &["--v-width", "512"], "--scale none: a latent cache has no default"),
-        (&path, &["--v-width", "0"], "--v-width 0: it must be a multiple of 8, from 8 to 512"),
-        (
-            &path,
-            &["--v-width", "576"],
-            "from 8 to 512: the values are the first columns of `k_cache`, which has",
-        ),
-        (&path, &["--v-width", "577"], "--v-width 577: it must be a multiple of 8"),
-        (&path, &["--v-width", "510"], "--v-width 510: it must be a multiple of 8"),
-        (
-            &path,
-            &["--window", "9,0", "--v-width", "512", "--scale", "0.07"],
-            "mask window 9,0 on a latent cache",
-        ),
-        (
-            &path,
-            &["--softcap", "9", "--v-width", "512", "--scale", "0.07"],
-            "leave --softcap out, or project",
-        ),
-        (
-            &heads_first,
-            &OPTIONS,
-            "the keys of its 3 pages of 1 (--layout says which size of `k_cache` [9, 1, 16,",
-        ),
-        (&both, &["--v-width", "512"], "and the file has a `v_cache`; remove one of the two"),
-        (&eight, &OPTIONS, "dtype e4m3 on a latent cache"),
-        (&plain, &["--v-width", "64"], "the file has no `k_cache`; leave --v-width out"),
-    ];
-    for (path, options, words) in cases {
-        refused(&[&["run", "--device", "cpu", "--input", path], options].concat(), 2, words);
-    }
 }

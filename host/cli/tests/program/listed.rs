@@ -1,7 +1,6 @@
 //! Tests `ferroflash run` on files with lists of keys (sparse MLA): compares the simulator with the
-//! reference, and reads invalid files.
-use crate::common::{Folder, check as refused};
-use crate::tensors::{self, Output, Tensor, Tensors, floats, integers, numbers, on_both, write};
+//! reference.
+use crate::tensors::{self, Output, Tensor, Tensors, floats, integers, numbers, on_both};
 use ferroflash::DType;
 use reference::Random;
 use safetensors::Dtype;
@@ -76,42 +75,4 @@ fn a_flat_cache_of_two_latent_heads_with_sinks() {
         floats("sinks", &[4], &[0.5, f32::NEG_INFINITY, 2.0, -1.0]),
     ];
     check("listed-sinks", &tensors, &["--v-width", "256", "--scale", "0.1"]);
-}
-
-#[test]
-fn files_that_are_not_right() {
-    let folder = Folder::new("listed-refused");
-    let with = |change: fn(&mut Tensors), name: &str| {
-        let mut tensors = tensors();
-        change(&mut tensors);
-        write(&folder, name, &tensors)
-    };
-    let path = with(|_| (), "right.safetensors");
-    let lengths = with(|t| t.push(integers("seqused_k", &[6], &[64; 6])), "lengths.safetensors");
-    let values = with(|t| t.push(halves("v_cache", 9, &[4, 16, 1, 512])), "values.safetensors");
-    let short = with(|t| t[2] = lists(&[5, 1, TOPK], 64), "short.safetensors");
-    let other = with(|t| (t[0].2, t[2].2) = (vec![2, 3, 5, 576], vec![3, 2, TOPK]), "other.safetensors");
-    let eight = with(|t| (t[1].1, t[1].3) = (Dtype::F8_E4M3, vec![0; 64 * 576]), "eight.safetensors");
-    let narrow = with(|t| t[1] = halves("k_cache", 2, &[4, 16, 1, 512]), "narrow.safetensors");
-    let causal = [&OPTIONS[..], &["--causal"]].concat();
-    let shared = [&OPTIONS[..], &["--shared-pages", "1"]].concat();
-    let cases: [(&str, &[&str], &str); 10] = [
-        (&path, &["--scale", "0.07"], "there is no `v_cache`; add it, or use --v-width"),
-        (&path, &["--v-width", "512"], "--scale none: a latent cache has no default"),
-        (&path, &causal, "mask causal with lists of keys"),
-        (&path, &shared, "leave --shared-pages out"),
-        (
-            &lengths,
-            &OPTIONS,
-            "has a tensor `seqused_k` that a file with lists of keys (`indices`) does not use",
-        ),
-        (&values, &OPTIONS, "has a tensor `v_cache` that"),
-        (&short, &OPTIONS, "`indices` has shape [5, 1, 70]; it must be [6, 1, topk]"),
-        (&other, &OPTIONS, "`indices` has shape [3, 2, 70]"),
-        (&eight, &OPTIONS, "dtype e4m3 on a latent cache"),
-        (&narrow, &OPTIONS, "the last size, head_dim, must be equal"),
-    ];
-    for (path, options, words) in cases {
-        refused(&[&["run", "--device", "cpu", "--input", path], options].concat(), 2, words);
-    }
 }

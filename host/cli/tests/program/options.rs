@@ -1,6 +1,6 @@
 //! Tests options, devices, exit codes and help.
 use crate::common::{DEMO, Folder, check, check_error, ferroflash, report, text};
-use ferroflash::kernels::{ATTENTION, AttnInfo, Class, Isa, MaskKind, plain};
+use ferroflash::kernels::{AttnInfo, Class, Isa, MaskKind, plain};
 use ferroflash::plan::Problem;
 use ferroflash::ptx::is_embedded;
 use ferroflash::request::Mask;
@@ -22,96 +22,6 @@ fn demo_verifies_its_result_and_says_where_it_ran() {
     let output = ferroflash(&["demo", "--device", "cpu"]).output().expect("starts");
     assert!(text(&output.stdout).contains("on the CPU (f64 reference)"));
     assert!(!text(&output.stdout).contains("within tolerance"), "the reference is not compared with itself");
-    check(
-        &["run", "--device", "cpu", "--check", "--input", DEMO],
-        2,
-        "--device cpu runs the reference itself",
-    );
-}
-
-#[test]
-fn options_that_are_not_valid() {
-    let run = |options: &[&str], message: &str| {
-        check(&[&["run", "--device", "cpu", "--input", DEMO], options].concat(), 2, message);
-    };
-    run(&["--scale", "inf"], "--scale inf: it must be a finite number above 0");
-    run(&["--scale", "NaN"], "--scale NaN: it must");
-    run(&["--scale", "-1"], "not supported: --scale -1: ");
-    run(&["--scale", "1e-45"], "normal f32");
-    run(&["--scale", "x"], "invalid value 'x' for '--scale");
-    run(&["--softcap", "NaN"], "--softcap NaN: it must");
-    run(&["--softcap", "-2"], "--softcap -2: it must be a finite number above 0, or none");
-    run(&["--window", "3"], "two numbers like 255,0");
-    run(&["--window", "3,0", "--causal"], "cannot be used with");
-    run(&["--layout", "sbhd"], "possible values: bshd, bhsd");
-    run(&["--profile", "t4"], "possible values: l4, a100");
-    run(&["--profile", "l4"], "--profile l4: only the simulator takes a profile; use --device sim");
-    run(&["--device", "gpu"], "'--device <DEVICE>' cannot be used multiple times");
-    run(
-        &["--config", "decode_f16_d64_causal_8_tiles"],
-        "--config decode_f16_d64_causal_8_tiles: it is a kernel for caches, appends or merges; this",
-    );
-    check(
-        &["run", "--device", "sim", "--input", DEMO, "--config", "hopper_f16_d64_full_128x128"],
-        2,
-        "name a kernel for this device, or leave --config out; --profile h200 simulates a GPU that runs it",
-    );
-    run(&["--config", "fwd_f16_d64"], "--config fwd_f16_d64: it must be the name of a kernel");
-    run(&["--config", ATTENTION[0].contract.symbol], "--device cpu runs no kernel");
-    check(&["run"], 2, "--input <INPUT>");
-    check(
-        &["run", "--input", DEMO, "--device", "tpu"],
-        2,
-        "it must be auto, gpu, gpu:N (CUDA device N), sim or cpu",
-    );
-    check(&["walk"], 2, "unrecognized subcommand 'walk'");
-    check(
-        &["verify", "--config", "none"],
-        2,
-        "--config none: it must be the name of a kernel, or of a configuration of the lineage",
-    );
-    check(&["verify", "--soak", "-1"], 2, "unexpected argument '-1'");
-    check(&["kernels", "--head-dim", "600"], 2, "no kernel matches these options");
-    check(&["kernels", "--head-dim", "0"], 2, "0 is not in 1..");
-    check(&["kernels", "--dtype", "f32"], 2, "it must be f16 or bf16");
-    check(&["kernels", "--dtype", "e4m3"], 2, "it must be f16 or bf16: only a KV cache may be e4m3");
-    check(&["bench", "--device", "sim"], 2, "only a GPU has a meaningful time; use --device gpu");
-    check(&["bench", "--first-call", "--device", "cpu"], 2, "bench measures time");
-    // Builds with the feature `training` have a suite more: `backward`.
-    for suites in [
-        "has no suite `decoding`, only append, ",
-        "chunked, decode, extra, headline, hopper, hopper-extra, merge, mixed, mla, packed, paged, prefill, \
-         prefix, ragged",
-    ] {
-        check(&["bench", "--suite", "decoding"], 2, suites);
-    }
-    check(
-        &["sweep", "--suite", "decode"],
-        2,
-        "has no suite `decode`, only extra, headline, hopper, hopper-extra, prefill",
-    );
-    check(&["bench", "--against", DEMO], 2, "cannot be read");
-    check(
-        &["bench", "--file", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
-        2,
-        "it must be like {\"mine\"",
-    );
-    check(&["bench", "--first-call", "--svg", "plot.svg"], 2, "cannot be used with");
-    check(&["bench", "--rounds", "0"], 2, "0 is not in 1..=255");
-    check(&["agree", "--products", "0"], 2, "0 is not in 1..");
-    check(&["fuzz", "--seconds", "0"], 2, "0 is not in 1..");
-}
-
-#[test]
-fn the_cpu_runs_no_kernel() {
-    for command in ["verify", "soak", "fuzz", "cross-check"] {
-        check(&[command, "--device", "cpu"], 2, &format!("{command} runs kernels, and --device cpu"));
-    }
-    for command in ["bench", "sweep"] {
-        for device in ["cpu", "sim"] {
-            check(&[command, "--device", device], 2, &format!("{command} measures time, and only a GPU has"));
-        }
-    }
 }
 
 #[test]
@@ -199,35 +109,6 @@ fn every_command_has_a_manual_page_and_help_in_words_of_the_field() {
         assert!(!help.contains("lineage"), "{help}");
     }
     check(&["man", "paint"], 2, "no such command");
-}
-
-#[test]
-fn suites_without_a_shape() {
-    let folder = Folder::new("suites");
-    for text in ["{}", "{\"mine\": []}"] {
-        let file = folder.write("suites.json", text);
-        for command in ["bench", "sweep"] {
-            check(&[command, "--file", &file], 2, "there is no shape to measure");
-        }
-    }
-}
-
-#[test]
-fn suites_with_a_wrong_shape() {
-    let folder = Folder::new("wrong-shape");
-    let sequences = r#""sequences": [[1, 1, 9]], "heads_q": 1, "heads_k": 1, "head_dim": 64"#;
-    for (shape, command, expected) in [
-        (format!("{sequences}, \"pages\": 16"), "bench", "suite mine, shape 1: unknown field `pages`"),
-        (
-            format!("{sequences}, \"layout\": \"HND\""),
-            "bench",
-            "suite mine, shape 1: layout HND without page",
-        ),
-        (sequences.to_owned(), "sweep", "suite mine, shape 1: it must be a forward shape"),
-    ] {
-        let file = folder.write("suites.json", &format!("{{\"mine\": [{{{shape}}}]}}"));
-        check(&[command, "--file", &file], 2, expected);
-    }
 }
 
 /// The commands that fail without a GPU, unless the user requests the simulator.

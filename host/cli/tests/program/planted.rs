@@ -197,32 +197,3 @@ fn shared_memory_without_opt_in() {
     let (code, findings, text) = own("opt-in", "%rd3", "run mine block 32 shared 65536 optin 65536 args out");
     assert_eq!((code, findings.len()), (Some(0), 0), "{text}");
 }
-
-#[test]
-fn files_that_are_not_valid() {
-    let folder = Folder::new("files");
-    let ptx = folder.write("mine.ptx", OWN);
-    let nonsense = folder.write("nonsense.ptx", ".version 7.8\nnonsense");
-    let missing = folder.path("missing");
-    let misspelt = folder.write("misspelt.txt", "buffer o u32 3\nrun mine args o\nexpct o = 5 5 5\n");
-    let kind = folder.write("kind.txt", "buffer o u32 3\nrun mine args o\nreport nonsense-kind\n");
-    let cases = [
-        (vec!["--ptx", &missing], "cannot be read"),
-        (vec!["--ptx", &nonsense], "nonsense.ptx:2:"),
-        (vec!["--ptx", &ptx], "mine.ptx"),
-        (vec!["--ptx", &ptx, "--device", "gpu"], "--ptx is for the simulator"),
-        (vec!["--seeds", "3", "--device", "gpu"], "--seeds is for the simulator"),
-        (vec!["--profile", "l4", "--device", "gpu"], "--profile is for the simulator"),
-        (vec!["--ptx", &ptx, "--launch", &misspelt], "misspelt.txt: script line 3: `expct`"),
-        (vec!["--ptx", &ptx, "--launch", &kind], "kind.txt: script line 3: unknown variant `nonsense-kind`"),
-        (vec!["--launch", &ptx], "--ptx"),
-        (vec!["--seeds", "0"], "--seeds"),
-    ];
-    for (args, message) in cases {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflash"));
-        let output = command.arg("sanitize").args(&args).output().expect("starts");
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
-        assert!(stderr.contains(message), "{args:?}: {stderr}");
-    }
-}

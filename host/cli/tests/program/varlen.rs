@@ -1,5 +1,5 @@
 //! Tests `ferroflash run` on varlen sequences.
-use crate::common::{Folder, check, report};
+use crate::common::{Folder, report};
 use crate::tensors::{self, floats, halves, integers, numbers, read};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
@@ -83,29 +83,4 @@ fn slopes_of_heads_and_of_sequences() {
         assert_eq!(report["check"]["passed"], true, "{report}");
         assert!(report["problem"].as_str().expect("words").contains("alibi"), "{report}");
     }
-    let wrong = with("wrong", &[3]);
-    let message = "`alibi_slopes` has shape [3]; it must be [4] or [2, 4]";
-    check(&["run", "--device", "cpu", "--input", &wrong], 2, message);
-}
-
-#[test]
-fn files_of_no_sequences() {
-    let folder = Folder::new("not-varlen");
-    let right = [("cu_seqlens_q", vec![0, 11, 30]), ("cu_seqlens_k", vec![0, 20, 40])];
-    let refused = |name: &str, arrays: &[(&'static str, Vec<i32>)], options: &[&str], message: &str| {
-        let (input, _) = write(&folder, name, arrays);
-        check(&[&["run", "--device", "cpu", "--input", &input][..], options].concat(), 2, message);
-    };
-    refused("one", &right[..1], &[], "has no tensor `cu_seqlens_k`");
-    let q = |x: &[i32]| [("cu_seqlens_q", x.to_vec()), right[1].clone()];
-    refused("late", &q(&[1, 11, 30]), &[], "cu_seqlens_q is [1, 11, 30]: it must have 3 integers, 0 first");
-    refused("falls", &q(&[0, 12, 11]), &[], "never decreasing");
-    refused("long", &q(&[0, 11, 31]), &[], "none above the 30 rows");
-    refused("negative", &q(&[0, -1, 30]), &[], "never decreasing");
-    refused("more", &q(&[0, 11, 20, 30]), &[], "cu_seqlens_k is [0, 20, 40]: it must have 4 integers");
-    refused("nothing", &q(&[0]), &[], "it must have 2 integers");
-    let used = |x: &[i32]| [right[0].clone(), right[1].clone(), ("seqused_k", x.to_vec())];
-    refused("used", &used(&[20, 21]), &[], "seqused_k is [20, 21]: it must have 2 integers, each from 0 to");
-    refused("unused", &used(&[20]), &[], "seqused_k is [20]");
-    refused("layout", &right, &["--layout", "bhsd"], "--layout bhsd: varlen tensors are");
 }
