@@ -109,8 +109,9 @@ fn additions_without_their_order_are_found() {
     for kernel in of_f16 {
         let keys = 2 * kernel.tile_m as usize;
         let pages = Pages::Tensors(Layout::Bshd);
-        let head_dim = kernel.head_dim as usize;
-        let forward = Case { queries: 64, heads: [2, 2], head_dim, pages, ..Case::new([keys]) };
+        let [head_dim, values] = kernel.columns().map(|columns| columns as usize);
+        let head_dim_v = (values != head_dim).then_some(values);
+        let forward = Case { queries: 64, heads: [2, 2], head_dim, head_dim_v, pages, ..Case::new([keys]) };
         let work = Task::Attention(forward.backward(false)).work();
         let text = text(kernel);
         for (name, mutate) in mutants {

@@ -61,7 +61,7 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
         () => return Ok(()),
     };
     let feature = format_args!("precision {} on {what}", p.precision.name());
-    Err(Error::unsupported(feature, format_args!("{reason}; use `Precision::Inputs`")))
+    Err(Error::unsupported(feature, format_args!("{reason}; use the precision of the inputs")))
 }
 
 /// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel

@@ -29,6 +29,9 @@ pub struct BwdHopper<
     Map = TensorMap,
     const T: usize = W,
     const C: usize = D,
+    const V: usize = C,
+    const DEPTH: usize = D,
+    const DEPTH_V: usize = DEPTH,
 >(PhantomData<(E, Mask, Map)>);
 
 /// A kind of tensor maps of a [`BwdHopper`] kernel.
@@ -172,7 +175,7 @@ impl DqScratch {
     /// 16,384 queries in all: a group with 512 tiles of queries is fastest, with a causal mask a group with
     /// 1024.
     pub const fn new(kernel: &AttnInfo, heads: u32, [tiles, longest]: [u32; 2], heads_per_kv: u32) -> Self {
-        let tile_bytes = kernel.tile_n as u64 * kernel.head_dim as u64 * 4;
+        let tile_bytes = kernel.tile_n as u64 * kernel.tile_columns() as u64 * 4;
         let together = if matches!(kernel.mask, MaskKind::Full) { 512 } else { 1024 };
         let per_kv = longest as u64 * heads_per_kv as u64;
         let group = together / if per_kv == 0 { 1 } else { per_kv };
@@ -203,7 +206,10 @@ impl<
     Map: BwdMap,
     const T: usize,
     const C: usize,
-> Kernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
+    const V: usize,
+    const DEPTH: usize,
+    const DEPTH_V: usize,
+> Kernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C, V, DEPTH, DEPTH_V>
 {
     type Params = BwdHopperParams<Map>;
     const TARGET: Target = Target::Exactly(90);
@@ -235,7 +241,10 @@ impl<
     Map: BwdMap,
     const T: usize,
     const C: usize,
-> Line for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
+    const V: usize,
+    const DEPTH: usize,
+    const DEPTH_V: usize,
+> Line for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C, V, DEPTH, DEPTH_V>
 {
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo {
@@ -252,8 +261,8 @@ impl<
         kv_dtype: E::DTYPE,
         o_dtype: E::DTYPE,
         grad_dtype: Some(E::DTYPE),
-        head_dim: D as u32 * 16,
-        head_dim_v: D as u32 * 16,
+        head_dim: DEPTH as u32 * 16,
+        head_dim_v: DEPTH_V as u32 * 16,
         mask: Mask::KIND,
         scores: Mask::SCORES,
         tile_m: M as u32 * 16,
@@ -274,7 +283,10 @@ impl<
     Map: BwdMap,
     const T: usize,
     const C: usize,
-> AttnKernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
+    const V: usize,
+    const DEPTH: usize,
+    const DEPTH_V: usize,
+> AttnKernel for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C, V, DEPTH, DEPTH_V>
 {
     type Isa = Sm90a;
     type Mask = Mask;
@@ -325,6 +337,6 @@ pub struct ConvertDqInfo {
 impl ConvertDqInfo {
     /// Whether the kernel rounds the sums of kernel `of`.
     pub fn rounds(&self, of: &AttnInfo) -> bool {
-        self.dtype == of.dtype && self.head_dim == of.head_dim && self.stage_rows == of.tile_n
+        self.dtype == of.dtype && self.head_dim == of.tile_columns() && self.stage_rows == of.tile_n
     }
 }

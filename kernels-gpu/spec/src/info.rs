@@ -274,11 +274,17 @@ impl AttnInfo {
     /// Rows per box of a Hopper kernel's Q and O: one warpgroup's rows.
     pub const Q_BOX_ROWS: u32 = 64;
 
+    /// Columns of a Hopper kernel's tiles: those of a gradient kernel have whole panels, which the warpgroups
+    /// share.
+    pub const fn tile_columns(&self) -> u32 {
+        if matches!(self.pass, Pass::Gradients) { self.head_dim.next_power_of_two() } else { self.head_dim }
+    }
+
     /// Columns per box of a Hopper kernel's tensor of this dtype. 16 bits: 64, with the 128-byte swizzle, or
     /// 32, with the 64-byte swizzle, if the head dim is an odd multiple of 32. A row of a box of eight bits
     /// has 128 bytes, too, even if the head dim is smaller.
     const fn panel(&self, dtype: DType) -> u32 {
-        if dtype.bytes() == 1 { EIGHT_BIT_PANEL } else { panel(self.head_dim) }
+        if dtype.bytes() == 1 { EIGHT_BIT_PANEL } else { panel(self.tile_columns()) }
     }
 
     /// Columns and rows of a Hopper kernel's boxes: of Q, of K and V, and of O.

@@ -77,6 +77,8 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d64 [Local] 128x64: BwdHopper<E, Mask, 8, 2, 4, 4, 2, 2>;
     d128 [Full, Causal, Windowed] 128x80: BwdHopper<E, Mask, 8, 2, 5, 8, 5, 2>;
     d128 [Local] 64x64: BwdHopper<E, Mask, 4, 2, 4, 8, 4, 2, TensorMap, 1, 4>;
+    d96 [Full, Causal, Windowed] 128x80: BwdHopper<E, Mask, 8, 2, 5, 8, 5, 2, TensorMap, 2, 8, 8, 6>;
+    d192x128 [Full, Causal] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, TensorMap, 1, 8, 4, 12, 8>;
     d256 [Full, Causal, Windowed] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, TensorMap, 1, 8>;
     }
     // The same, on varlen tensors, whose rows of -LSE are whole stages. With three stages, ptxas of CUDA 12.8
@@ -87,6 +89,8 @@ macro_rules! for_each_gradient { ($emit:ident) => {
     d128 [Full, Causal] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
     d128 [Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap>;
     d128 [Local] 64x64: BwdHopper<E, Mask, 4, 2, 4, 8, 4, 2, RaggedMap, 1, 4>;
+    d96 [Full, Causal, Windowed] 128x64: BwdHopper<E, Mask, 8, 2, 4, 8, 4, 2, RaggedMap, 2, 8, 8, 6>;
+    d192x128 [Full, Causal] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, RaggedMap, 1, 8, 4, 12, 8>;
     d256 [Full, Causal, Windowed] 64x64: BwdHopper<E, Mask, 4, 2, 4, 16, 8, 2, RaggedMap, 1, 8>;
     } }
     $crate::lines! { $emit

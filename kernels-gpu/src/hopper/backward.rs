@@ -124,6 +124,18 @@ impl<Mask: MaskFn<Params = ()>, T: KeyTile> View<Mask, T> {
     }
 }
 
+/// Sets the gradients of keys to 0 that their sequence does not use.
+#[inline(always)]
+fn clear_unused<Map: KeyMap, const C: usize>(
+    gradients: &mut Acc<1, C>,
+    rows: u32,
+    (first_row, warp): (u32, Warp),
+) {
+    if Map::Tile::HAS_UNUSED {
+        gradients.keep_rows_before(rows as i32 - first_row as i32, warp);
+    }
+}
+
 /// A query head of a work tile, as masks and scores see it.
 #[inline(always)]
 fn sequence<T: KeyTile>(p: &BwdHopperParams<T::Map>, tile: &T, head: u32, by: &impl Capability) -> Sequence {
@@ -144,7 +156,10 @@ impl<
     Map: KeyMap,
     const T: usize,
     const C: usize,
-> Run for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C>
+    const V: usize,
+    const DEPTH: usize,
+    const DEPTH_V: usize,
+> Run for BwdHopper<E, Mask, M, W, N, D, SHARE, STAGES, Map, T, C, V, DEPTH, DEPTH_V>
 {
     #[inline(always)]
     fn run(p: BwdHopperParams<Map>, block: Block<Self>, smem: Smem<Self>) {
@@ -232,7 +247,7 @@ impl<
                     };
                     let rows = view.tile.existing(&view.block.rows);
                     let [v, k] = keys.take();
-                    let (mut acc_dk, mut acc_dv) = (Acc::<1, C>::cleared(), Acc::<1, C>::cleared());
+                    let (mut acc_dk, mut acc_dv) = (Acc::<1, C>::cleared(), Acc::<1, V>::cleared());
                     let ds_of =
                         |s: &Acc<1, N>, dp: &Acc<1, N>, p: &AFrag<E, 1, N>, d_o: &ValuedStage<_, N, D>| {
                             let delta = d_o.columns(at.1);
@@ -246,7 +261,18 @@ impl<
                         let (dk, dv) = (&mut acc_dk, &mut acc_dv);
                         group.five_products(
                             &mut joint,
-                            Step { k: &k, v: &v, q: &q, d_o: &d_o, dk, dv, rows, order, never },
+                            Step {
+                                k: &k,
+                                v: &v,
+                                q: &q,
+                                d_o: &d_o,
+                                dk,
+                                dv,
+                                depths: [DEPTH, DEPTH_V],
+                                rows,
+                                order,
+                                never,
+                            },
                             |s| view.probabilities::<_, M, N, D>((p, &tickets), s, visit, &q, at),
                             |s, dp, p| ds_of(s, dp, p, &d_o),
                             |dq: &mut Acc<1, SHARE>, group| turns.add(dq, group),
@@ -256,16 +282,11 @@ impl<
                         }
                     }
                     group.wait_for_all();
-                    let clear_unused = |gradients: &mut Acc<1, C>| {
-                        if Map::Tile::HAS_UNUSED {
-                            gradients.keep_rows_before(rows as i32 - at.0 as i32, at.1);
-                        }
-                    };
                     let first_row = || view.tile.kept(p, &tickets, at.1).gradient(view.block.rows.first);
-                    clear_unused(&mut acc_dv);
+                    clear_unused::<Map, V>(&mut acc_dv, rows, at);
                     v.store_part_through(&acc_dv, &dv, first_row(), &mut group);
                     acc_dk.map(|x| x * p.scale);
-                    clear_unused(&mut acc_dk);
+                    clear_unused::<Map, C>(&mut acc_dk, rows, at);
                     k.store_part_through(&acc_dk, &dk, first_row(), &mut group);
                 }
             },

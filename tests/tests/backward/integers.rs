@@ -39,7 +39,9 @@ fn integers(lengths: Lengths) -> Integers {
 /// have an infinite probability if it had an LSE.
 fn problem(entry: &AttnInfo, lengths: Lengths) -> BackwardMemory {
     let case = Case { heads: [1; 2], dtype: entry.dtype, spare: [0; 2], score: Some(-20.0), ..Case::new([]) };
-    let case = Case { pages: Pages::Tensors(Layout::Bshd), head_dim: entry.head_dim as usize, ..case };
+    let [head_dim, values] = entry.columns().map(|columns| columns as usize);
+    let head_dim_v = (values != head_dim).then_some(values);
+    let case = Case { pages: Pages::Tensors(Layout::Bshd), head_dim, head_dim_v, ..case };
     let mask = match entry.mask {
         MaskKind::Full => Mask::Full,
         MaskKind::Causal => Mask::Causal,

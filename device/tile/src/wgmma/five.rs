@@ -42,8 +42,16 @@ pub enum StepOrder {
     Apart,
 }
 
-/// The operands and the sums of a step.
-pub struct Step<'p, E: Element, const N: usize, const D: usize, const C: usize, const T: usize> {
+/// The operands and the sums of a step. Columns behind `depths` are padding: zeros.
+pub struct Step<
+    'p,
+    E: Element,
+    const N: usize,
+    const D: usize,
+    const C: usize,
+    const V: usize,
+    const T: usize,
+> {
     /// The first kept tile.
     pub k: &'p KeptRows<'p, E, D, T>,
     /// The second kept tile.
@@ -53,9 +61,11 @@ pub struct Step<'p, E: Element, const N: usize, const D: usize, const C: usize, 
     /// The second stage.
     pub d_o: &'p ValuedStage<'p, E, N, D>,
     /// The sum of the products of P and the second stage.
-    pub dv: &'p mut Acc<1, C>,
+    pub dv: &'p mut Acc<1, V>,
     /// The sum of the products of dS and the first stage.
     pub dk: &'p mut Acc<1, C>,
+    /// Base tiles of columns of the first kept tile and of the second one that exist, which must be constants.
+    pub depths: [usize; 2],
     /// The number of rows of the kept tiles that exist, or a larger number. dS of all other rows becomes 0:
     /// dQ is a sum over all rows, where infinity times 0 is not 0.
     pub rows: u32,
@@ -109,21 +119,22 @@ impl<const W: usize> Warpgroup<W> {
         const N: usize,
         const D: usize,
         const C: usize,
+        const V: usize,
         const M: usize,
         const H: usize,
         const T: usize,
     >(
         &mut self,
         joint: &mut JointA<E, N, M>,
-        step: Step<'_, E, N, D, C, T>,
+        step: Step<'_, E, N, D, C, V, T>,
         p_of: impl FnOnce(&mut Acc<1, N>) -> AFrag<E, 1, N>,
         ds_of: impl FnOnce(&Acc<1, N>, &Acc<1, N>, &AFrag<E, 1, N>) -> AFrag<E, 1, N>,
         add: impl FnOnce(&mut Acc<1, H>, &mut Self),
     ) {
-        const { assert!(T == W && C == D || T == 1 && C * W == D, "warpgroups share rows, or columns") }
-        let Step { k, v, q, d_o, dk, dv, rows, order, never } = step;
+        let Step { k, v, q, d_o, dk, dv, depths, rows, order, never } = step;
         let (mut acc_s, mut acc_t) = (Acc::unset(), Acc::unset());
-        let (mut s, mut t) = (GuardedAbt(&mut acc_s, k, q), GuardedAbt(&mut acc_t, v, d_o));
+        let (mut s, mut t) =
+            (GuardedAbt(&mut acc_s, k, q, depths[0]), GuardedAbt(&mut acc_t, v, d_o, depths[1]));
         // SAFETY: `Warpgroup` stands for 128 converged threads. The steps of each product run in order, and
         // every product ends within this call.
         unsafe {
@@ -141,7 +152,7 @@ impl<const W: usize> Warpgroup<W> {
             }
             // Nobody may read the registers of a product in flight.
             let kept = if order == StepOrder::Together { p.copied() } else { p };
-            let mut dv = GuardedAb(dv, &p, d_o);
+            let mut dv = GuardedAb::<_, _, _, _, T>(dv, &p, d_o);
             Issue::<W>::issue(&mut dv, self.index);
             Issue::<W>::settle::<1>(&mut t);
             if matches!(order, StepOrder::Wide | StepOrder::Apart) {
@@ -162,7 +173,7 @@ impl<const W: usize> Warpgroup<W> {
             joint.publish(self);
             let mut acc_dq = Acc::<1, H>::unset();
             let mut dq = JointAb::new(&mut acc_dq, joint, k);
-            let mut dk = GuardedAb(dk, &ds, q);
+            let mut dk = GuardedAb::<_, _, _, _, T>(dk, &ds, q);
             Issue::<W>::issue(&mut dq, self.index);
             Issue::<W>::issue(&mut dk, self.index);
             if order == StepOrder::Together {

@@ -9,15 +9,17 @@ use contract::Element;
 use cuda_std::wgmma;
 
 /// The product `acc = a b^T`, where `a` is the warpgroup's own tile of a guarded stage, or the stage's only
-/// tile.
+/// tile. The last field is the number of base tiles of columns that are not 0: a constant, at most `K`.
 pub(super) struct GuardedAbt<'p, E: Element, const N: usize, const K: usize, const T: usize>(
     pub(super) &'p mut Acc<1, N>,
     pub(super) &'p StageGuard<'p, SharedTiles<E, 4, K, T>>,
     pub(super) &'p StageGuard<'p, ValuedTile<E, N, K>>,
+    pub(super) usize,
 );
 
-/// The product `acc += a b`, or the warpgroup's `N` of its `D` base tiles of columns.
-pub(super) struct GuardedAb<'p, E: Element, const N: usize, const K: usize, const D: usize>(
+/// The product `acc += a b` of the first `N` of its `D` base tiles of columns or, if all warpgroups have the
+/// only one of `T` tiles of rows, of the warpgroup's `N`.
+pub(super) struct GuardedAb<'p, E: Element, const N: usize, const K: usize, const D: usize, const T: usize>(
     pub(super) &'p mut Acc<1, N>,
     pub(super) &'p AFrag<E, 1, K>,
     pub(super) &'p StageGuard<'p, ValuedTile<E, K, D>>,
@@ -38,7 +40,7 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const T: usize, co
         // SAFETY: the caller keeps the preconditions; both stages have landed.
         unsafe {
             wgmma::fence();
-            for k in 0..K {
+            for k in 0..self.3 {
                 // Two products of a step have such operands. Half of the descriptors each may stay.
                 let a = if k < hoisted(K) / 2 { a } else { anew };
                 let (a, b) =
@@ -62,17 +64,17 @@ unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const T: usize, co
 }
 
 // SAFETY: `issue` starts one group, which accesses the accumulator, the registers of `a` and the stage.
-unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const D: usize, const W: usize> Issue<W>
-    for GuardedAb<'_, E, N, K, D>
+unsafe impl<E: WarpgroupCore, const N: usize, const K: usize, const D: usize, const T: usize, const W: usize>
+    Issue<W> for GuardedAb<'_, E, N, K, D, T>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]
     fn wait(&self) {}
     #[inline(always)]
     unsafe fn issue(&mut self, group: u32) {
-        const { assert!(N == D || N * W == D, "each warpgroup computes all columns, or its part of them") }
+        const { assert!(T == W && N <= D || T == 1 && N * W <= D, "warpgroups share rows, or columns") }
         let b = self.2.first_tile();
-        let b = if N == D { b } else { b + group as u64 * const { SharedTile::<E, K, D>::along_rows(N) } };
+        let b = if T == W { b } else { b + group as u64 * const { SharedTile::<E, K, D>::along_rows(N) } };
         // SAFETY: the caller keeps the preconditions; the stage has landed.
         unsafe { issue_ab(self.0, self.1, b.operand()) }
     }
