@@ -64,7 +64,7 @@ pub struct Step<
     pub dv: &'p mut Acc<1, V>,
     /// The sum of the products of dS and the first stage.
     pub dk: &'p mut Acc<1, C>,
-    /// Base tiles of columns of the first kept tile and of the second one that exist, which must be constants.
+    /// Base tiles of columns of the first and of the second kept tile that exist, at most `D`: constants.
     pub depths: [usize; 2],
     /// The number of rows of the kept tiles that exist, or a larger number. dS of all other rows becomes 0:
     /// dQ is a sum over all rows, where infinity times 0 is not 0.
@@ -133,8 +133,8 @@ impl<const W: usize> Warpgroup<W> {
     ) {
         let Step { k, v, q, d_o, dk, dv, depths, rows, order, never } = step;
         let (mut acc_s, mut acc_t) = (Acc::unset(), Acc::unset());
-        let (mut s, mut t) =
-            (GuardedAbt(&mut acc_s, k, q, depths[0]), GuardedAbt(&mut acc_t, v, d_o, depths[1]));
+        let [of_s, of_t] = depths.map(|depth| depth.min(D));
+        let (mut s, mut t) = (GuardedAbt(&mut acc_s, k, q, of_s), GuardedAbt(&mut acc_t, v, d_o, of_t));
         // SAFETY: `Warpgroup` stands for 128 converged threads. The steps of each product run in order, and
         // every product ends within this call.
         unsafe {
