@@ -126,7 +126,7 @@ proptest! {
                 prop_assert!(fits(view.elements, &view.shape, &view.strides));
             }
             prop_assert!(indices.elements as u128 >= q.shape[0] as u128 * latents as u128 * topk as u128);
-            prop_assert!(topk > 0 && q.shape[1] == 1 && pages.latent_columns() == Some(o.shape[3]));
+            prop_assert!(topk > 0 && q.shape[1] == 1 && pages.values.shape[3] == o.shape[3]);
         }
     }
 

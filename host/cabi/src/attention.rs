@@ -2,11 +2,11 @@
 use crate::args::{Ask, constant, dtype, extent, kv_scale, name, present, reach, rows_of, splits_of, view};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
-use ferroflash::Error;
 use ferroflash::request::{
     AlibiSlopes, Alignment, AttentionRequest, Counters, Index, Invariance, KeysValues, KvCache, KvPages,
-    Queries, Scores, Scratch, SharedPrefixes, Sinks, VarlenKeys, VarlenQueries, Workspace,
+    Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
 };
+use ferroflash::{DType, Error};
 
 mod extras;
 mod listed;
@@ -144,6 +144,16 @@ impl AttentionArgs {
             let [k, v] = views([batch, rows], dtype("dtype", self.dtype)?);
             return Ok(KeysValues::Tensors { k, v });
         };
+        self.cache(batch, self.pages(batch, views)?, lengths).map(KeysValues::Cache)
+    }
+
+    /// Returns the pages of a cache. `views` returns keys and values.
+    fn pages(
+        &self,
+        batch: usize,
+        views: impl Fn([usize; 2], DType) -> [TensorView; 2],
+    ) -> Result<KvPages, Error> {
+        let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
         let pages = [extent("pages", self.pages)?, extent("page", self.page)?];
         let cache_dtype = dtype("cache_dtype", self.cache_dtype)?;
         let [k, v] = views(pages, cache_dtype);
@@ -151,7 +161,7 @@ impl AttentionArgs {
         let [k_scale, v_scale] = [(self.k_scale, self.k_scales), (self.v_scale, self.v_scales)]
             .map(|given| kv_scale(cache_dtype, given, self.scales_strides, extents));
         let pages = self.latent(head_dim)?.map_or(KvPages::new(k, v), |columns| KvPages::latent(k, columns));
-        self.cache(batch, pages.scales(k_scale, v_scale), lengths).map(KeysValues::Cache)
+        Ok(pages.scales(k_scale, v_scale))
     }
 
     fn cache(&self, batch: usize, pages: KvPages, lengths: Index) -> Result<KvCache, Error> {

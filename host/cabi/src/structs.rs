@@ -124,7 +124,8 @@ c_struct! {
         /// query b sees the slots of its list, and no other key. A slot is page * keys per page + row. A slot
         /// that stands twice counts twice; the kernel skips a slot that is negative or beyond all pages.
         /// batch is the number of queries of all sequences, seqlen_q is 1, and mask is
-        /// FERROFLASH_MASK_FULL. seqused_k, block_table and cache_batch_idx are NULL. NULL: off.
+        /// FERROFLASH_MASK_FULL. seqused_k, block_table and cache_batch_idx are NULL; seqlen_k, total_k,
+        /// columns and table_stride are 0. NULL: off.
         indices: *const i32;
         topk: i64, "number of slots in each list; 0 without indices";
         /// The entropy of each row's probabilities over keys, in nats, without the weight of sinks; 0 for a

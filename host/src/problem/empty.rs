@@ -3,10 +3,10 @@ use super::Problem;
 use crate::request::{Invariance, Splits};
 
 impl Problem {
-    /// Returns whether there is no row of Q, so that a launch has nothing to write.
+    /// Returns whether there is no sequence or no row of Q, so that a launch has nothing to write.
     pub(crate) fn is_empty(&self) -> bool {
         let [[batches, rows, ..], ..] = self.shapes();
-        [self.batch, self.seqlen_q, batches, rows].contains(&0)
+        [self.batch, batches, rows].contains(&0)
     }
 
     /// Returns a problem of at least one sequence with one query and one key, whose kernel needs no scratch

@@ -28,14 +28,16 @@ impl CacheShape {
             Paged::Dense { .. } => true,
             Paged::Table { .. } => page.is_multiple_of(16),
         };
-        CacheShape { tiled, total_k: cache.total_k, listed: false, ..Self::listed(&cache.pages) }
+        let latent = cache.pages.latent_columns().is_some();
+        CacheShape { tiled, total_k: cache.total_k, latent, listed: false, ..Self::listed(&cache.pages) }
     }
 
     /// The properties of lists of keys in these pages.
     pub(super) fn listed(pages: &KvPages) -> Self {
-        let (latent, equal_strides) = (pages.latent_columns().is_some(), pages.has_equal_strides());
-        let page = pages.keys.shape[1];
-        CacheShape { page, tiled: false, total_k: None, latent, equal_strides, listed: true }
+        let (KvPages { keys, values, .. }, equal_strides) = (pages, pages.has_equal_strides());
+        // One row is a key and its value, so a value may have all columns of the key.
+        let latent = keys.address == values.address && values.shape[3] <= keys.shape[3] && equal_strides;
+        CacheShape { page: keys.shape[1], tiled: false, total_k: None, latent, equal_strides, listed: true }
     }
 }
 

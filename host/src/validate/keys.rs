@@ -45,9 +45,13 @@ fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {
     }
     let many = p.varlen.is_some() || p.rows() > MAX_ROWS && p.latent().is_none();
     if !many && p.batch > MAX_SEQUENCES as usize {
-        let feature = format_args!("batch {}", p.batch);
-        let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} sequences; split the batch");
-        return Err(Error::unsupported(feature, reason));
+        let (what, parts) = match cache.listed {
+            true => (format!("{} queries with lists of keys (`indices`)", p.batch), ["queries", "queries"]),
+            false => (format!("batch {}", p.batch), ["sequences", "batch"]),
+        };
+        let [parts, whole] = parts;
+        let reason = format_args!("a launch decodes at most {MAX_SEQUENCES} {parts}; split the {whole}");
+        return Err(Error::unsupported(what, reason));
     }
     Ok(())
 }

@@ -51,8 +51,8 @@ fn listed(p: &Problem) -> Result<(), Error> {
         Err(Error::unsupported(format_args!("{feature} with lists of keys (`indices`)"), reason))
     };
     if p.latent().is_none() {
-        let reason = "kernels take lists on latent caches, whose values are the first columns of keys; run \
-                      attention under a mask of bits on tensors";
+        let reason = "an entry names one row, which is a key and its value; pass the keys' first columns, or \
+                      all of them, as values, or run attention under a mask of bits on tensors";
         return refused(format_args!("a cache of keys and values"), reason);
     }
     if p.varlen.is_some() || p.seqlen_q != 1 {

@@ -1,8 +1,8 @@
 //! Lists of keys of a latent cache in `ferroflash_attention_t`.
-use crate::args::{dtype, extent, present};
+use crate::args::{extent, present};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
-use ferroflash::request::{Index, KeysValues, KvPages, ListedKeys, TensorView};
+use ferroflash::request::{Index, KeysValues, ListedKeys, TensorView};
 use ferroflash::{DType, Error};
 
 impl AttentionArgs {
@@ -28,12 +28,18 @@ impl AttentionArgs {
                             whole cache; leave it NULL";
             return Err(invalid(name, format_args!("{address:p}"), expected));
         }
-        let [k, v] = views(
-            [extent("pages", self.pages)?, extent("page", self.page)?],
-            dtype("cache_dtype", self.cache_dtype)?,
-        );
-        let columns = self.latent(extent("head_dim", self.head_dim)?)?;
-        let pages = columns.map_or(KvPages::new(k, v), |columns| KvPages::latent(k, columns));
+        let sizes = [
+            ("seqlen_k", self.seqlen_k),
+            ("total_k", self.total_k),
+            ("columns", self.columns),
+            ("table_stride", self.table_stride),
+        ];
+        if let Some((name, size)) = sizes.into_iter().find(|(_, size)| *size != 0) {
+            let expected =
+                "it must be 0 beside indices: a list has topk slots of the whole cache; leave it 0";
+            return Err(invalid(name, size, expected));
+        }
+        let pages = self.pages(batch, views)?;
         let (topk, heads) = (extent("topk", self.topk)?, extent("heads_k", self.heads_k)?);
         let slots = [heads, topk].iter().fold(batch as u64, |all, n| all.saturating_mul(*n as u64));
         Ok(Some(KeysValues::Listed(ListedKeys::new(pages, Index::new(indices, slots), topk))))
@@ -48,7 +54,7 @@ mod tests {
     fn listed() -> AttentionArgs {
         let none = std::ptr::null();
         let latent = AttentionArgs { seqused_k: none, block_table: none, mask: 0, ..latent() };
-        AttentionArgs { indices: at(8), topk: 2048, ..latent }
+        AttentionArgs { indices: at(8), topk: 2048, seqlen_k: 0, columns: 0, table_stride: 0, ..latent }
     }
 
     #[test]
@@ -56,7 +62,10 @@ mod tests {
         let KeysValues::Listed(keys) = valid(&listed()).kv else { panic!("lists") };
         assert_eq!((keys.topk, keys.indices), (2048, Index::new(8 << 40, 16 * 2048)));
         assert_eq!((keys.pages.keys.shape, keys.pages.latent_columns()), ([1000, 16, 1, 576], Some(512)));
-        assert!(chosen(&listed(), "h200").starts_with("sparse_mla_f16_d576_full_"));
+        let all_columns = AttentionArgs { head_dim: 512, head_dim_v: 512, ..listed() };
+        for args in [listed(), all_columns] {
+            assert!(chosen(&args, "h200").starts_with("sparse_mla_f16_d576_full_"));
+        }
         assert_eq!(
             chosen(&AttentionArgs { heads_q: 16, ..listed() }, "l4"),
             "sparse_mla_f16_d576_full_16x32"
@@ -73,6 +82,12 @@ mod tests {
             (AttentionArgs { block_table: at(6), ..listed() }, "block_table: 0x60000000000"),
             (AttentionArgs { cache_batch_idx: at(6), ..listed() }, "cache_batch_idx: 0x60000000000"),
             (AttentionArgs { cu_seqlens_k: at(6), ..listed() }, "cu_seqlens_k: 0x60000000000"),
+            (AttentionArgs { seqlen_k: 5, ..listed() }, "seqlen_k: 5"),
+            (AttentionArgs { total_k: 5, ..listed() }, "total_k: 5"),
+            (AttentionArgs { columns: 5, ..listed() }, "columns: 5"),
+            (AttentionArgs { table_stride: 5, ..listed() }, "table_stride: 5"),
+            (AttentionArgs { k_scale: 0.5, ..listed() }, "k_scale"),
+            (AttentionArgs { v_scales: at(6), ..listed() }, "v_scale"),
             (AttentionArgs { cu_seqlens_q: at(6), total_q: 16, ..listed() }, "varlen queries with lists"),
             (AttentionArgs { seqlen_q: 2, ..listed() }, "2 queries per batch with lists"),
             (AttentionArgs { mask: 1, ..listed() }, "mask causal with lists"),
