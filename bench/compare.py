@@ -126,11 +126,11 @@ def run(suite, case, args, rng, base):
                 raise
             print(f"{case.label()}: {name} is not available: {repr(reason)[:140]}", file=sys.stderr)
             del calls[name]
-    options = {"causal": case.causal, "window_size": case.window, "return_lse": True, "config": case.config,
+    options = {"causal": case.causal, "window_size": case.window, "rows": ("lse",), "config": case.config,
                "bhsd": True}
-    launch, o, lse, _ = dense.prepare(q, k, v, **options)
+    launch, o, outputs = dense.prepare(q, k, v, **options)
     launch.enqueue()
-    verdicts["ferroflash"] = cases.check(case, q, k, v, o, lse)
+    verdicts["ferroflash"] = cases.check(case, q, k, v, o, outputs["lse"])
     chosen = launch.describe()
     for timing in timings(case, args.timing):
         times, meanwhile = {name: [] for name in calls}, {}
@@ -160,7 +160,7 @@ def host_overhead(calls=100, repeats=40):
     q, k, v = case.tensors()
     ours = cases.contenders(case, q, k, v, {})["ferroflash"]
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    launch, _o, _lse, _ = dense.prepare(q, k, v, causal=True, bhsd=True)
+    launch, *_ = dense.prepare(q, k, v, causal=True, bhsd=True)
     library, stream = ferroflash.LIB, launch.stream
     raw, arguments = library.ferroflash_launch, (launch.context, launch.plan, launch.where, stream)
     plan_too, no_plan = library.ferroflash_attention, (launch.context, launch.where, stream)

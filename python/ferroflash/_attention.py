@@ -1,11 +1,12 @@
 """Attention and its gradients on the tensors of any device, with one list of arguments."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from . import _backward, _devices, checks, dense, varlen
 from ._types import Memory
-from .planned import is_empty, masked, Planned
+from .planned import Planned, is_empty, masked, of_rows
 
 
 def _extras(q: Memory, sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory,
@@ -20,30 +21,24 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
             alibi_slopes: Memory, sinks: Memory, bias: Memory, prefix: Memory | int | None, mask_bits: Memory,
             max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool, left: int, right: int,
             softcap: float, prefix_keys: int | None, chunked: int | None, mask_keys: int, bhsd: bool,
-            config: str | None, return_lse: bool = True, return_max_logits: bool = False,
-            invariance: str | None = None) -> tuple[Memory, Memory, Memory]:
-    """Returns o, the LSE and the largest scores, or None for outputs that are not wanted. With `cu_seqlens_q`, tensors
-    are varlen."""
+            config: str | None, rows: Sequence[str] = ("lse",), invariance: str | None = None) -> tuple[Memory, ...]:
+    """Returns o and outputs of rows. With `cu_seqlens_q`, tensors are varlen."""
     launch: dense.Launch | varlen.Launch
     if is_empty(q, cu_seqlens_q, bhsd):
-        o = q.new_empty((*q.shape[:-1], v.shape[-1]))
         shape = q.shape[:-1] if bhsd else (*q.shape[:-3], q.shape[-2], q.shape[-3])
-        rows = lambda wanted: q.new_empty(shape, dtype=_devices.of(q).dtype("float32")) if wanted else None
-        return o, rows(return_lse), rows(return_max_logits)
+        return q.new_empty((*q.shape[:-1], v.shape[-1])), *of_rows(q, shape, rows).values()
     options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": (left, right), "softcap": softcap,
-               "alibi_slopes": alibi_slopes, "config": config, "return_lse": return_lse,
+               "alibi_slopes": alibi_slopes, "config": config, "rows": rows,
                **_extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}
     if invariance is not None:
         options["invariance"] = invariance
     if cu_seqlens_q is None:
-        launch, o, lse, max_logits = dense.prepare(q, k, v, bhsd=bhsd, return_max_logits=return_max_logits, **options)
+        launch, o, outputs = dense.prepare(q, k, v, bhsd=bhsd, **options)
     else:
-        launch, o, lse = varlen.prepare(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-                                         seqused_k=seqused_k, **options)
-        max_logits = None
-    launch.enqueue()
-    launch.release()
-    return o, lse, max_logits
+        launch, o, outputs = varlen.prepare(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                            seqused_k=seqused_k, **options)
+    launch.run()
+    return o, *outputs.values()
 
 
 def backward(d_o: Memory, d_lse: Memory, o: Memory, lse: Memory, q: Memory, k: Memory, v: Memory,
@@ -67,7 +62,7 @@ def backward(d_o: Memory, d_lse: Memory, o: Memory, lse: Memory, q: Memory, k: M
     def make() -> Planned:
         mask, window = masked(causal, (left, right))
         if starts is None:
-            return dense.Launch(q, k, v, o, lse, mask, window, softmax_scale, softcap, None, bhsd, alibi_slopes,
+            return dense.Launch(q, k, v, o, {"lse": lse}, mask, window, softmax_scale, softcap, None, bhsd, alibi_slopes,
                                 plans=False, **extras)
         return varlen.Launch(q, k, v, o, starts, ends, max_seqlen_q, max_seqlen_k, lse=lse, seqused_k=used, mask=mask,
                              window=window, scale=softmax_scale, softcap=softcap, alibi_slopes=alibi_slopes,

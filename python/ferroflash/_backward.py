@@ -10,7 +10,7 @@ from typing import Any
 from . import _devices
 from ._library import LIB, c, check
 from ._types import Memory
-from .planned import KEPT, Planned, layout, padded
+from .planned import KEPT, Planned, layout, layouts, padded
 
 
 class _Local(threading.local):
@@ -70,7 +70,7 @@ def gradients(make: Callable[[], Planned], inputs: Mapping[str, Memory], options
     tensors = {"d_o": d_o, "dq": empty(q), "dk": empty(inputs["k"]), "dv": empty(inputs["v"])}
     dsinks, dbias = None if sinks is None else device.empty_like(sinks), None if bias is None else rows_like(bias)
     results = {"d_lse": d_lse, "dsinks": dsinks, "dbias": dbias}
-    key = (device, device.stream(), order, options, *map(layout, inputs.values()),
+    key = (device, device.stream(), order, options, layouts(inputs),
            *(t.stride() for t in tensors.values()), *map(layout, results.values()))
     launch = _local.planned.pop(key, None)
     if launch is None:

@@ -10,6 +10,7 @@ from ._library import LIB, WrongType, c, check
 from ._types import Memory
 
 _CODES = {"float16": c.F16, "bfloat16": c.BF16, "float8_e4m3fn": c.E4M3, "int8": c.INT8, "float32": c.F32}
+_INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 _names: dict[Any, str] = {}
 
 
@@ -42,6 +43,7 @@ class Cuda:
 
         self.torch, self.device, self.index = torch, device, device.index
         self._raw_stream = torch._C._cuda_getCurrentRawStream
+        self._is_capturing = torch.cuda.is_current_stream_capturing
         self._counters: dict[Any, list[Memory]] = {}
         self._lock = threading.Lock()
         self.context = ctypes.c_void_p()
@@ -59,7 +61,7 @@ class Cuda:
 
     def capturing(self) -> bool:
         """Returns whether a graph captures the stream that is current now."""
-        return self.torch.cuda.is_current_stream_capturing()
+        return self._is_capturing()
 
     def empty(self, count: int) -> Any:
         """Returns bytes of memory."""
@@ -134,8 +136,15 @@ def integers(like: Memory, **tensors: Memory) -> list[Memory]:
 
 
 def _integers(what: str, tensor: Memory, like: Memory) -> Memory:
-    if not hasattr(tensor, "data_ptr") or "int" not in name(tensor.dtype):
-        found = name(tensor.dtype) if hasattr(tensor, "data_ptr") else repr(tensor)
-        raise WrongType(f"{what} is {found}; it must be a tensor of int32 or int64; convert {what}")
-    tensor = tensor.to(device=like.device, dtype=of(like).dtype("int32"))
+    found = name(tensor.dtype) if hasattr(tensor, "data_ptr") else repr(tensor)
+    if found != "int32" or tensor.device != like.device:
+        if found not in _INTEGERS:
+            raise WrongType(f"{what} is {found}; it must be a tensor of int32 or int64; convert {what}")
+        tensor = narrowed(tensor).to(device=like.device, dtype=of(like).dtype("int32"))
     return tensor if tensor.stride()[-1:] == (1,) else tensor.contiguous()
+
+
+def narrowed(tensor: Memory) -> Memory:
+    """Returns integers that int32 has: a slot or a page beyond it becomes one that no cache has. No check waits for the
+    device."""
+    return tensor.clamp(-1, 2**31 - 1) if name(tensor.dtype) == "int64" else tensor

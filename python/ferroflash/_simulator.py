@@ -157,6 +157,9 @@ class Tensor:
             return self
         return self._like(self.raw().view(np.dtype(self.dtype)).astype(np.dtype(dtype)), dtype)
 
+    def clamp(self, least: int, most: int) -> Tensor:
+        return self._like(self.integers().clip(least, most).astype(self.dtype), self.dtype)
+
     def float(self) -> Tensor:
         return self.to(dtype="float32")
 
@@ -173,6 +176,10 @@ class Tensor:
         return self._upload()
 
     def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, slice):
+            part = Tensor(self.device, self._raw[index], self.dtype, of=self)
+            part.address += index.indices(self.shape[0])[0] * self.stride()[0] * self._raw.itemsize
+            return part
         return Tensor.uploaded(self.device, self.raw()[index], self.dtype)
 
     def __add__(self, number: Any) -> Tensor:

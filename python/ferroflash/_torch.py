@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.utils._python_dispatch
 
-from . import _attention
+from . import _attention, _devices
 from ._library import Unsupported
 from ._types import Memory
 
@@ -28,7 +28,7 @@ _LIBRARY.define(f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor o, Tensor
 def _forward(*arguments: Any) -> Any:
     *inputs, device = arguments
     with torch.cuda.device(inputs[0].device):
-        return _attention.forward(*inputs)[:2]
+        return _attention.forward(*inputs)
 
 
 def _simulated(arguments: Any, device: Any) -> Any:
@@ -145,15 +145,18 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, d_o: Memory, d_lse: Memory) -> Any:
         # Gradients are enabled here only for a second derivative, which the operator refuses.
-        direct = not torch.is_grad_enabled() and not any(test() for test in _SEES_OPERATORS)
+        direct = not torch.is_grad_enabled() and not sees_operators()
         return _differentiates(ctx, d_o, d_lse, _backward if direct else None)
 
 
 def wanted(device: Any, *tensors: Any) -> bool:
-    """Returns whether a call must go through the operator: the simulator, torch.compile, or gradients."""
-    if device is not None or torch.compiler.is_compiling():
-        return True
-    return tracked(*tensors)
+    """Returns whether a call must go through the operator: the simulator, gradients, or what sees operators only."""
+    return device is not None or tracked(*tensors) or sees_operators()
+
+
+def sees_operators() -> bool:
+    """Returns whether torch.compile, a mode or a transform is active, which sees operators only."""
+    return any(test() for test in _SEES_OPERATORS)
 
 
 def tracked(*tensors: Any) -> bool:
@@ -180,9 +183,10 @@ def attend(*arguments: Any) -> Any:
     refuse_tracked(alibi_slopes=inputs[6])
     # The backward pass reads these, too.
     for at in (3, 4, 5):
-        inputs[at] = None if inputs[at] is None else inputs[at].to(inputs[0].device, torch.int32).contiguous()
+        of = inputs[at]
+        inputs[at] = None if of is None else _devices.narrowed(of).to(inputs[0].device, torch.int32).contiguous()
     q, device = inputs[0], inputs[-1]
     plain = device is None and type(q) in (torch.Tensor, torch.nn.Parameter) and q.is_cuda
-    if plain and not any(test() for test in _SEES_OPERATORS):
+    if plain and not sees_operators():
         return _Eager.apply(*inputs)
     return _OPERATORS.attention(*inputs)

@@ -52,12 +52,8 @@ class Varlen(Hopper, total=False):
     mask_bits: Array | None
     mask_keys: int
     return_lse: bool
+    return_max_logits: bool
+    return_entropy: bool
     config: str | None
     invariance: str | None
     device: str | None
-
-
-class Dense(Varlen, total=False):
-    """Keywords that flash_attn_func's packed forms pass on."""
-
-    return_max_logits: bool

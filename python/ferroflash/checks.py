@@ -1,7 +1,7 @@
 """What each tensor of a call must be: dtype, shape, device, strides. A launch checks it before it takes addresses."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _devices
@@ -17,7 +17,7 @@ _INT32, _FLOAT32, _LONG, _EIGHT_BIT = ("int32",), ("float32",), ("int32", "int64
 _FIELDS = {
     "q": (INPUTS, ROW), "k": (("q",), ROW), "v": (("k",), ROW), "o": (("q",), ROW),
     "k_cache": (("q", *_EIGHT_BIT), ROW), "v_cache": (("k_cache",), ROW),
-    "lse": (_FLOAT32, ROW), "max_logits": (_FLOAT32, ROW),
+    "lse": (_FLOAT32, ROW), "max_logits": (_FLOAT32, ROW), "entropy": (_FLOAT32, ROW),
     "cu_seqlens_q": (_INT32, ROW), "cu_seqlens_k": (_INT32, ROW), "seqused_k": (_INT32, ROW),
     "cache_seqlens": (_INT32, ROW), "cache_batch_idx": (_INT32, ROW), "block_table": (_INT32, ROW),
     "rest": (_INT32, ROW), "prefix": (_INT32, ROW),
@@ -60,13 +60,14 @@ def _layout(shapes: dict[str, str], **dtypes: tuple[str, ...]) -> dict[str, _Req
 
 _OPTIONS = {"alibi_slopes": "heads | batch heads", "sinks": "heads", "prefix": "batch",
             "bias": "batch? heads? seqlen_q? seqlen_k", "mask_bits": "batch? heads? seqlen_q bytes+"}
+_OF_ROWS = ("lse", "max_logits", "entropy")
 _BSHD = {"q": "batch seqlen_q heads head_dim", "k": "batch seqlen_k heads_k head_dim",
          "v": "batch seqlen_k heads_k head_dim_v", "o": "batch seqlen_q heads head_dim_v",
-         "lse": "batch heads seqlen_q", "max_logits": "batch heads seqlen_q"}
+         **dict.fromkeys(_OF_ROWS, "batch heads seqlen_q")}
 _BHSD = {"q": "batch heads seqlen_q head_dim", "k": "batch heads_k seqlen_k head_dim",
          "v": "batch heads_k seqlen_k head_dim_v", "o": "batch heads seqlen_q head_dim_v"}
-_ROWS = {"q": "total_q heads head_dim", "o": "total_q heads head_dim_v", "lse": "heads total_q",
-         "cu_seqlens_q": "batch+1"}
+_ROWS = {"q": "total_q heads head_dim", "o": "total_q heads head_dim_v", "cu_seqlens_q": "batch+1",
+         **dict.fromkeys(_OF_ROWS, "heads total_q")}
 _PAGES = {"k_cache": "pages page heads_k head_dim", "v_cache": "pages page heads_k head_dim_v",
           "block_table": "batch columns", "cache_batch_idx": "batch", "cache_seqlens": "batch",
           "descale of keys": "pages page heads_k"}
@@ -157,6 +158,17 @@ def _misfit(name: str, shape: Any, shapes: Sequence[_Shape], sizes: dict[str, An
         extents = ([f"{known.get(size, size)}{more[suffix]}" for size, suffix in zip(*shape)] for shape in shapes)
         return " or ".join(f"({', '.join(of)})" for of in extents)
     return Invalid(f"{name} {tuple(shape)}: it must be {text({})}, here {text(sizes)}; slice or expand {name}")
+
+
+def given(options: Mapping[str, Any], **tensors: Any) -> None:
+    """Checks that `tensors`, and options that are not None, are tensors like the first one: code reads their shapes
+    before a launch checks them."""
+    kind = "shape"
+    for name, of in (*tensors.items(), *options.items()):
+        if not hasattr(of, kind) and (of is not None or name in tensors):
+            like = "a tensor, or an array with device=\"sim\"" if kind == "shape" else "a tensor, as the others"
+            raise WrongType(f"{name} is {of!r:.60}; it must be {like}; convert {name}")
+        kind = "data_ptr" if hasattr(of, "data_ptr") else kind
 
 
 def ranks(layout: dict[str, _Requirement], **tensors: Memory) -> None:

@@ -1,6 +1,7 @@
 """Attention on tensors (batch, seqlen, heads, head_dim), prepared once per layout."""
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _devices, checks, planned
@@ -11,17 +12,17 @@ from .planned import Planned, layout, masked
 class Launch(Planned):
     """Attention on tensors. Its thread may set other tensors of the same layout."""
 
-    def __init__(self, q: Memory, k: Memory, v: Memory, o: Memory, lse: Memory, mask: int, window: tuple[int, int],
-                 scale: float | None, softcap: float, config: str | None, bhsd: bool, alibi_slopes: Memory = None,
-                 max_logits: Memory = None, plans: bool = True, **extras: Any) -> None:
+    def __init__(self, q: Memory, k: Memory, v: Memory, o: Memory, rows: Mapping[str, Memory], mask: int,
+                 window: tuple[int, int], scale: float | None, softcap: float, config: str | None, bhsd: bool,
+                 alibi_slopes: Memory = None, plans: bool = True, **extras: Any) -> None:
         super().__init__(q, mask, window, scale, softcap, config, checks.Call(shapes(bhsd), q.device))
-        self.take(q=q, k=k, v=v, o=o, lse=lse, alibi_slopes=alibi_slopes, max_logits=max_logits)
+        self.take(q=q, k=k, v=v, o=o, alibi_slopes=alibi_slopes, **rows)
         args, (row, head) = self.args, (2, 1) if bhsd else (1, 2)
         order = (0, row, head, 3)
         args.batch, args.seqlen_q, args.heads_q, args.head_dim = (q.shape[i] for i in order)
         args.seqlen_k, args.heads_k, args.head_dim_v = k.shape[row], k.shape[head], v.shape[3]
         ordered = lambda t: [t.stride()[i] for i in order]
-        self.strides(lse, alibi_slopes, max_logits, q=ordered(q), k=ordered(k), v=ordered(v), o=ordered(o))
+        self.strides(rows, alibi_slopes, q=ordered(q), k=ordered(k), v=ordered(v), o=ordered(o))
         self.extras(**extras)
         if plans:
             self.plan_it()
@@ -41,22 +42,17 @@ def shapes(bhsd: bool) -> Any:
 
 def prepare(q: Memory, k: Memory, v: Memory, *, softmax_scale: float | None = None, causal: bool = False,
             window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
-            return_lse: bool = False, return_max_logits: bool = False, config: str | None = None, bhsd: bool = False,
-            **extras: Any) -> tuple[Launch, Memory, Memory, Memory]:
-    """Allocates outputs and finds or makes the launch on the current stream: (launch, o, lse, max_logits)."""
-    device = _devices.of(q)
-    mask, (left, right) = masked(causal, window_size)
+            rows: Sequence[str] = (), config: str | None = None, bhsd: bool = False,
+            **extras: Any) -> tuple[Launch, Memory, dict[str, Memory]]:
+    """Allocates o and outputs of rows, and finds or makes the launch on the current stream: (launch, o, outputs)."""
+    checks.ranks(shapes(bhsd), q=q, k=k, v=v)
+    mask, window = masked(causal, window_size)
     extras["alibi_slopes"] = alibi_slopes
     tensors = {name: of for name, of in extras.items() if hasattr(of, "data_ptr")}
-    key = (Launch, device, device.stream(), *map(layout, (q, k, v)), mask, left, right, softmax_scale, softcap,
-           return_lse, return_max_logits, config, bhsd, *sorted((name, layout(of)) for name, of in extras.items()))
-    if key not in planned.launches():
-        checks.ranks(shapes(bhsd), q=q, k=k, v=v)
+    key = (Launch, *map(layout, (q, k, v)), mask, window, softmax_scale, softcap, *rows, config, bhsd,
+           planned.layouts(extras))
     o = output(q, v)
-    heads, rows = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
-    of_rows = lambda wanted: q.new_empty((q.shape[0], heads, rows), dtype=device.dtype("float32")) if wanted else None
-    lse, max_logits = of_rows(return_lse), of_rows(return_max_logits)
-    make = lambda: Launch(q, k, v, o, lse, mask, (left, right), softmax_scale, softcap, config, bhsd,
-                          max_logits=max_logits, **extras)
-    launch = planned.reuse(key, make, q=q, k=k, v=v, o=o, lse=lse, max_logits=max_logits, **tensors)
-    return launch, o, lse, max_logits
+    heads, queries = (q.shape[1], q.shape[2]) if bhsd else (q.shape[2], q.shape[1])
+    outputs = planned.of_rows(q, (q.shape[0], heads, queries), rows)
+    make = lambda: Launch(q, k, v, o, outputs, mask, window, softmax_scale, softcap, config, bhsd, **extras)
+    return planned.reuse(_devices.of(q), key, make, q=q, k=k, v=v, o=o, **outputs, **tensors), o, outputs

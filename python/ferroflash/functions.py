@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from . import _attention, _devices, _fa3, checks, kvcache, merge
 from ._library import Invalid, Unsupported
 from ._types import Array, Memory, Tensor, Window
-from .planned import CAUSAL, FULL, is_empty, like_flash_attn, masked
+from .planned import is_empty, masked, of_rows, wanted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._types import Dense, Hopper, HopperCache, Varlen
+    from ._types import Hopper, HopperCache, Varlen
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -74,30 +74,33 @@ def _probabilities(q: Any) -> Any:
 
 
 def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple[int, int], scores: tuple[Any, ...],
-            config: str | None, bhsd: bool, return_lse: bool, return_attn_probs: bool, return_max_logits: bool,
-            invariance: str | None, device: str | None) -> Any:
+            config: str | None, bhsd: bool, rows: tuple[str, ...], return_attn_probs: bool, invariance: str | None,
+            device: str | None) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
     is_tensor = hasattr(prefix, "shape") and not isinstance(prefix, numbers.Integral)
-    (left, right), wants_lse = window_size, return_lse or return_attn_probs
+    options = {"cu_seqlens_q": starts[0], "alibi_slopes": slopes, "sinks": sinks, "bias": bias, "mask_bits": mask_bits,
+               "prefix": None if isinstance(prefix, numbers.Integral) else prefix}
+    checks.given(options, q=q, k=k, v=v)
+    left, right = window_size
     arguments = (q, k, v, *starts, slopes, sinks, bias, prefix if is_tensor else None, mask_bits, *lengths,
                  softmax_scale, causal, left, right, softcap, None if is_tensor else prefix, chunked, mask_keys, bhsd,
                  config)
-    max_logits, tracked = None, (q, k, v, slopes, sinks, bias)
-    direct = {"return_max_logits": return_max_logits, "invariance": invariance is not None}
-    needed = [name for name, is_set in direct.items() if is_set]
+    tracked = (q, k, v, slopes, sinks, bias)
+    needed = [f"return_{name}" for name in rows if name != "lse"] + ([] if invariance is None else ["invariance"])
+    if return_attn_probs and needed and needed[0] != "invariance":
+        raise Invalid(f"{needed[0]} beside return_attn_probs: FlashAttention's tuple has no place for it; pass return_lse")
     if hasattr(q, "requires_grad") and not needed and _through_operator(device, tracked):
         from . import _torch
-        o, lse = _torch.attend(*arguments, device)
+        o, *found = _torch.attend(*arguments, device)
     else:
         if needed and hasattr(q, "requires_grad") and _through_operator(None, tracked):
             raise Unsupported(f"{needed[0]} with gradients or torch.compile: call it without them, under "
                               "torch.no_grad()")
-        o, lse, max_logits = _forward(*arguments, wants_lse, return_max_logits, invariance=invariance, device=device)
+        o, *found = _forward(*arguments, rows, invariance=invariance, device=device)
     if return_attn_probs:
-        return o, _like_flash_attn(lse), _probabilities(q)
-    out = (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
-    return out if len(out) > 1 else o
+        return o, _like_flash_attn(found[0]), _probabilities(q)
+    return (o, *found) if rows else o
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
@@ -105,9 +108,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
                     alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False,
                     *, sinks: Array | None = None, bias: Array | None = None, prefix: Array | int | None = None,
                     chunked: int | None = None, mask_bits: Array | None = None, mask_keys: int = 0,
-                    return_lse: bool = False, return_max_logits: bool = False, config: str | None = None,
-                    invariance: str | None = None,
-                    bhsd: bool = False, device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
+                    return_lse: bool = False, return_max_logits: bool = False, return_entropy: bool = False,
+                    config: str | None = None, invariance: str | None = None, bhsd: bool = False,
+                    device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention, with gradients of q, k, v, sinks and bias. Masks are aligned bottom-right.
 
     | argument | shape |
@@ -122,16 +125,18 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
     | mask_bits | uint8 (batch or 1, heads or 1, seqlen_q, bytes): bits of the last `mask_keys` keys, or of all |
 
     `deterministic` changes nothing: results are always the same in every bit. With `invariance` "batch", the bits of a
-    sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout is refused. `config` names a
-    kernel. `fa3` are FlashAttention-3's arguments: docs/python.md says what becomes of each. Returns o; with return_lse or return_max_logits also (batch, heads, seqlen_q) in float32; with
-    return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without dropout.
+    sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout
+    is refused. `config` names a kernel. docs/python.md says what becomes of `fa3`, FlashAttention-3's arguments. Returns
+    o; with return_lse, return_max_logits or return_entropy (in nats) a tuple of o and each, in this order, float32
+    (batch, heads, seqlen_q); with return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without
+    dropout.
     """
     _refuse_dropout(dropout_p)
     chunked = _fa3.chunk("flash_attn_func", fa3, causal, chunked)
     scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
               softcap)
-    return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, return_lse, return_attn_probs,
-                   return_max_logits, invariance, device)
+    rows = wanted(return_lse or return_attn_probs, return_max_logits, return_entropy)
+    return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, rows, return_attn_probs, invariance, device)
 
 
 def flash_attn_func_bhsd(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor | Any:
@@ -142,7 +147,7 @@ def flash_attn_func_bhsd(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
                               causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                               alibi_slopes: Array | None = None, deterministic: bool = False,
-                              return_attn_probs: bool = False, **options: Unpack[Dense]) -> Tensor | Any:
+                              return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of qkv (batch, seqlen, 3, heads, head_dim)."""
     return flash_attn_func(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], dropout_p, softmax_scale, causal, window_size,
                            softcap, alibi_slopes, deterministic, return_attn_probs, **options)
@@ -151,7 +156,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
                              causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                              alibi_slopes: Array | None = None, deterministic: bool = False,
-                             return_attn_probs: bool = False, **options: Unpack[Dense]) -> Tensor | Any:
+                             return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of q and kv (batch, seqlen_k, 2, heads_k, head_dim)."""
     return flash_attn_func(q, kv[:, :, 0], kv[:, :, 1], dropout_p, softmax_scale, causal, window_size, softcap,
                            alibi_slopes, deterministic, return_attn_probs, **options)
@@ -165,7 +170,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            seqused_k: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
                            prefix: Array | int | None = None, chunked: int | None = None,
                            mask_bits: Array | None = None, mask_keys: int = 0, return_lse: bool = False,
-                           config: str | None = None, invariance: str | None = None, device: str | None = None,
+                           return_max_logits: bool = False, return_entropy: bool = False, config: str | None = None, invariance: str | None = None, device: str | None = None,
                            **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention of varlen sequences, with gradients of q, k, v, sinks and bias.
 
@@ -175,8 +180,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     without gradients, and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. Rows of o that belong to no
     sequence are not written. The other arguments are flash_attn_func's.
 
-    Returns o; with return_lse (o, lse); with return_attn_probs (o, lse, a tensor without elements). lse is (heads, rows)
-    in float32. For a row without a key it is -inf, or with return_attn_probs +inf, as in FlashAttention-2.
+    Returns what flash_attn_func returns; outputs of rows are (heads, rows). For a row without a key, lse and the largest
+    score are -inf, or with return_attn_probs +inf, as in FlashAttention-2, and the entropy is 0.
     """
     _refuse_dropout(dropout_p)
     scales: dict[str, Any] = {}
@@ -184,16 +189,18 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         _refuse_gradients(q, k, v)
         scales = {"k_descale": fa3.pop("k_descale", None), "v_descale": fa3.pop("v_descale", None)}
     chunked = _fa3.chunk("flash_attn_varlen_func", fa3, causal, chunked)
+    rows = wanted(return_lse or return_attn_probs, return_max_logits, return_entropy)
     if block_table is None:
         scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
                   softcap)
         return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k, seqused_k), (max_seqlen_q, max_seqlen_k), scores, config,
-                       False, return_lse, return_attn_probs, False, invariance, device)
+                       False, rows, return_attn_probs, invariance, device)
     out: Any = _varlen_paged(
         q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, max_seqlen_q, return_attn_probs, device=device,
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap, config=config,
         alibi_slopes=alibi_slopes, sinks=sinks, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
-        mask_keys=mask_keys, invariance=invariance, return_softmax_lse=return_lse or return_attn_probs, **scales)
+        mask_keys=mask_keys, invariance=invariance, return_softmax_lse="lse" in rows,
+        return_max_logits=return_max_logits, return_entropy=return_entropy, **scales)
     return (*out, _probabilities(q)) if return_attn_probs else out
 
 
@@ -233,48 +240,6 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
                                   return_attn_probs, **options)
 
 
-def _check_cache(q: Any, k_cache: Any, v_cache: Any, k: Any, cu_seqlens_q: Any, max_seqlen_q: int | None,
-                 causal: bool, window_size: Window, cos: Any, sin: Any, leftpad: Any) -> None:
-    if leftpad is not None:
-        raise Unsupported("cache_leftpad: FerroFlash has no padding on the left; it must be None; move the keys to the "
-                          "start of their rows, or use block_table")
-    if (cos is None) != (sin is None):
-        raise Invalid("rotary_cos and rotary_sin belong together: pass both, or neither")
-    if cos is not None:
-        if k is None:
-            raise Invalid("rotary_cos without k: the call rotates new keys on their way into the cache; pass k and v")
-        if q.shape[1] != k.shape[1]:
-            raise Unsupported(f"rotary_cos with {q.shape[1]} queries and {k.shape[1]} new keys: the numbers must be "
-                              "equal; rotate q and k first")
-        # FlashAttention then rotates all queries by the position of the first.
-        if q.shape[1] > 1 and not causal and tuple(window_size) == (-1, -1):
-            raise Unsupported("rotary_cos with several queries and neither causal nor window_size: rotate q and k first")
-    if k_cache.shape[:3] != v_cache.shape[:3]:
-        raise Invalid(f"v_cache {tuple(v_cache.shape)}: it needs k_cache's pages, page size and heads, "
-                      f"{tuple(k_cache.shape[:3])}")
-    if k is not None and (k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape):
-        raise Unsupported(f"k, v with v_cache of strides {v_cache.stride()}: an append needs k_cache's shape and strides")
-    if (cu_seqlens_q is None) != (max_seqlen_q is None) or len(q.shape) != (4 if cu_seqlens_q is None else 3):
-        raise Invalid(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and "
-                      "max_seqlen_q")
-    if cu_seqlens_q is not None and k is not None:
-        raise Unsupported("k, v beside cu_seqlens_q: append new keys and values first")
-
-
-def _descales(k_cache: Any, k: Any, scales: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns the scales of a cache in float32."""
-    if _devices.name(k_cache.dtype) == "int8":
-        return scales
-    scales = tuple(scale.float() if kvcache.is_tensor(scale) else scale for scale in scales)
-    tensors = [scale for scale in scales if kvcache.is_tensor(scale)]
-    if len(tensors) == 2 and scales[0].stride() != scales[1].stride():
-        raise Invalid(f"k_descale and v_descale must have equal strides, not {scales[0].stride()} and "
-                      f"{scales[1].stride()}")
-    if tensors and k is not None:
-        raise Unsupported("k, v beside scales of each sequence: append new keys and values first")
-    return scales
-
-
 @simulated
 def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array | None = None, v: Array | None = None,
                             rotary_cos: Array | None = None, rotary_sin: Array | None = None,
@@ -288,8 +253,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
                             page_table: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
                             prefix: Array | int | None = None, chunked: int | None = None,
                             mask_bits: Array | None = None, mask_keys: int = 0, split_keys: int = 0,
-                            invariance: str | None = None,
-                            shared_prefixes: tuple[int, int, Array] | None = None, config: str | None = None,
+                            invariance: str | None = None, shared_prefixes: tuple[int, int, Array] | None = None,
+                            return_max_logits: bool = False, return_entropy: bool = False, config: str | None = None,
                             device: str | None = None, **fa3: Unpack[HopperCache]) -> Tensor | Any:
     """Computes attention of q (batch, seqlen_q, heads, head_dim) on a cache. Masks are aligned bottom-right.
 
@@ -304,43 +269,43 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     of a float8_e4m3fn cache. For an int8 cache they are float32 (pages, page, heads_k), without pages (batch_cache,
     seqlen_cache, heads_k): the factor of each row. The call writes the factors of the rows of `k` and `v`: largest
     magnitude / 127. `sinks` (heads) are logits that belong to no key. `split_keys` are keys per split, in place of
-    `num_splits`. `invariance` is flash_attn_func's. `shared_prefixes` is (groups, pages, rest): the sequences of a group share their first pages, and rest,
-    int32 (batch), has the keys of each sequence behind them. `page_table` is
-    FlashAttention-3's name of `block_table`. bias, prefix, chunked, mask_bits and mask_keys are flash_attn_func's.
+    `num_splits`. `shared_prefixes` is (groups, pages, rest): the sequences of a group share their first pages, and rest,
+    int32 (batch), has the keys of each sequence behind them. `page_table` is FlashAttention-3's name of `block_table`.
+    bias, prefix, chunked, mask_bits, mask_keys and invariance are flash_attn_func's.
 
-    Returns o, or with return_softmax_lse (o, lse). lse is float32 (batch, heads, seqlen_q), or (heads, rows) for varlen.
-    For a row without a key it is +inf, as in FlashAttention-2.
+    Returns o; with return_softmax_lse, return_max_logits or return_entropy (in nats) a tuple of o and each, in this
+    order, float32 (batch, heads, seqlen_q), or (heads, rows) for varlen. For a row without a key, lse is +inf, as in
+    FlashAttention-2.
     """
     chunked = _fa3.chunk("flash_attn_with_kvcache", fa3, causal, chunked)
     if page_table is not None:
         if block_table is not None:
             raise Invalid("page_table beside block_table: one is FlashAttention-3's name of the other; pass one")
         block_table = page_table
+    checks.given({"k": k, "v": v, "block_table": block_table, "cu_seqlens_q": cu_seqlens_q, "alibi_slopes": alibi_slopes,
+                  "sinks": sinks, "bias": bias, "mask_bits": mask_bits}, q=q, k_cache=k_cache, v_cache=v_cache)
     layout = checks.CACHE if cu_seqlens_q is None else checks.VARLEN_CACHE
     checks.ranks(layout, k_cache=k_cache, v_cache=v_cache, block_table=block_table, k=k, v=v, cu_seqlens_q=cu_seqlens_q)
-    if (k is None) != (v is None):
-        raise Invalid("k and v belong together: pass both, or neither")
-    _check_cache(q, k_cache, v_cache, k, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
-                 cache_leftpad)
+    kvcache.check(q, k_cache, v_cache, k, v, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
+                  cache_leftpad)
+    outputs = wanted(return_softmax_lse, return_max_logits, return_entropy)
+    # Tensors of a device, even if the caller's are arrays.
+    queries: Memory = q
     if is_empty(q, cu_seqlens_q):
         if k is not None:
             raise Unsupported("k, v beside q without queries: nothing is appended then; append with at least one query")
-        none: Memory = q
-        o = none.new_empty((*q.shape[:-1], v_cache.shape[-1]))
-        lse = none.new_empty((*q.shape[:-3], q.shape[-2], q.shape[-3]), dtype=_devices.of(q).dtype("float32"))
-        return (o, lse) if return_softmax_lse else o
-    scales = _descales(k_cache, k, (k_descale, v_descale))
-    # Tensors of a device, even if the caller's are arrays.
-    queries: Memory = q
+        o = queries.new_empty((*q.shape[:-1], v_cache.shape[-1]))
+        empty: dict[str, Memory] = of_rows(queries, (*q.shape[:-3], q.shape[-2], q.shape[-3]), outputs)
+        return (o, *empty.values()) if outputs else o
+    scales = kvcache.descales(k_cache, k, (k_descale, v_descale))
     on, batch = _devices.of(q), q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-    int32, float32 = on.dtype("int32"), on.dtype("float32")
     rows, table, starts = _devices.integers(
         q, cache_batch_idx=cache_batch_idx, block_table=block_table, cu_seqlens_q=cu_seqlens_q)
     # Without lengths, every sequence has all keys of the cache, as in FlashAttention.
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
     lengths: Memory = (full if k is None else 0) if cache_seqlens is None else cache_seqlens
     if isinstance(lengths, numbers.Integral):
-        lengths = queries.new_full((batch,), int(lengths), dtype=int32)
+        lengths = queries.new_full((batch,), int(lengths), dtype=on.dtype("int32"))
     (lengths,) = _devices.integers(q, cache_seqlens=lengths)
     sinks, prefix = checks.converted(q, sinks, prefix)
     if shared_prefixes is not None:
@@ -352,21 +317,14 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         rotated = kvcache.append_after(k, v, k_cache, v_cache, lengths, table, own, scales, angles, q)
         queries = q if rotated is None else rotated
         lengths = lengths + k.shape[1]
-
-    o, lse = queries.new_empty((*q.shape[:-1], v_cache.shape[-1])), None
-    if return_softmax_lse:
-        shape = (batch, q.shape[2], q.shape[1]) if starts is None else (q.shape[1], q.shape[0])
-        lse = queries.new_empty(shape, dtype=float32)
     mask, window = masked(causal, window_size)
-    launch = kvcache.prepare(
-        queries, k_cache, v_cache, o, lengths, lse=lse, table=table, rows=rows, sinks=sinks, mask=mask, window=window,
-        scale=softmax_scale, softcap=softcap, splits=num_splits, split_keys=split_keys, config=config,
+    out = kvcache.attend(
+        queries, k_cache, v_cache, lengths, v_cache.shape[-1], outputs, table=table, rows=rows, sinks=sinks, mask=mask,
+        window=window, scale=softmax_scale, softcap=softcap, splits=num_splits, split_keys=split_keys, config=config,
         cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes,
         shared_prefixes=shared_prefixes, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
         mask_keys=mask_keys, invariance=invariance)
-    launch.enqueue()
-    launch.release()
-    return (o, like_flash_attn(lse)) if return_softmax_lse else o
+    return out if outputs else out[0]
 
 
 @simulated
@@ -378,5 +336,7 @@ def merge_attn_states(output: Tensor, prefix_output: Array, prefix_lse: Array, s
     The arguments are vLLM's, in its order: outputs (tokens, heads, head_dim), log-sum-exps (heads, tokens) in float32.
     A row without a key has an infinite log-sum-exp. `sinks` (heads) are logits that belong to no key.
     """
+    checks.given({"output_lse": output_lse, "sinks": sinks}, output=output, prefix_output=prefix_output,
+                 prefix_lse=prefix_lse, suffix_output=suffix_output, suffix_lse=suffix_lse)
     sinks, _ = checks.converted(output, sinks, None)
     merge.prepare(output, [(prefix_output, prefix_lse), (suffix_output, suffix_lse)], output_lse, sinks)()

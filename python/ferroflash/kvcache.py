@@ -2,18 +2,65 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _devices, checks, planned
-from ._library import LIB, Invalid, c, check
-from ._types import Memory
+from ._library import LIB, Invalid, Unsupported, c
+from ._library import check as succeed
+from ._types import Memory, Window
 from .planned import FULL, Planned, layout
 
 
 def is_tensor(x: Memory) -> bool:
     """Returns whether this is a tensor and not a number."""
     return hasattr(x, "data_ptr")
+
+
+def check(q: Memory, k_cache: Memory, v_cache: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory,
+          max_seqlen_q: int | None, causal: bool, window_size: Window, cos: Memory, sin: Memory,
+          leftpad: Memory) -> None:
+    """Checks which arguments of flash_attn_with_kvcache go together."""
+    if (k is None) != (v is None):
+        raise Invalid("k and v belong together: pass both, or neither")
+    if leftpad is not None:
+        raise Unsupported("cache_leftpad: FerroFlash has no padding on the left; it must be None; move the keys to the "
+                          "start of their rows, or use block_table")
+    if (cos is None) != (sin is None):
+        raise Invalid("rotary_cos and rotary_sin belong together: pass both, or neither")
+    if cos is not None:
+        if k is None:
+            raise Invalid("rotary_cos without k: the call rotates new keys on their way into the cache; pass k and v")
+        if q.shape[1] != k.shape[1]:
+            raise Unsupported(f"rotary_cos with {q.shape[1]} queries and {k.shape[1]} new keys: the numbers must be "
+                              "equal; rotate q and k first")
+        # FlashAttention then rotates all queries by the position of the first.
+        if q.shape[1] > 1 and not causal and tuple(window_size) == (-1, -1):
+            raise Unsupported("rotary_cos with several queries and neither causal nor window_size: rotate q and k first")
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise Invalid(f"v_cache {tuple(v_cache.shape)}: it needs k_cache's pages, page size and heads, "
+                      f"{tuple(k_cache.shape[:3])}")
+    if k is not None and (k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape):
+        raise Unsupported(f"k, v with v_cache of strides {v_cache.stride()}: an append needs k_cache's shape and strides")
+    if (cu_seqlens_q is None) != (max_seqlen_q is None) or len(q.shape) != (4 if cu_seqlens_q is None else 3):
+        raise Invalid(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and "
+                      "max_seqlen_q")
+    if cu_seqlens_q is not None and k is not None:
+        raise Unsupported("k, v beside cu_seqlens_q: append new keys and values first")
+
+
+def descales(k_cache: Memory, k: Memory, scales: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Returns the scales of a cache in float32."""
+    if _devices.name(k_cache.dtype) == "int8":
+        return scales
+    scales = tuple(scale.float() if is_tensor(scale) else scale for scale in scales)
+    tensors = [scale for scale in scales if is_tensor(scale)]
+    if len(tensors) == 2 and scales[0].stride() != scales[1].stride():
+        raise Invalid(f"k_descale and v_descale must have equal strides, not {scales[0].stride()} and "
+                      f"{scales[1].stride()}")
+    if tensors and k is not None:
+        raise Unsupported("k, v beside scales of each sequence: append new keys and values first")
+    return scales
 
 
 def _scale(args: Any, scales: tuple[Any, Any], field: str, call: checks.Call) -> None:
@@ -51,14 +98,15 @@ class Launch(Planned):
                  splits: int = 0, split_keys: int = 0, config: str | None = None, share: Planned | None = None,
                  cu_seqlens_q: Memory = None, seqlen_q: int | None = None, scales: tuple[Any, Any] = (None, None),
                  alibi_slopes: Memory = None, shared_prefixes: tuple[int, int, Memory] | None = None,
-                 **extras: Any) -> None:
+                 max_logits: Memory = None, entropy: Memory = None, **extras: Any) -> None:
         layout, sizes = checks.CACHE, dict[str, Any]()
         if cu_seqlens_q is not None:
             layout, sizes = checks.VARLEN_CACHE, {**checks.of_varlen(cu_seqlens_q), "seqlen_q": seqlen_q}
         super().__init__(q, mask, window, scale, softcap, config, checks.Call(layout, q.device, sizes))
-        named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "lse": lse, "block_table": table,
+        outputs = {"lse": lse, "max_logits": max_logits, "entropy": entropy}
+        named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "block_table": table,
                  "cache_batch_idx": rows, "cache_seqlens": lengths, "cu_seqlens_q": cu_seqlens_q,
-                 "alibi_slopes": alibi_slopes}
+                 "alibi_slopes": alibi_slopes, **outputs}
         if shared_prefixes is not None:
             self.args.prefix_groups, self.args.prefix_pages, named["rest"] = shared_prefixes
         extras["sinks"] = sinks
@@ -73,7 +121,7 @@ class Launch(Planned):
         args.head_dim_v = o.shape[-1]
         if table is not None:
             args.columns, args.table_stride = table.shape[1], table.stride()[0]
-        self.strides(lse, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
+        self.strides(outputs, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
                      v=(k_cache if v_cache is None else v_cache).stride())
         args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
         _scale(args, scales, "descale", self.call)
@@ -91,19 +139,27 @@ class Launch(Planned):
 _NAMES = {"table": "block_table", "rows": "cache_batch_idx"}
 
 
-def prepare(q: Memory, k_cache: Memory, v_cache: Memory, o: Memory, lengths: Memory, *,
-            scales: tuple[Any, Any] = (None, None), shared_prefixes: tuple[int, int, Memory] | None = None,
-            **options: Any) -> Launch:
-    """Finds or makes the launch on the current stream."""
-    device = _devices.of(q)
-    rest = None if shared_prefixes is None else shared_prefixes[2]
-    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "cache_seqlens": lengths, "rest": rest,
+def attend(q: Memory, k_cache: Memory, v_cache: Memory, lengths: Memory, head_dim_v: int, outputs: Sequence[str], *,
+           scales: tuple[Any, Any] = (None, None), shared_prefixes: tuple[int, int, Memory] | None = None,
+           **options: Any) -> tuple[Memory, ...]:
+    """Runs attention on the current stream. Returns o, and the outputs of rows with these names; the LSE of a row
+    without a key is +inf."""
+    o, rows = q.new_empty((*q.shape[:-1], head_dim_v)), q.shape[:-3] + (q.shape[-2], q.shape[-3])
+    of_rows = planned.of_rows(q, rows, outputs)
+    shared, rest = (shared_prefixes[:2], shared_prefixes[2]) if shared_prefixes else (None, None)
+    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "cache_seqlens": lengths, "rest": rest, **of_rows,
                **{_NAMES.get(name, name): of for name, of in options.items() if is_tensor(of)},
                **{f"{name}_scales": of for name, of in zip("kv", scales) if is_tensor(of)}}
-    key = (Launch, device, device.stream(), *map(layout, tensors.values()), *map(layout, scales),
-           shared_prefixes and shared_prefixes[:2], *((name, layout(of)) for name, of in options.items()))
-    make = lambda: Launch(q, k_cache, v_cache, o, lengths, scales=scales, shared_prefixes=shared_prefixes, **options)
-    return planned.reuse(key, make, **tensors)
+    # Values in the keys' memory are those of a latent cache.
+    is_latent = v_cache is not None and v_cache.data_ptr() == k_cache.data_ptr()
+    key = (Launch, *map(layout, (q, k_cache, v_cache, lengths, rest, *scales)), is_latent, head_dim_v, *outputs, shared,
+           planned.layouts(options))
+    make = lambda: Launch(q, k_cache, v_cache, o, lengths, scales=scales, shared_prefixes=shared_prefixes, **of_rows,
+                          **options)
+    planned.reuse(_devices.of(q), key, make, **tensors).run()
+    if "lse" in of_rows:
+        planned.like_flash_attn(of_rows["lse"])
+    return o, *of_rows.values()
 
 
 def _rotate(args: Any, cos: Memory, sin: Memory, positions: Memory, q: Memory, rotated: Memory,
@@ -159,7 +215,7 @@ def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory
     kept = (k, v, k_cache, v_cache, slots, scales, rotary)
 
     def enqueue(_kept: Any = kept) -> None:
-        check(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
+        succeed(LIB.ferroflash_append(context, ctypes.addressof(args), stream))
 
     return enqueue
 

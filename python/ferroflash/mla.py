@@ -11,7 +11,7 @@ from . import _devices, checks, kvcache
 from ._library import Invalid, Unsupported, WrongType
 from ._types import Array, Memory, Tensor
 from .functions import simulated
-from .planned import CAUSAL, FULL, Planned, layout, like_flash_attn, promise, reuse
+from .planned import CAUSAL, FULL, Planned, layout, like_flash_attn, of_rows, promise, reuse, wanted
 
 
 class ListedLaunch(Planned):
@@ -32,26 +32,34 @@ class ListedLaunch(Planned):
         args.seqlen_q, args.topk, args.head_dim_v = 1, indices.shape[-1], o.shape[-1]
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
         args.cache_dtype, args.invariance = args.dtype, promise(invariance)
-        self.strides(None, None, k=k_cache.stride(), **{name: (query, 0, head, column) for name, (query, head, column)
+        self.strides({}, None, k=k_cache.stride(), **{name: (query, 0, head, column) for name, (query, head, column)
                                                        in (("q", q.stride()), ("o", o.stride()))})
         args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride())
         self.plan_it()
 
 
+# The queries of one launch of lists
+QUERIES = 4096
+
+
 def _listed(q: Memory, k_cache: Memory, indices: Memory, head_dim_v: int, scale: float,
             sinks: Memory, invariance: str | None = None) -> tuple[Memory, Memory]:
     """Returns o (queries, heads, head_dim_v) and lse (queries, heads)."""
-    sinks = _sinks(q, sinks)
-    o = q.new_empty((*q.shape[:2], head_dim_v))
-    lse = q.new_empty(q.shape[:2], dtype=_devices.of(q).dtype("float32"))
-    tensors = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
-    key = (ListedLaunch, _devices.of(q), _devices.of(q).stream(), *map(layout, tensors.values()), scale,
-           invariance)
-    make = lambda: ListedLaunch(q, k_cache, o, indices, lse=lse, scale=scale, sinks=sinks, invariance=invariance)
-    launch = reuse(key, make, **tensors)
-    launch.enqueue()
-    launch.release()
+    sinks, device = _sinks(q, sinks), _devices.of(q)
+    o, lse = q.new_empty((*q.shape[:2], head_dim_v)), of_rows(q, q.shape[:2], ("lse",))["lse"]
+    for first in range(0, q.shape[0], QUERIES):
+        part = (q, o, indices, lse) if q.shape[0] <= QUERIES else (t[first:first + QUERIES] for t in (q, o, indices, lse))
+        _launch(device, k_cache, sinks, scale, invariance, *part)
     return o, like_flash_attn(lse)
+
+
+def _launch(device: Any, k_cache: Memory, sinks: Memory, scale: float, invariance: str | None, q: Memory, o: Memory,
+            indices: Memory, lse: Memory) -> None:
+    """Runs one launch of at most QUERIES queries."""
+    tensors = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
+    key = (ListedLaunch, *map(layout, tensors.values()), scale, invariance)
+    make = lambda: ListedLaunch(q, k_cache, o, indices, lse=lse, scale=scale, sinks=sinks, invariance=invariance)
+    reuse(device, key, make, **tensors).run()
 
 
 def _sinks(q: Memory, attn_sink: Memory) -> Memory:
@@ -82,7 +90,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
                            indices: Array | None = None, attn_sink: Array | None = None,
                            extra_k_cache: Array | None = None, extra_indices_in_kvcache: Array | None = None,
                            topk_length: Array | None = None, extra_topk_length: Array | None = None, *,
-                           invariance: str | None = None, device: str | None = None) -> tuple[Tensor, Tensor]:
+                           return_max_logits: bool = False, return_entropy: bool = False,
+                           invariance: str | None = None, device: str | None = None) -> tuple[Any, ...]:
     """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
 
     The values are the first `head_dim_v` columns of the cache. The default of `softmax_scale` is FlashMLA's, head_dim
@@ -94,8 +103,10 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     beyond all pages. block_table and cache_seqlens then are None, and the cache has the dtype of q.
 
     Returns o (batch, seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key,
-    lse is +inf.
+    lse is +inf; for a sink of +inf, it is 2.4e38. With return_max_logits or return_entropy (in nats), which lists do not
+    have, the tuple goes on with each, of the shape of lse.
     """
+    checks.given({"attn_sink": attn_sink}, q=q, k_cache=k_cache)
     _refuse("store the latents in the dtype of q", is_fp8_kvcache=is_fp8_kvcache)
     _refuse("put all keys into one cache", extra_k_cache=extra_k_cache,
             extra_indices_in_kvcache=extra_indices_in_kvcache, extra_topk_length=extra_topk_length)
@@ -103,10 +114,12 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     queries: Memory = q
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     if indices is not None:
-        for name, value in (("block_table", block_table), ("cache_seqlens", cache_seqlens), ("causal", causal or None)):
+        others = {"block_table": block_table, "cache_seqlens": cache_seqlens, "causal": causal or None,
+                  "return_max_logits": return_max_logits or None, "return_entropy": return_entropy or None}
+        for name, value in others.items():
             if value is not None:
-                raise Invalid(f"{name} beside indices: a query's list is its mask, of slots of the whole cache; leave "
-                              f"{name} out")
+                raise Invalid(f"{name} beside indices: a query's list is its mask, of slots of the whole cache, and its "
+                              f"launch has o and lse only; leave {name} out")
         (slots,) = _devices.integers(q, indices=indices)
         checks.Call(checks.LISTED_CACHE, q.device, {"heads_k": 1}).require(q=q, k_cache=k_cache, indices=slots)
         batch, seqlen_q, heads, head_dim = q.shape
@@ -115,16 +128,12 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
                          head_dim_v, scale, attn_sink, invariance)
         return o.reshape(batch, seqlen_q, heads, head_dim_v), lse.reshape(batch, seqlen_q, heads).transpose(1, 2)
     checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
-    o = queries.new_empty((*q.shape[:-1], head_dim_v))
-    lse = queries.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=_devices.of(q).dtype("float32"))
     lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
     if lengths is None:
         raise Invalid("cache_seqlens None: it must be int32 (batch), the keys of each sequence; pass it, or indices")
-    launch = kvcache.prepare(queries, k_cache, None, o, lengths, lse=lse, table=table, sinks=_sinks(q, attn_sink),
-                             mask=CAUSAL if causal else FULL, scale=scale, invariance=invariance)
-    launch.enqueue()
-    launch.release()
-    return o, like_flash_attn(lse)
+    return kvcache.attend(queries, k_cache, None, lengths, head_dim_v, wanted(True, return_max_logits, return_entropy),
+                          table=table, sinks=_sinks(q, attn_sink), mask=CAUSAL if causal else FULL, scale=scale,
+                          invariance=invariance)
 
 
 @simulated
@@ -138,8 +147,9 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, 
     (heads), are logits that belong to no key; the returned lse includes them, and FlashMLA's does not.
 
     Returns o (queries, heads, d_v), None in place of FlashMLA's max_logits, and lse, float32 (queries, heads). For a
-    row without a key, lse is +inf.
+    row without a key, lse is +inf; for a sink of +inf, it is 2.4e38.
     """
+    checks.given({"attn_sink": attn_sink}, q=q, kv=kv)
     _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
     _refuse("leave it 0", indexer_topk=indexer_topk)
     (slots,) = _devices.integers(q, indices=indices)

@@ -5,7 +5,7 @@ import ctypes
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import _devices, checks
@@ -49,6 +49,18 @@ def like_flash_attn(lse: Memory) -> Memory:
     return lse.masked_fill_(lse.isneginf(), math.inf)
 
 
+def wanted(return_lse: bool, return_max_logits: bool, return_entropy: bool) -> tuple[str, ...]:
+    """Returns the names of outputs of rows, in the order in which functions return them."""
+    asked = {"lse": return_lse, "max_logits": return_max_logits, "entropy": return_entropy}
+    return tuple(name for name, is_asked in asked.items() if is_asked)
+
+
+def of_rows(q: Memory, shape: Sequence[int], rows: Sequence[str]) -> dict[str, Memory]:
+    """Allocates outputs of rows."""
+    float32 = _devices.of(q).dtype("float32")
+    return {name: q.new_empty(shape, dtype=float32) for name in rows}
+
+
 # Launches that a thread keeps. Lengths of prompts change at every call.
 KEPT = 256
 
@@ -73,16 +85,22 @@ def layout(value: Any) -> Any:
     return (value.dtype, value.device, value.shape, value.stride()) if hasattr(value, "data_ptr") else value
 
 
-def reuse(key: Any, make: Callable[[], _Launch], **tensors: Memory) -> _Launch:
+def layouts(options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns arguments without addresses. Kernels that read a bias by TMA need an aligned address."""
+    bias = options.get("bias")
+    return (*((name, layout(of)) for name, of in options.items()), bias is not None and bias.data_ptr() % 16)
+
+
+def reuse(device: Any, key: Any, make: Callable[[], _Launch], **tensors: Memory) -> _Launch:
     """Returns a thread's launch of an earlier call with this key, on other tensors, or what `make` returns. The key has
-    all that the plan depends on, and the stream: launches of two streams may run concurrently."""
-    kept = launches()
-    launch: _Launch | None = kept.pop(key, None)
+    all that the plan depends on. Launches of two streams may run concurrently, so each stream has its own."""
+    kept, key, captured = launches(), (device, device.stream(), key), device.capturing()
+    # A graph's launch has counters and a workspace in the graph's memory.
+    launch: _Launch | None = None if captured else kept.pop(key, None)
     if launch is None:
         launch = make()
         launch.kept = tensors
-        # A launch that a graph captures may have counters in the graph's memory.
-        if launch.device.capturing():
+        if captured:
             return launch
         if len(kept) >= KEPT:
             del kept[next(iter(kept))]
@@ -98,7 +116,7 @@ def is_empty(q: Memory, cu_seqlens_q: Memory = None, bhsd: bool = False) -> bool
     """Returns whether there is no query, so that a call launches nothing."""
     if cu_seqlens_q is not None:
         return bool(q.shape[0] == 0 or cu_seqlens_q.shape[0] == 1)
-    return 0 in (q.shape[0], q.shape[2 if bhsd else 1])
+    return 0 in (*q.shape[:1], *q.shape[2:3]) if bhsd else 0 in q.shape[:2]
 
 
 INVARIANCE = {None: c.INVARIANCE_NONE, "batch": c.INVARIANCE_BATCH, "batch_and_chunks": c.INVARIANCE_BATCH_AND_CHUNKS}
@@ -148,14 +166,14 @@ class Planned:
         self.call.require(**tensors)
         self.point(**tensors)
 
-    def strides(self, lse: Memory, slopes: Memory, max_logits: Memory = None, **tensors: Memory) -> None:
-        """Sets the strides of tensors, aligned at the last dimension, and the strides of ALiBi slopes, (heads) or
-        (batch, heads)."""
+    def strides(self, rows: Mapping[str, Memory], slopes: Memory, **tensors: Sequence[int]) -> None:
+        """Sets the strides of tensors, aligned at the last dimension, of outputs of rows, and of ALiBi slopes, (heads)
+        or (batch, heads)."""
         for name, strides in tensors.items():
             setattr(self.args, f"{name}_strides", padded(strides, 4))
-        for name, rows in (("lse", lse), ("max_logits", max_logits)):
-            if rows is not None:
-                setattr(self.args, f"{name}_strides", padded(rows.stride()[:-1], 2))
+        for name, of in rows.items():
+            if of is not None:
+                setattr(self.args, f"{name}_strides", padded(of.stride()[:-1], 2))
         if slopes is not None:
             self.args.alibi_strides = padded(slopes.stride(), 2)
 
@@ -229,6 +247,13 @@ class Planned:
         """Drops the tensors, and returns the workspace to the allocator, which gives it to later work of the same stream
         only."""
         self.kept = self.workspace = self.args.workspace = None
+
+    def run(self) -> None:
+        """Launches the kernels on the stream, and drops the tensors, also of a launch that fails."""
+        try:
+            self.enqueue()
+        finally:
+            self.release()
 
     def enqueue(self) -> None:
         """Launches the kernels on the stream."""

@@ -81,6 +81,9 @@ SHAPES = [
     (func, dict(v=K[:, :8]), "v (2, 8, 1, 64)"),
     (func, dict(k=K[..., :32]), "k (2, 16, 1, 32)"),
     (func, dict(q=Q[0]), "q (16, 2, 64)"),
+    (func, dict(q=Q[0, 0, 0]), "q (64,): it must be (batch, seqlen_q, heads, head_dim)"),
+    (varlen, dict(q=ROWS[0, 0]), "q (64,): it must be (total_q, heads, head_dim)"),
+    (varlen, dict(max_seqlen_q=0), "max_seqlen_q: 0"),
     (func, dict(prefix=of(3)), "prefix (1,): it must be (batch), here (2)"),
     (func, dict(sinks=numbers(1, dtype=F32)), "sinks (1,)"),
     (func, dict(alibi_slopes=numbers(1, 2, dtype=F32)), "alibi_slopes (1, 2): it must be (heads) or (batch, heads)"),
@@ -145,6 +148,17 @@ DTYPES = [
     (merge, dict(suffix_output=O.astype(F32)), "o of state 1 is float32; it must be float16 (as o of state 0)"),
     (merge, dict(suffix_lse=LSE.astype(F16)), "lse of state 1 is float16"),
     (merge, dict(sinks=numbers(2)), "sinks is float16; it must be float32"),
+    (func, dict(k=None), "k is None; it must be a tensor"),
+    (func, dict(v=[1.0]), "v is [1.0]; it must be a tensor"),
+    (func, dict(bias=[[1.0]]), "bias is [[1.0]]; it must be a tensor"),
+    (func, dict(prefix=[3, 5]), "prefix is [3, 5]; it must be a tensor"),
+    (varlen, dict(alibi_slopes=[0.5]), "alibi_slopes is [0.5]; it must be a tensor"),
+    (varlen, dict(cu_seqlens_q=[0, 8]), "cu_seqlens_q is [0, 8]; it must be a tensor"),
+    (kvcache, dict(k_cache=None), "k_cache is None; it must be a tensor"),
+    (kvcache, dict(mask_bits=[1]), "mask_bits is [1]; it must be a tensor"),
+    (mla, dict(k_cache=None), "k_cache is None; it must be a tensor"),
+    (sparse, dict(kv=None), "kv is None; it must be a tensor"),
+    (merge, dict(prefix_lse=None), "prefix_lse is None; it must be a tensor"),
 ]
 
 
@@ -204,7 +218,7 @@ def attention(tensors, starts=None, used=None, sinks=None, prefix=None):
     q, k, v, d_o = map(there, tensors)
     options = (q, k, v, starts, starts, used, None, sinks, None, prefix, None, 8, 8, None, True, -1, -1, 0.0, None,
                None, 0, False)
-    o, lse, _ = _attention.forward(*options, None)
+    o, lse = _attention.forward(*options, None)
     gradients = _attention.backward(there(tensors[3]), None, o, lse, *options, False, False)
     return [t.raw() for t in (o, *gradients[:3])]
 
@@ -278,10 +292,67 @@ def test_launches_are_bounded_and_keep_no_workspace(monkeypatch):
     assert np.array_equal(first, run(given[0]))
 
 
-def test_a_launch_under_capture_is_not_kept(monkeypatch):
+def test_a_launch_under_capture_is_neither_kept_nor_an_earlier_one(monkeypatch):
     planned.launches().clear()
     monkeypatch.setattr(_simulator.Card, "capturing", lambda self: True)
     o = func(Q, K, K, **SIM)
     assert not planned.launches()
     monkeypatch.undo()
     assert np.array_equal(o, func(Q, K, K, **SIM)) and len(planned.launches()) == 1
+    (eager,), used = planned.launches().values(), []
+    monkeypatch.setattr(_simulator.Card, "capturing", lambda self: True)
+    monkeypatch.setattr(planned.Planned, "run", lambda launch: used.append(launch))
+    func(Q, K, K, **SIM)
+    assert used[0] is not eager and list(planned.launches().values()) == [eager]
+
+
+@pytest.mark.parametrize("function", [func, varlen, kvcache, mla, sparse])
+def test_a_launch_that_fails_keeps_no_tensors(function, monkeypatch):
+    planned.launches().clear()
+    monkeypatch.setattr(planned.Planned, "enqueue", lambda launch: planned.check(3))
+    with pytest.raises(ferroflash.Error):
+        function(**ARGUMENTS[function], **SIM)
+    (launch,) = planned.launches().values()
+    assert launch.kept is None and launch.workspace is None
+
+
+def test_the_place_of_a_bias_selects_the_plan(monkeypatch):
+    planned.launches().clear()
+    numbers_of_bias, calls = there(BIAS.reshape(-1)), []
+    for elements in (0, 2, 8, 10):
+        bias = _simulator.Tensor(HERE, there(BIAS)._raw, "float16", of=numbers_of_bias)
+        bias.address += 2 * elements
+        monkeypatch.setattr(planned.Planned, "run", lambda launch: calls.append(launch))
+        func(*map(there, (Q, K, K)), bias=bias)
+    assert calls[0] is calls[2] and calls[1] is calls[3] and calls[0] is not calls[1]
+
+
+def test_integers_beyond_int32_name_nothing():
+    """Their low 32 bits would be slots of the cache."""
+    far = np.array([[[0, 2 ** 32, 1, 2 ** 32 + 1, -2 ** 32]]], I64)
+    near = np.array([[[0, -1, 1, -1, -1]]], I32)
+    run = lambda indices: sparse(LATENT_Q[:1, 0], LATENT[0], indices, 0.1, **SIM)[0]
+    assert np.array_equal(run(far), run(near)) and not np.array_equal(run(far), run(np.abs(near)))
+
+
+def test_more_queries_than_a_launch_of_lists_takes(monkeypatch):
+    q, lists = numbers(5, 4, 576), np.arange(15, dtype=I32).reshape(5, 1, 3)
+    run = lambda: sparse(q, LATENT[0], lists, 0.1, **SIM)
+    o, _, lse = run()
+    monkeypatch.setattr(ferroflash.mla, "QUERIES", 2)
+    parts = run()
+    assert np.array_equal(o, parts[0]) and np.array_equal(lse, parts[2])
+
+
+def test_values_of_all_columns_of_listed_rows():
+    rows = LATENT[0, :, :, :256]
+    wide, _, _ = sparse(LATENT_Q[:, 0, :, :256], rows, np.zeros((2, 1, 8), I32) + 3, 0.1, 256, **SIM)
+    assert np.abs(wide - rows[3]).max() <= 1e-3
+
+
+def test_a_latent_cache_is_not_one_of_keys_and_values():
+    planned.launches().clear()
+    q, rows = there(LATENT_Q[..., :128]), there(LATENT[..., :128])
+    values = _simulator.Tensor(HERE, rows._raw, "float16", of=rows)
+    run = lambda v: kvcache(q, rows, v, cache_seqlens=there(LENGTHS)).raw()
+    assert np.array_equal(run(values), run(there(LATENT[..., :128]))) and len(planned.launches()) == 2

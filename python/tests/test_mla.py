@@ -110,6 +110,7 @@ REFUSALS = [
     (mla, SLOTS, dict(q=Q), INVALID, "q (2, 4, 576): it must be (batch, seqlen_q, heads, head_dim)"),
     (mla, SLOTS, dict(k_cache=numbers(2, (4, 10, 2, 576))), INVALID, "k_cache (4, 10, 2, 576)"),
     (mla, SLOTS, dict(indices=LISTS[..., None]), INVALID, "indices (2, 1, 8, 1)"),
+    (mla, SLOTS, dict(return_entropy=True), INVALID, "return_entropy beside indices"),
     (mla, SLOTS, dict(causal=True), INVALID, "causal beside indices"),
     (mla, SLOTS, dict(block_table=np.zeros((2, 1), I32)), INVALID, "block_table beside indices"),
     (mla, SLOTS, dict(cache_seqlens=np.ones(2, I32)), INVALID, "cache_seqlens beside indices"),
