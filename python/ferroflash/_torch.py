@@ -20,9 +20,14 @@ _NAME = __package__
 _LIBRARY = torch.library.Library(_NAME, "DEF")
 # torch.compile then passes tensors of the strides that an eager call has.
 _TAGS = [getattr(torch.Tag, name) for name in ("needs_fixed_stride_order",) if hasattr(torch.Tag, name)]
-_LIBRARY.define(f"attention({_ARGUMENTS}) -> (Tensor, Tensor)", tags=_TAGS)
-_LIBRARY.define(f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor o, Tensor lse, {_ARGUMENTS}, bool wants_sinks, "
-                "bool wants_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
+
+
+def define(name: str, schema: str, on_gpu: Any, on_cpu: Any, fake: Any) -> None:
+    """Defines an operator."""
+    _LIBRARY.define(name + schema, tags=_TAGS)
+    _LIBRARY.impl(name, on_gpu, "CUDA")
+    _LIBRARY.impl(name, on_cpu, "CPU")
+    torch.library.register_fake(f"{_NAME}::{name}", fake, lib=_LIBRARY)
 
 
 def _forward(*arguments: Any) -> Any:
@@ -31,7 +36,8 @@ def _forward(*arguments: Any) -> Any:
         return _attention.forward(*inputs)
 
 
-def _simulated(arguments: Any, device: Any) -> Any:
+def simulator(arguments: Any, device: Any) -> Any:
+    """Returns the simulator, which a call on CPU tensors must name."""
     if device is None:
         raise Unsupported(f"q is on {arguments[0].device}: FerroFlash runs on a GPU; move the tensors there, or pass "
                           "device=\"sim\" to run in the simulator")
@@ -41,8 +47,8 @@ def _simulated(arguments: Any, device: Any) -> Any:
 
 def _forward_simulated(*arguments: Any) -> Any:
     *inputs, device = arguments
-    out = _simulated(inputs, device).run(_attention.forward, inputs, {}, device)
-    return _laid_out(_forward_fake(*arguments), out)
+    out = simulator(inputs, device).run(_attention.forward, inputs, {}, device)
+    return laid_out(_forward_fake(*arguments), out)
 
 
 def _readable(tensor: Memory) -> Any:
@@ -64,11 +70,11 @@ def _backward(*arguments: Any) -> Any:
 def _backward_simulated(*arguments: Any) -> Any:
     *inputs, _config, device, wants_sinks, wants_bias = arguments
     options = (*inputs, wants_sinks, wants_bias)
-    out = _simulated(inputs, device).run(_attention.backward, options, {}, device)
-    return _laid_out(_backward_fake(*arguments), out)
+    out = simulator(inputs, device).run(_attention.backward, options, {}, device)
+    return laid_out(_backward_fake(*arguments), out)
 
 
-def _laid_out(fake: Any, out: Any) -> Any:
+def laid_out(fake: Any, out: Any) -> Any:
     """Returns results of the simulator, which are contiguous, in the layout that a GPU's results have."""
     return tuple(like if of is None else like.copy_(of) for like, of in zip(fake, out))
 
@@ -105,7 +111,7 @@ def _differentiates(ctx: Any, d_o: Memory, d_lse: Memory, backward: Any = None) 
     d_o = torch.zeros_like(o) if d_o is None else d_o
     d_lse = None if d_lse is None else d_lse.contiguous()
     wants = [ctx.needs_input_grad[index] for index in (7, 8)]
-    run = backward or _OPERATORS.attention_backward
+    run = backward or OPERATORS.attention_backward
     *three, dsinks, dbias = run(d_o, d_lse, o, lse, *tensors, *ctx.numbers, *wants)
     return (*three, *[None] * 4, dsinks if wants[0] else None, dbias if wants[1] else None, *[None] * 15)
 
@@ -115,17 +121,14 @@ def _refuses(ctx: Any, *gradients: Any) -> None:
                       "create_graph")
 
 
-_LIBRARY.impl("attention", _forward, "CUDA")
-_LIBRARY.impl("attention", _forward_simulated, "CPU")
-_LIBRARY.impl("attention_backward", _backward, "CUDA")
-_LIBRARY.impl("attention_backward", _backward_simulated, "CPU")
-torch.library.register_fake(f"{_NAME}::attention", _forward_fake, lib=_LIBRARY)
-torch.library.register_fake(f"{_NAME}::attention_backward", _backward_fake, lib=_LIBRARY)
+define("attention", f"({_ARGUMENTS}) -> (Tensor, Tensor)", _forward, _forward_simulated, _forward_fake)
+define("attention_backward", f"(Tensor d_o, Tensor? d_lse, Tensor o, Tensor lse, {_ARGUMENTS}, bool wants_sinks, bool "
+       "wants_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _backward, _backward_simulated, _backward_fake)
 torch.library.register_autograd(f"{_NAME}::attention", _differentiates, setup_context=_saves, lib=_LIBRARY)
 torch.library.register_autograd(f"{_NAME}::attention_backward", _refuses, lib=_LIBRARY)
 
 
-_OPERATORS = getattr(torch.ops, _NAME)
+OPERATORS = getattr(torch.ops, _NAME)
 # Modes and transforms of torch.func see operators only.
 _SEES_OPERATORS = [test for test in (getattr(torch.utils._python_dispatch, "is_in_torch_dispatch_mode", None),
                                      getattr(torch._C, "_are_functorch_transforms_active", None),
@@ -189,4 +192,4 @@ def attend(*arguments: Any) -> Any:
     plain = device is None and type(q) in (torch.Tensor, torch.nn.Parameter) and q.is_cuda
     if plain and not sees_operators():
         return _Eager.apply(*inputs)
-    return _OPERATORS.attention(*inputs)
+    return OPERATORS.attention(*inputs)

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def simulated(function: _Function) -> _Function:
-    """Runs a function in the simulator if its argument `device` names a card."""
+def simulated(function: _Function, is_operator: bool = False) -> _Function:
+    """Runs a function in the simulator if its argument `device` names a card. `is_operator` says that `_operators.py` has
+    the function as an operator of torch."""
 
     @functools.wraps(function)
     def call(*arguments: Any, device: str | None = None, **options: Any) -> Any:
+        if is_operator and _is_traced(arguments[0] if arguments else next(iter(options.values()), None)):
+            from . import _operators
+            return _operators.call(function.__name__, arguments, options, device)
         if device is None:
             return function(*arguments, **options)
         from . import _simulator
@@ -37,6 +41,15 @@ def simulated(function: _Function) -> _Function:
     return cast(_Function, call)
 
 
+def _is_traced(tensor: Any) -> bool:
+    """Returns whether torch.compile, a mode or a transform sees the calls of operators."""
+    if not hasattr(tensor, "requires_grad"):
+        return False
+    from . import _torch
+    return _torch.sees_operators()
+
+
+operator = functools.partial(simulated, is_operator=True)
 _forward: Callable[..., Any] = simulated(_attention.forward)
 
 
@@ -58,12 +71,11 @@ def _refuse_gradients(*tensors: Any) -> None:
                               "torch.no_grad(), or leave block_table out")
 
 
-def _like_flash_attn(lse: Any) -> Any:
-    """Converts an LSE that a caller gets. Of the LSE of `return_attn_probs` there is no gradient."""
+def _replaced(lse: Any, old: float, new: float) -> Any:
+    """Returns an LSE with another number for rows without a key."""
     if hasattr(lse, "masked_fill"):
-        lse = lse.detach()
-        return lse.masked_fill(lse == -math.inf, math.inf)
-    lse[lse == -math.inf] = math.inf
+        return lse.masked_fill(lse == old, new)
+    lse[lse == old] = new
     return lse
 
 
@@ -99,7 +111,9 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
                               "torch.no_grad()")
         o, *found = _forward(*arguments, rows, invariance=invariance, device=device)
     if return_attn_probs:
-        return o, _like_flash_attn(found[0]), _probabilities(q)
+        # Of this LSE there is no gradient.
+        lse = found[0].detach() if hasattr(found[0], "detach") else found[0]
+        return o, _replaced(lse, -math.inf, math.inf), _probabilities(q)
     return (o, *found) if rows else o
 
 
@@ -204,16 +218,15 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     return (*out, _probabilities(q)) if return_attn_probs else out
 
 
-@simulated
 def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_k: Any, block_table: Any,
-                  max_seqlen_q: int, like_fa2: bool, device: str | None = None, **options: Any) -> Any:
+                  max_seqlen_q: int, like_fa2: bool, **options: Any) -> Any:
     """Computes flash_attn_varlen_func on a cache with a block table."""
-    starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
-    used = ends[1:] - ends[:-1] if used is None else used
-    out = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=block_table, cu_seqlens_q=starts,
+    checks.given({}, q=q, cu_seqlens_k=cu_seqlens_k)
+    used = cu_seqlens_k[1:] - cu_seqlens_k[:-1] if seqused_k is None else seqused_k
+    out = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=block_table, cu_seqlens_q=cu_seqlens_q,
                                   max_seqlen_q=max_seqlen_q, **options)
     if options["return_softmax_lse"] and not like_fa2:
-        out[1].masked_fill_(out[1].isposinf(), -math.inf)
+        return (out[0], _replaced(out[1], math.inf, -math.inf), *out[2:])
     return out
 
 
@@ -240,7 +253,7 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
                                   return_attn_probs, **options)
 
 
-@simulated
+@operator
 def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array | None = None, v: Array | None = None,
                             rotary_cos: Array | None = None, rotary_sin: Array | None = None,
                             cache_seqlens: Array | int | None = None, cache_batch_idx: Array | None = None,
@@ -327,7 +340,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     return out if outputs else out[0]
 
 
-@simulated
+@operator
 def merge_attn_states(output: Tensor, prefix_output: Array, prefix_lse: Array, suffix_output: Array,
                       suffix_lse: Array, output_lse: Array | None = None, *, sinks: Array | None = None,
                       device: str | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from . import _devices, checks, kvcache
 from ._library import Invalid, Unsupported, WrongType
 from ._types import Array, Memory, Tensor
-from .functions import simulated
+from .functions import operator
 from .planned import CAUSAL, FULL, Planned, layout, like_flash_attn, of_rows, promise, reuse, wanted
 
 
@@ -83,7 +83,7 @@ def get_mla_metadata(*_args: object, **_options: object) -> tuple[None, None]:
     return None, None
 
 
-@simulated
+@operator
 def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None, cache_seqlens: Array | None,
                            head_dim_v: int, tile_scheduler_metadata: object = None, num_splits: object = None,
                            softmax_scale: float | None = None, causal: bool = False, is_fp8_kvcache: bool = False,
@@ -136,7 +136,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
                           invariance=invariance)
 
 
-@simulated
+@operator
 def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, d_v: int = 512,
                          attn_sink: Array | None = None, topk_length: Array | None = None, indexer_topk: int = 0, *,
                          device: str | None = None) -> tuple[Tensor, None, Tensor]:

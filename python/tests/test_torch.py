@@ -1,6 +1,6 @@
 """The functions on CPU tensors of torch in the simulator: gradients, torch.compile, errors.
 
-CI has no torch, whose wheel has gigabytes. `pip install torch` and `python3 -m pytest python/tests/test_torch.py` run it.
+CI has no torch, whose wheel has gigabytes. `pip install torch` and `python3 -m pytest python/tests` run it.
 """
 import re
 
