@@ -39,38 +39,7 @@ use std::time::{Duration, Instant};
 #[command(mut_arg("device", |arg| arg.help(ONLY_GPU)), mut_arg("profile", |arg| arg.hide(true)))]
 #[command(
     verbatim_doc_comment,
-    after_help = "\
-Examples:
-  ferroflash bench
-  ferroflash bench --suite headline --timing both --svg bench.svg
-  ferroflash bench --suite decode --suite paged --suite ragged
-  ferroflash bench --file shapes.json --json > before.json
-  ferroflash bench --file shapes.json --against before.json     # exit code 1: a shape is slower
-  CUDA_CACHE_DISABLE=1 ferroflash bench --first-call
-
-A file of shapes:
-  {\"mine\": [{\"batch\": 2, \"heads_q\": 32, \"heads_k\": 8, \"seqlen_q\": 4096, \"seqlen_k\": 4096, \
-                        \"head_dim\": 128,
-             \"causal\": true, \"dtype\": \"bf16\"}]}
-  optional: \"window\": [1023, 0] instead of causal (keys before and after a query's position; -1: all),
-      \"packed\": true (packed QKV), \"name\": a label
-
-Serving shapes; a sequence group is [count, seqlen_q, seqlen_k]:
-  {\"mine\": [{\"sequences\": [[31, 1, 1024], [1, 1, 32768]], \"heads_q\": 32, \"heads_k\": 8, \
-                        \"head_dim\": 128,
-             \"page\": 16},
-            {\"append\": 256, \"heads_k\": 8, \"head_dim\": 128, \"page\": 16},
-            {\"merge\": 4096, \"states\": 2, \"heads_q\": 32, \"head_dim\": 128}]}
-  A backward shape: {\"backward\": a shape of a file}
-  page: keys per page; 0: a dense cache; absent: varlen tensors instead of a cache
-  optional: \"layout\": \"NHD\" or \"HND\", \"kv_dtype\": \"e4m3\" or \"int8\", \"sinks\": true,
-      \"softcap\": 50.0,
-      causal, window, dtype, \"shared\": [2, 128] (2 groups, each shares its first 128 pages),
-      \"latent\": 512 (MLA: the columns of values),
-      \"heads_q\" of an append (rotary embedding of keys and of these queries)
-  random lengths: \"sequences\": {\"count\": 64, \"seqlen_q\": 1, \"seqlen_k\": [64, 8192], \"drawn\": \
-                        \"uniform\" or
-             \"log_uniform\", \"seed\": 1}"
+    after_help = include_str!("bench/help.txt")
 )]
 pub(super) struct Args {
     /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, mixed,

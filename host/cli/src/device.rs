@@ -6,8 +6,7 @@ use super::options::{DeviceKind, DeviceOptions};
 use super::results::{Results, Took};
 use super::run::cache::Input as Cached;
 use super::words;
-use ferroflash::driver::Driver;
-use ferroflash::driver::Harness;
+use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::explain;
 use ferroflash::request::Scratch;
@@ -21,16 +20,31 @@ use std::time::{Duration, Instant};
 /// A device of the command line.
 pub(super) enum Device {
     /// A device that runs kernels.
-    Kernels {
-        /// Runs the kernels.
-        runner: Box<dyn Runner>,
-        /// The device's name, for example `NVIDIA L4 (simulated)`.
-        name: String,
-        /// Whether the device is the simulator.
-        is_simulated: bool,
-    },
+    Kernels(Runner),
     /// The CPU, which computes the reference.
     Cpu,
+}
+
+/// [`Attention`] on a device that runs kernels.
+pub(super) enum Runner {
+    Gpu(Box<Attention<Gpu>>),
+    Simulator(Box<Attention<SimDriver>>),
+}
+
+/// The driver of GPUs.
+#[cfg(feature = "cust")]
+pub(super) type Gpu = ferroflash::driver::CustDriver;
+#[cfg(not(feature = "cust"))]
+pub(super) type Gpu = ferroflash::driver::RawDriver;
+
+/// Evaluates an expression with the [`Attention`] of a runner, on either driver.
+macro_rules! on {
+    ($runner:expr, $attention:ident => $do:expr) => {
+        match $runner {
+            Runner::Gpu($attention) => $do,
+            Runner::Simulator($attention) => $do,
+        }
+    };
 }
 
 /// Seconds that the simulator needs per launch of a soak. `verify --soak 1000` launches 124 kernels 2000
@@ -44,94 +58,83 @@ const PART: usize = 20;
 /// A function that takes a kernel's name and a number of launches, and returns the device time.
 pub(super) type Stopwatch<'a> = dyn FnMut(&'static str, usize) -> Result<Duration, ferroflash::Error> + 'a;
 
-/// [`Attention`] on any driver.
-pub(super) trait Runner {
+/// The result of launches.
+type Launched<T> = Result<T, ferroflash::Error>;
+
+impl Runner {
     /// Returns the device's limits.
-    fn capabilities(&self) -> &Capabilities;
+    pub(super) fn capabilities(&self) -> &Capabilities {
+        on!(self, attention => attention.capabilities())
+    }
+
     /// Returns the form in which a kernel is loaded: `cubin` or `PTX`.
-    fn form(&self, contract: &Contract) -> &'static str;
+    pub(super) fn form(&self, contract: &Contract) -> &'static str {
+        on!(self, attention => attention.form(contract))
+    }
+
     /// Runs every round of a problem of any family.
-    fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
+    pub(super) fn run(&self, work: &dyn Work, config: Option<&str>) -> Launched<Vec<Written>> {
+        on!(self, attention => OnDevice::new(attention, work, config)?.run_all())
+    }
+
     /// Captures one launch as a graph, and enqueues the graph for each round.
-    fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error>;
+    pub(super) fn replay(&self, work: &dyn Work, config: Option<&str>) -> Launched<Vec<Written>> {
+        on!(self, attention => OnDevice::new(attention, work, config)?.replay_all())
+    }
+
     /// Runs one attention, and returns its results and the time of each step.
-    fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error>;
+    fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Launched<(Outcome, Took)> {
+        let start = Instant::now();
+        on!(self, attention => {
+            let loaded = Loaded::new(attention, memory, config)?;
+            let upload = start.elapsed();
+            let (outcome, [load, kernel]) = loaded.run_timed()?;
+            Ok((outcome, Took::on_device([upload, load, kernel])))
+        })
+    }
+
     /// Runs attention on a cache.
-    fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error>;
+    pub(super) fn decode(&self, input: &Cached, config: Option<&str>) -> Launched<Results> {
+        on!(self, attention => input.launch(attention, config))
+    }
+
     /// Runs [`Soak::run`] against a first launch, in parts of at most `part` launches, until a signal asks
     /// the command to end. Returns the number of launches, and of launches that differ from the first.
-    fn soak(
+    pub(super) fn soak(
         &self,
         work: &dyn Work,
         config: &str,
         soak: Soak,
         part: usize,
-    ) -> Result<[usize; 2], ferroflash::Error>;
+    ) -> Launched<[usize; 2]> {
+        on!(self, attention => {
+            let expected = OnDevice::new(attention, work, Some(config))?.run()?;
+            let (mut launched, mut differing) = (0, 0);
+            while launched < soak.launches && !ended::asked() {
+                let part = Soak { launches: part.min(soak.launches - launched), ..soak };
+                differing += part.run(attention, work, config, &expected)?;
+                launched += part.launches;
+            }
+            Ok([launched, differing])
+        })
+    }
+
     /// Runs [`Fuzz::run`].
-    fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error>;
+    pub(super) fn fuzz(&self, fuzz: &Fuzz) -> Launched<Findings> {
+        on!(self, attention => fuzz.run(attention))
+    }
+
     /// Returns the number of bytes of device memory in use, if the driver knows it.
-    fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error>;
+    pub(super) fn memory_in_use(&self) -> Launched<Option<u64>> {
+        on!(self, attention => attention.driver().memory_in_use())
+    }
+
     /// Returns a stopwatch for the device time of consecutive launches of one kernel on one problem.
-    fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error>;
-}
-
-impl<D: Harness> Runner for Attention<D> {
-    fn capabilities(&self) -> &Capabilities {
-        self.capabilities()
-    }
-
-    fn form(&self, contract: &Contract) -> &'static str {
-        self.form(contract)
-    }
-
-    fn run(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error> {
-        OnDevice::new(self, work, config)?.run_all()
-    }
-
-    fn replay(&self, work: &dyn Work, config: Option<&str>) -> Result<Vec<Written>, ferroflash::Error> {
-        OnDevice::new(self, work, config)?.replay_all()
-    }
-
-    fn run_timed(&self, memory: &Memory, config: Option<&str>) -> Result<(Outcome, Took), ferroflash::Error> {
-        let start = Instant::now();
-        let loaded = Loaded::new(self, memory, config)?;
-        let upload = start.elapsed();
-        let (outcome, [load, kernel]) = loaded.run_timed()?;
-        Ok((outcome, Took::on_device([upload, load, kernel])))
-    }
-
-    fn decode(&self, input: &Cached, config: Option<&str>) -> Result<Results, ferroflash::Error> {
-        input.launch(self, config)
-    }
-
-    fn soak(
-        &self,
-        work: &dyn Work,
-        config: &str,
-        soak: Soak,
-        part: usize,
-    ) -> Result<[usize; 2], ferroflash::Error> {
-        let expected = OnDevice::new(self, work, Some(config))?.run()?;
-        let (mut launched, mut differing) = (0, 0);
-        while launched < soak.launches && !ended::asked() {
-            let part = Soak { launches: part.min(soak.launches - launched), ..soak };
-            differing += part.run(self, work, config, &expected)?;
-            launched += part.launches;
-        }
-        Ok([launched, differing])
-    }
-
-    fn fuzz(&self, fuzz: &Fuzz) -> Result<Findings, ferroflash::Error> {
-        fuzz.run(self)
-    }
-
-    fn memory_in_use(&self) -> Result<Option<u64>, ferroflash::Error> {
-        self.driver().memory_in_use()
-    }
-
-    fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Result<Box<Stopwatch<'a>>, ferroflash::Error> {
-        let mut loaded = Loaded::new(self, memory, None)?;
-        Ok(Box::new(move |config, launches| loaded.time(config, launches)))
+    pub(super) fn stopwatch<'a>(&'a self, memory: &'a Memory) -> Launched<Box<Stopwatch<'a>>> {
+        on!(self, attention => {
+            let mut loaded = Loaded::new(attention, memory, None)?;
+            Ok(Box::new(move |config, launches| loaded.time(config, launches)))
+        })
     }
 }
 
@@ -161,36 +164,29 @@ impl Device {
     /// GPU or not.
     pub(super) fn gpu(ordinal: u32, console: &Console) -> Result<Self, Error> {
         let tuning = tuning(console)?;
-        let driver = open_cuda(ordinal)?;
-        let name = driver.capabilities().name.to_string();
-        let runner = Box::new(Attention::with_tuning(driver, tuning));
-        Ok(Device::Kernels { runner, name, is_simulated: false })
+        Ok(Device::Kernels(Runner::Gpu(Attention::with_tuning(open_cuda(ordinal)?, tuning).into())))
     }
 
     /// Returns a GPU of this machine, without measurements.
     pub(super) fn untuned_gpu(ordinal: u32) -> Result<Self, Error> {
-        let driver = open_cuda(ordinal)?;
-        let name = driver.capabilities().name.to_string();
-        Ok(Device::Kernels { runner: Box::new(Attention::new(driver)), name, is_simulated: false })
+        Ok(Device::Kernels(Runner::Gpu(Attention::new(open_cuda(ordinal)?).into())))
     }
 
     /// Returns the simulator of a card of `Capabilities::PROFILES`, with that card's measurements.
     fn simulator(profile: &str, console: &Console) -> Result<Self, Error> {
-        let (tuning, driver) = (tuning(console)?, ferroflash::driver::SimDriver::new(profile)?);
-        let name = driver.capabilities().name.to_string();
-        let runner = Box::new(Attention::with_tuning(driver, tuning));
-        Ok(Device::Kernels { runner, name, is_simulated: true })
+        let attention = Attention::with_tuning(SimDriver::new(profile)?, tuning(console)?);
+        Ok(Device::Kernels(Runner::Simulator(attention.into())))
     }
 
     /// Returns whether the device is the simulator.
     pub(super) fn is_simulated(&self) -> bool {
-        matches!(self, Device::Kernels { is_simulated: true, .. })
+        matches!(self, Device::Kernels(Runner::Simulator(_)))
     }
 
     /// Returns the runner of kernels, if the device has one.
-    pub(super) fn runner(&self) -> Option<&dyn Runner> {
+    pub(super) fn runner(&self) -> Option<&Runner> {
         match self {
-            Device::Kernels { runner, .. } => Some(runner.as_ref()),
+            Device::Kernels(runner) => Some(runner),
             Device::Cpu => None,
         }
     }
@@ -199,7 +195,7 @@ impl Device {
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if the device is the CPU.
-    pub(super) fn kernels(&self, command: &str) -> Result<&dyn Runner, Error> {
+    pub(super) fn kernels(&self, command: &str) -> Result<&Runner, Error> {
         self.runner().ok_or_else(|| {
             Error::Invalid(format!(
                 "{command} runs kernels, and --device cpu runs none; use --device gpu or --device sim"
@@ -256,8 +252,8 @@ impl Device {
     /// Returns the error of a launch that may have named a kernel.
     pub(super) fn explained(&self, error: ferroflash::Error, config: Option<&str>) -> Error {
         match self {
-            Device::Kernels { runner, is_simulated: true, .. } => {
-                Error::of_simulator(error, runner.capabilities(), config)
+            Device::Kernels(Runner::Simulator(attention)) => {
+                Error::of_simulator(error, attention.capabilities(), config)
             }
             _ => error.into(),
         }
@@ -266,7 +262,7 @@ impl Device {
     /// Computes attention. `config` may name a kernel.
     pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
         match self {
-            Device::Kernels { runner, .. } => {
+            Device::Kernels(runner) => {
                 let (outcome, took) =
                     runner.run_timed(memory, config).map_err(|e| self.explained(e, config))?;
                 let (o, rows) = (outcome.o().to_vec(), outcome.values());
@@ -311,11 +307,11 @@ pub(super) fn needs_gpu(why: &str, purpose: &str) -> String {
 ///
 /// # Errors
 /// Returns [`Error::NoDevice`], with the driver's message.
-pub(super) fn open_cuda(ordinal: u32) -> Result<impl Harness, Error> {
+pub(super) fn open_cuda(ordinal: u32) -> Result<Gpu, Error> {
     #[cfg(feature = "cust")]
-    let driver = ferroflash::driver::CustDriver::new(ordinal);
+    let driver = Gpu::new(ordinal);
     #[cfg(not(feature = "cust"))]
-    let driver = ferroflash::driver::RawDriver::primary(ordinal);
+    let driver = Gpu::primary(ordinal);
     driver.map_err(|e| Error::NoDevice(e.to_string()))
 }
 
@@ -332,7 +328,7 @@ impl From<ferroflash::Error> for Error {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Device::Kernels { name, .. } => f.write_str(name),
+            Device::Kernels(runner) => f.write_str(&runner.capabilities().name),
             Device::Cpu => f.write_str("the CPU (f64 reference)"),
         }
     }

@@ -65,6 +65,18 @@ struct Report {
     seed: u64,
     passed: bool,
     seconds: f64,
+    #[serde(flatten)]
+    counts: Counts,
+    small_rule: String,
+    wide_rule: String,
+    failure: Option<String>,
+    /// Whether this build lacks the kernels of all problems that were drawn.
+    #[serde(skip)]
+    nothing_ran: bool,
+}
+
+#[derive(Default, Serialize)]
+struct Counts {
     /// The number of valid attention problems that were compared with the reference.
     solved: u64,
     /// The number of problems that were left out, because this build carries only a sample of the kernels.
@@ -73,20 +85,14 @@ struct Report {
     others: BTreeMap<&'static str, u64>,
     /// The number of problems with few elements, which `small_rule` judged.
     small: u64,
-    small_rule: String,
     /// The number of problems of any magnitude, which `wide_rule` judged.
     wide: u64,
     /// The number of rows of O in the problems of any magnitude.
     wide_rows: usize,
     /// The number of rows that `wide_rule` does not judge.
     rows_not_judged: usize,
-    wide_rule: String,
     /// Number of refusals by fault.
     refused: BTreeMap<&'static str, u64>,
-    failure: Option<String>,
-    /// Whether this build lacks the kernels of all problems that were drawn.
-    #[serde(skip)]
-    nothing_ran: bool,
 }
 
 /// Returns the findings of a problem without failures. Returns `None` if this build lacks the problem's
@@ -112,41 +118,40 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
     let bar = console.progress("fuzz, seconds", args.seconds as usize);
     let mut random = Random::new(args.seed);
-    let mut refusals: BTreeMap<_, _> = faults().map(|name| (name, 0)).collect();
-    let mut others: BTreeMap<_, _> = families().map(|name| (name, 0)).collect();
-    let (mut solved, mut small, mut left_out, mut failure) = (0, 0, 0, None);
-    let (mut wide, mut wide_rows, mut rows_not_judged) = (0, 0, 0);
+    let refusals = faults().map(|name| (name, 0)).collect();
+    let others = families().map(|name| (name, 0)).collect();
+    let (mut counts, mut failure) = (Counts { refused: refusals, others, ..Counts::default() }, None);
     // The command solves at least one problem, however short the time is, unless this build lacks the
     // kernels.
-    let is_due = |solved, left_out| start.elapsed() < time || (solved == 0 && left_out < 1000);
-    while failure.is_none() && is_due(solved, left_out) && !ended::asked() {
+    let is_due = |all: &Counts| start.elapsed() < time || (all.solved == 0 && all.left_out < 1000);
+    while failure.is_none() && is_due(&counts) && !ended::asked() {
         let seed = args.case.unwrap_or_else(|| random.bits());
         let fuzz = Fuzz::new(seed, limits, capabilities);
         bar.set_position(start.elapsed().as_secs());
-        bar.set_message(format!("{solved} problems"));
+        bar.set_message(format!("{} problems", counts.solved));
         match judged(runner.fuzz(&fuzz)) {
             Ok(Some(findings)) => {
-                wide += u64::from(fuzz.wide.is_some());
-                wide_rows += if fuzz.wide.is_some() { findings.rows } else { 0 };
-                rows_not_judged += findings.not_judged;
-                solved += 1;
-                small += u64::from(fuzz.wide.is_none() && fuzz.is_small);
+                counts.wide += u64::from(fuzz.wide.is_some());
+                counts.wide_rows += if fuzz.wide.is_some() { findings.rows } else { 0 };
+                counts.rows_not_judged += findings.not_judged;
+                counts.solved += 1;
+                counts.small += u64::from(fuzz.wide.is_none() && fuzz.is_small);
             }
-            Ok(None) => left_out += 1,
+            Ok(None) => counts.left_out += 1,
             Err(wrong) => failure = Some(format!("{fuzz}: {wrong}")),
         }
         if failure.is_none() {
             let other = Fuzz::other(seed, limits);
             match judged(runner.fuzz(&other)) {
-                Ok(Some(_)) => *others.entry(other.family.unwrap_or_default()).or_default() += 1,
-                Ok(None) => left_out += 1,
+                Ok(Some(_)) => *counts.others.entry(other.family.unwrap_or_default()).or_default() += 1,
+                Ok(None) => counts.left_out += 1,
                 Err(wrong) => failure = Some(format!("{other}: {wrong}")),
             }
         }
         // A refusal needs no device and takes little time, so each solved problem comes with many refusals.
         for fault in 0..16 {
             match refused(&fuzz, seed.wrapping_add(fault), capabilities) {
-                Ok(name) => *refusals.entry(name).or_default() += 1,
+                Ok(name) => *counts.refused.entry(name).or_default() += 1,
                 Err(wrong) => failure = failure.or(Some(wrong)),
             }
         }
@@ -155,7 +160,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         }
     }
     bar.finish_and_clear();
-    let is_whole = if args.case.is_some() { solved + left_out > 0 } else { !is_due(solved, left_out) };
+    let Counts { solved, left_out, .. } = counts;
+    let is_whole = if args.case.is_some() { solved + left_out > 0 } else { !is_due(&counts) };
     let early =
         (ended::asked() && !is_whole).then(|| ended::error(&format!("{solved} problems were solved")));
     let result = match (&failure, early) {
@@ -171,17 +177,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         seed: args.seed,
         passed: result.is_ok(),
         seconds: start.elapsed().as_secs_f64(),
-        solved,
-        left_out,
-        others,
-        small,
+        counts,
         small_rule: format!(
             "with fewer than {ENOUGH_ELEMENTS} elements of O, the largest error of a naive result may be \
              small by luck, so an element may also be off by two roundings of the largest value plus 1e-5"
         ),
-        wide,
-        wide_rows,
-        rows_not_judged,
         wide_rule: format!(
             "an element may be off by the error of f32 sums plus roundings to the type; a row is not judged \
              if a score (scaled, capped, times log2 e) reaches 2^{} in f16 or 2^{} in bf16, or if sums \
@@ -189,7 +189,6 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
             score_limit(DType::F16).log2(),
             score_limit(DType::Bf16).log2()
         ),
-        refused: refusals,
         failure,
         nothing_ran: matches!(result, Err(Error::Invalid(_))),
     };
@@ -198,8 +197,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { device, seed, seconds, solved, left_out, others, small, refused, failure, .. } = self;
-        let Report { small_rule, wide, wide_rows, rows_not_judged, wide_rule, .. } = self;
+        let Report { device, seed, seconds, counts, small_rule, wide_rule, failure, .. } = self;
+        let Counts { solved, left_out, others, small, wide, wide_rows, rows_not_judged, refused } = counts;
         let refusals: u64 = refused.values().sum();
         let kinds = refused.values().filter(|count| **count > 0).count();
         let verdict =

@@ -116,7 +116,7 @@ impl Row {
     }
 
     /// Returns a row before the first round. If the device cannot hold the kernel, no round will run.
-    fn new(subject: &dyn Subject, runner: &dyn Runner) -> Self {
+    fn new(subject: &dyn Subject, runner: &Runner) -> Self {
         Row {
             name: subject.contract().symbol,
             skipped: reference::unfit(subject, runner.capabilities()),
@@ -132,7 +132,7 @@ impl Row {
 
 /// Runs the rounds of one kernel in parts, until the program is asked to end.
 fn endure(
-    (runner, part): (&dyn Runner, usize),
+    (runner, part): (&Runner, usize),
     subject: &dyn Subject,
     args: &Args,
     row: &mut Row,

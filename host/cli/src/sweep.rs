@@ -136,7 +136,7 @@ fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
 }
 
 fn sweep(
-    runner: &dyn Runner,
+    runner: &Runner,
     suite: String,
     problem: Problem,
     memory: &reference::Memory,

@@ -126,7 +126,7 @@ fn alone(
     args: &Args,
     subjects: &[&'static dyn Subject],
     device: &Device,
-    runner: &dyn Runner,
+    runner: &Runner,
     console: &Console,
 ) -> (Rows, Result<(), Error>) {
     let seed = args.kernels.seed;
@@ -162,7 +162,7 @@ fn alone(
 
 /// Returns the lineage's configurations, and every kernel with the headline workload's dtype and head dim, by
 /// mask.
-fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
+fn headline_work(args: &Args, runner: &Runner) -> Trials {
     let named = CONFIGURATIONS.iter().flat_map(|configuration| {
         let entries = configuration.entries().into_iter().flatten();
         entries.map(|entry| (configuration.name, entry))
@@ -193,7 +193,7 @@ fn headline_work(args: &Args, runner: &dyn Runner) -> Trials {
 }
 
 /// Launches a kernel repeatedly. Every outcome must equal the first outcome, bit by bit.
-fn agree(runner: &dyn Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
+fn agree(runner: &Runner, row: &mut Row, launches: usize, seed: u64) -> Result<(), Error> {
     for subject in super::options::subjects(Some(&row.name))? {
         let task = subject.soak(seed);
         let work = task.work();

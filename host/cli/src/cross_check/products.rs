@@ -8,37 +8,7 @@ use serde::Serialize;
 use std::fmt;
 
 /// Each block is one warp, which computes D = A B + C on its lanes' fragments.
-const PTX: &str = "\
-.version 7.8
-.target sm_80
-.address_size 64
-.visible .entry product(.param .align 8 .b8 p[32])
-.reqntid 32, 1, 1
-{
-    .reg .b32 %r<20>;
-    .reg .b64 %rd<16>;
-    ld.param.b64 %rd1, [p];
-    ld.param.b64 %rd2, [p+8];
-    ld.param.b64 %rd3, [p+16];
-    ld.param.b64 %rd4, [p+24];
-    mov.u32 %r1, %tid.x;
-    mov.u32 %r2, %ctaid.x;
-    mad.lo.u32 %r3, %r2, 32, %r1;
-    mul.wide.u32 %rd5, %r3, 16;
-    mul.wide.u32 %rd6, %r3, 8;
-    add.u64 %rd7, %rd1, %rd5;
-    add.u64 %rd8, %rd2, %rd6;
-    add.u64 %rd9, %rd3, %rd5;
-    add.u64 %rd10, %rd4, %rd5;
-    ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%rd7];
-    ld.global.v2.b32 {%r8, %r9}, [%rd8];
-    ld.global.v4.b32 {%r10, %r11, %r12, %r13}, [%rd9];
-    mma.sync.aligned.m16n8k16.row.col.f32.ELEMENT.ELEMENT.f32 {%r14, %r15, %r16, %r17}, {%r4, %r5, %r6, \
-                   %r7}, {%r8, %r9}, {%r10, %r11, %r12, %r13};
-    st.global.v4.b32 [%rd10], {%r14, %r15, %r16, %r17};
-    ret;
-}
-";
+const PTX: &str = include_str!("products.ptx");
 
 /// The kinds of inputs. Consecutive products take consecutive kinds.
 const KINDS: [&str; 6] = ["normal", "any finite", "tiny", "huge", "cancelling", "infinities and NaN"];

@@ -83,7 +83,7 @@ impl Trials {
 
     /// Runs all problems. The run stops if a problem cannot be run, or if the program is asked to end. Then
     /// this function counts the remaining problems. Failures of a kernel are in the kernel's row.
-    pub(crate) fn verify(&mut self, runner: &dyn Runner, bar: &ProgressBar) -> Result<(), Error> {
+    pub(crate) fn verify(&mut self, runner: &Runner, bar: &ProgressBar) -> Result<(), Error> {
         let mut result = Ok(());
         for (task, places) in &self.tasks {
             if result.is_err() || ended::asked() {
@@ -107,7 +107,7 @@ fn solve(
     places: &[usize],
     rows: &mut [Row],
     graphs: usize,
-    runner: &dyn Runner,
+    runner: &Runner,
 ) -> Result<(), Error> {
     let work = task.work();
     let (mut judge, again) = (None, work.rounds() > 1);
@@ -136,7 +136,7 @@ impl Row {
     }
 
     /// Returns a row before the first case. If the device cannot hold the kernel, no case will run.
-    pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &dyn Runner) -> Self {
+    pub(crate) fn new(name: &'static str, subject: &dyn Subject, runner: &Runner) -> Self {
         let skipped = reference::unfit(subject, runner.capabilities());
         let form = runner.form(subject.contract()).into();
         Row { skipped, form, ..Row::named(name, subject) }

@@ -113,39 +113,7 @@ fn a_misaligned_pointer() {
 }
 
 /// A user's kernel, with its compiler's line directives.
-const OWN: &str = "\
-.version 7.8
-.target sm_80
-.address_size 64
-.file 1 \"mine.rs\"
-.extern .shared .align 16 .b8 tile[];
-.visible .entry mine(.param .u64 out)
-{
-    .local .align 16 .b8 depot[16];
-    .reg .b32 %r<8>;
-    .reg .b64 %rd<8>;
-    .loc 1 10 5
-    ld.param.u64 %rd1, [out];
-    mov.u32 %r1, %tid.x;
-    shl.b32 %r2, %r1, 4;
-    mov.u32 %r3, tile;
-    add.u32 %r2, %r2, %r3;
-    .loc 1 12 5
-    st.shared.v4.b32 [%r2], {%r1, %r1, %r1, %r1};
-    bar.warp.sync -1;
-    mov.u64 %rd2, depot;
-    cvta.local.u64 %rd2, %rd2;
-    cvt.u64.u32 %rd3, %r2;
-    cvta.shared.u64 %rd3, %rd3;
-    .loc 1 17 9
-    ldmatrix.sync.aligned.m8n8.x1.b16 {%r4}, [ADDRESS];
-    .loc 1 18 5
-    mul.wide.u32 %rd4, %r1, 4;
-    add.u64 %rd4, %rd1, %rd4;
-    st.global.u32 [%rd4], %r4;
-    ret;
-}
-";
+const OWN: &str = include_str!("own.ptx");
 
 fn own(test: &str, address: &str, run: &str) -> (Option<i32>, Vec<Value>, String) {
     let folder = Folder::new(test);
