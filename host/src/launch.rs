@@ -6,9 +6,10 @@ use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams,
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
-    CombineParams, DecodeParams, FewParams, FwdParams, HopperPagedParams, HopperParams, ManyParams,
-    MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap,
-    RotaryAppendParams, SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams, VarlenParams,
+    CombineParams, DecodeParams, FewParams, FwdParams, HeadMaximaParams, HopperPagedParams, HopperParams,
+    ManyParams, MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams,
+    RaggedMap, RotaryAppendParams, SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams,
+    UsedQueriesParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -72,9 +73,10 @@ const MOST: usize = {
         few + many + decode,
     ]);
     most(&[
-        attention + statistics,
+        attention + statistics + size_of::<UsedQueriesParams>() + size_of::<HeadMaximaParams>(),
         size_of::<RotaryAppendParams>(),
-        size_of::<BwdDeltaParams>()
+        size_of::<UsedQueriesParams>()
+            + size_of::<BwdDeltaParams>()
             + size_of::<BwdDsinksParams>()
             + size_of::<BwdSumHeadsParams>()
             + most(&[size_of::<BwdTableParams>(), size_of::<BwdDbiasParams>()])
@@ -119,7 +121,8 @@ parts! {
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, QuantiseParams, PrefixParams, ChunkedParams, BitsParams,
     SinkParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
-    BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams;
+    BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams,
+    UsedQueriesParams, HeadMaximaParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;

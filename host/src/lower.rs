@@ -3,7 +3,9 @@
 mod append;
 mod attention;
 mod block_mask;
+mod divided;
 mod gradient;
+mod head_maxima;
 mod merge;
 mod quantised;
 mod rotary;
@@ -13,7 +15,9 @@ mod variant;
 
 pub(crate) use append::append;
 pub(crate) use attention::attention;
+pub(crate) use divided::divided;
 pub(crate) use gradient::{GradientMemory, TableMemory, gradient};
+pub(crate) use head_maxima::head_maxima;
 pub(crate) use merge::{Merged, merge, state};
 pub(crate) use quantised::{quantised, quantised_bytes};
 pub(crate) use sum::sum;

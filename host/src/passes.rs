@@ -8,8 +8,12 @@
 //! | sinks, which the kernel cannot add | over all keys; a merge kernel adds the sinks |
 //! | products of eight bits | one; a kernel quantises keys and values before it |
 //! | an entropy, or largest scores that the kernel does not write | the request's; statistics of the scores |
+//! | the largest scores of heads | the request's; they are found among those of rows |
+//! | padded queries | a kernel divides padding off; then the request's |
 //! | all others | one |
 pub mod backward;
+mod divided;
+mod head_maxima;
 mod mixed;
 mod shared_prefixes;
 mod sinks;
@@ -19,10 +23,12 @@ use crate::launch::Launch;
 use crate::layout::Layout;
 use crate::lower::{self, Refusal};
 use crate::place::Place;
-use crate::request::{AttentionRequest, Scratch, Workspace};
+use crate::request::{AttentionRequest, Scratch};
 use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNSPLIT};
 use crate::{Capabilities, Contract, Error, Problem, Tuning, validate};
+use divided::Divided;
+use head_maxima::OfRows;
 use spec::States;
 use statistics::Statistics;
 
@@ -39,6 +45,10 @@ pub struct Passes {
     statistics: Option<Statistics>,
     /// Bytes of workspace that hold what one pass leaves for another.
     kept: u64,
+    /// Bytes of workspace for divided sequences, if the request has padded queries.
+    divided: Option<u64>,
+    /// Bytes of workspace for the largest scores of rows, if the request wants those of heads.
+    head_maxima: Option<u64>,
 }
 
 /// Passes over shared prefixes.
@@ -65,6 +75,18 @@ pub(crate) fn choose(
     on: &Capabilities,
     tuning: &Tuning,
 ) -> Result<Choice<Passes>, Error> {
+    if let Some(Divided { request, bytes }) = Divided::of_attention(r) {
+        let p = request.problem();
+        validate::problem(&p)?;
+        let choice = choose(&request, &p, config, on, tuning)?;
+        let with = |passes| Passes { divided: Some(bytes), ..passes };
+        return Ok(Choice { kernel: with(choice.kernel), fallback: choice.fallback.map(with), ..choice });
+    }
+    if let Some(OfRows { request, bytes, .. }) = OfRows::of(r, p)? {
+        let choice = choose(&request, p, config, on, tuning)?;
+        let with = |passes| Passes { head_maxima: Some(bytes), ..passes };
+        return Ok(Choice { kernel: with(choice.kernel), fallback: choice.fallback.map(with), ..choice });
+    }
     let query = |r: &AttentionRequest<'_>| Query::new(p, Layout::of(r), on, tuning, r.scratch);
     if !statistics::is_needed(r, p, config) {
         return of_attention(r, &query(r), config);
@@ -133,6 +155,8 @@ pub(crate) fn are_as_planned(
     s: &Passes,
 ) -> Result<(), Error> {
     shared_prefixes::are_as_planned(r, of_plan, s.prefixes.is_some())?;
+    divided::are_as_planned(r, of_plan)?;
+    head_maxima::are_as_planned(r, of_plan)?;
     // Decode kernels run with and without sinks.
     let has_sinks = matches!(s.last.schedule, Schedule::Decode(_)) || asked.sinks == planned.sinks;
     // Most requests state the plan's problem in the plan's words.
@@ -149,6 +173,15 @@ pub(crate) fn lower(
     s: &Passes,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
+    if let Some(divided) = Divided::of_attention(r) {
+        divided.lower(r, launch);
+        return lower((&divided.request, &divided.request.problem()), s, launch);
+    }
+    if let Some(of_rows) = OfRows::of(r, p)? {
+        lower((&of_rows.request, p), s, launch)?;
+        of_rows.lower(r, p, launch);
+        return Ok(());
+    }
     let Some(Statistics { pass, is_named }) = &s.statistics else {
         return lower_attention((r, p), s, launch);
     };
@@ -183,7 +216,16 @@ impl Passes {
             None if spec::quantise_of(last.kernel).is_some() => lower::quantised_bytes(p, last.kernel),
             None => 0,
         };
-        Passes { before: [None; MOST - 1], last, prefixes: None, sinks, statistics: None, kept }
+        Passes {
+            before: [None; MOST - 1],
+            last,
+            prefixes: None,
+            sinks,
+            statistics: None,
+            kept,
+            divided: None,
+            head_maxima: None,
+        }
     }
 
     /// Returns the kernel that quantises keys and values for the last pass, if it reads them quantised.
@@ -217,7 +259,9 @@ impl Passes {
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let statistics = self.statistics.map(|own| own.pass.place);
         let of_attention = self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(self.quantise());
-        of_attention.chain(statistics)
+        let divides = self.divided.map(|_| divided::place());
+        let heads = self.head_maxima.map(|_| head_maxima::place());
+        divides.into_iter().chain(of_attention).chain(statistics).chain(heads)
     }
 
     /// Returns the bytes of workspace and of counters that launches use. The passes run one after the other,
@@ -225,18 +269,13 @@ impl Passes {
     pub fn scratch_bytes(&self) -> [u64; 2] {
         let all = self.all().map(Scheduled::scratch_bytes);
         let [partials, counters] = all.fold([0; 2], |most, own| [0, 1].map(|i| own[i].max(most[i])));
-        [self.kept.saturating_add(partials), counters]
+        let kept =
+            [self.divided, self.head_maxima].into_iter().flatten().fold(self.kept, u64::saturating_add);
+        [kept.saturating_add(partials), counters]
     }
 
     /// Returns the scratch memory of each pass, behind what the passes keep.
     const fn partials(&self, scratch: &Scratch) -> Scratch {
-        match *scratch {
-            Scratch::Memory { counters, workspace: Workspace { address, bytes } } => {
-                let address = address.saturating_add(self.kept);
-                let workspace = Workspace { address, bytes: bytes.saturating_sub(self.kept) };
-                Scratch::Memory { workspace, counters }
-            }
-            other => other,
-        }
+        scratch.behind(self.kept)
     }
 }

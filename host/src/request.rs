@@ -164,6 +164,8 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     pub max_logits: Option<LseView<W>>,
     /// [`RowOutputs::entropy`].
     pub entropy: Option<LseView<W>>,
+    /// Output: the largest score of each query head over all rows of the batch (QK-clip), one f32 per head.
+    pub max_logits_head: Option<Sinks<W>>,
     /// Scratch memory that the launch may use.
     pub scratch: Scratch,
     /// The number of splits per sequence on a KV cache.
@@ -195,6 +197,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             lse: None,
             max_logits: None,
             entropy: None,
+            max_logits_head: None,
             scratch: Scratch::None,
             splits: Splits::Auto,
             invariance: Invariance::None,

@@ -4,6 +4,7 @@ mod attention;
 mod backward;
 mod bias;
 mod cache;
+mod divided;
 mod dtypes;
 mod footprint;
 mod invariance;

@@ -122,6 +122,17 @@ impl Span {
         Span { first, rows: end.saturating_sub(first).min(cu_seqlens.longest) }
     }
 
+    /// The rows from the first sequence to the last; without offsets, all rows of the tensor.
+    #[inline(always)]
+    pub fn of_all(cu_seqlens: &CuSeqlens) -> Self {
+        let CuSeqlens { offsets, rows, .. } = cu_seqlens;
+        let starts = GlobalInts::new(offsets);
+        match offsets.count() {
+            0 => Self::upto(*rows),
+            count => Self::within(starts.get(0), starts.get(count - 1), *rows),
+        }
+    }
+
     /// The first `rows` rows of a tensor that has at least `rows` rows.
     #[inline(always)]
     pub fn upto(rows: u32) -> Self {

@@ -42,6 +42,8 @@ pub mod exact;
 #[forbid(unsafe_code)]
 pub mod forward;
 #[forbid(unsafe_code)]
+pub mod head_maxima;
+#[forbid(unsafe_code)]
 pub mod hopper;
 #[forbid(unsafe_code)]
 pub mod lengths;
@@ -59,6 +61,8 @@ mod sealed;
 pub mod softmax;
 #[forbid(unsafe_code)]
 pub mod tensors;
+#[forbid(unsafe_code)]
+pub mod used_queries;
 #[forbid(unsafe_code)]
 pub mod variant;
 #[forbid(unsafe_code)]

@@ -12,8 +12,8 @@ REFUSED = {
     "qv": "scores have one product; concatenate q with qv, and k with v, along head_dim; for a latent cache call "
           "flash_mla_with_kvcache",
     "q_descale": _WIDE.format("q"), "k_descale": _WIDE.format("k"), "v_descale": _WIDE.format("v"),
-    "seqused_q": "every row of cu_seqlens_q is a query; make the rows behind a sequence's queries a sequence without keys "
-                 "(docs/limits.md, \"Padded queries\"), and leave it None",
+    "seqused_q": "only flash_attn_varlen_func takes it, without block_table; on a cache, make the rows behind a sequence's "
+                 "queries a sequence without keys, and leave it None",
     "cu_seqlens_k_new": "new keys are (batch, new, heads_k, head_dim), of one length; write keys of several lengths "
                         "into the cache before the call",
     "rotary_seqlens": "angles begin at cache_seqlens; rotate q and k before the call",

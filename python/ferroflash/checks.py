@@ -19,6 +19,7 @@ _FIELDS = {
     "k_cache": (("q", *_EIGHT_BIT), ROW), "v_cache": (("k_cache",), ROW),
     "lse": (_FLOAT32, ROW), "max_logits": (_FLOAT32, ROW), "entropy": (_FLOAT32, ROW),
     "cu_seqlens_q": (_INT32, ROW), "cu_seqlens_k": (_INT32, ROW), "seqused_k": (_INT32, ROW),
+    "seqused_q": (_INT32, ROW),
     "cache_seqlens": (_INT32, ROW), "cache_batch_idx": (_INT32, ROW), "block_table": (_INT32, ROW),
     "rest": (_INT32, ROW), "prefix": (_INT32, ROW),
     "sinks": (_FLOAT32, ROW), "alibi_slopes": (_FLOAT32, ANY), "bias": (WIDE, ROW), "mask_bits": (("uint8",), ROW),
@@ -76,7 +77,7 @@ _CACHE = {**_OPTIONS, **_BSHD, **_PAGES, "rest": "batch", "descale": "batch head
 # One table for each kind of call
 DENSE, BHSD = _layout({**_OPTIONS, **_BSHD}), _layout({**_OPTIONS, **_BSHD, **_BHSD})
 VARLEN = _layout({**_OPTIONS, **_ROWS, "k": "total_k heads_k head_dim", "v": "total_k heads_k head_dim_v",
-                  "cu_seqlens_k": "batch+1", "seqused_k": "batch"})
+                  "cu_seqlens_k": "batch+1", "seqused_q": "batch", "seqused_k": "batch"})
 CACHE, VARLEN_CACHE = _layout(_CACHE), _layout({**_CACHE, **_ROWS})
 # FlashMLA's sinks; lists of keys of its prefill, of its decode, and of a launch
 SINK = _layout({"attn_sink": "heads"})

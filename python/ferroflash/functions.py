@@ -87,7 +87,7 @@ def _probabilities(q: Any) -> Any:
 
 def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple[int, int], scores: tuple[Any, ...],
             config: str | None, bhsd: bool, rows: tuple[str, ...], return_attn_probs: bool, invariance: str | None,
-            device: str | None) -> Any:
+            device: str | None, seqused_q: Any = None) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
     is_tensor = hasattr(prefix, "shape") and not isinstance(prefix, numbers.Integral)
@@ -99,8 +99,10 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
                  softmax_scale, causal, left, right, softcap, None if is_tensor else prefix, chunked, mask_keys, bhsd,
                  config)
     tracked = (q, k, v, slopes, sinks, bias)
-    needed = [f"return_{name}" for name in rows if name != "lse"] + ([] if invariance is None else ["invariance"])
-    if return_attn_probs and needed and needed[0] != "invariance":
+    direct = {"invariance": invariance, "seqused_q": seqused_q}
+    needed = [f"return_{name}" for name in rows if name != "lse"]
+    needed += [name for name, of in direct.items() if of is not None]
+    if return_attn_probs and needed and needed[0] not in direct:
         raise Invalid(f"{needed[0]} beside return_attn_probs: FlashAttention's tuple has no place for it; pass return_lse")
     if hasattr(q, "requires_grad") and not needed and _through_operator(device, tracked):
         from . import _torch
@@ -109,7 +111,7 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
         if needed and hasattr(q, "requires_grad") and _through_operator(None, tracked):
             raise Unsupported(f"{needed[0]} with gradients or torch.compile: call it without them, under "
                               "torch.no_grad()")
-        o, *found = _forward(*arguments, rows, invariance=invariance, device=device)
+        o, *found = _forward(*arguments, rows, invariance=invariance, seqused_q=seqused_q, device=device)
     if return_attn_probs:
         # Of this LSE there is no gradient.
         lse = found[0].detach() if hasattr(found[0], "detach") else found[0]
@@ -190,7 +192,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
 
     q, k and v are (rows of all sequences, heads, head_dim); `cu_seqlens_q` and `cu_seqlens_k` are int32 (batch + 1) on
     the device. No call waits for them, and a captured graph stays valid when they change. `seqused_k` (batch) is the
-    number of valid keys of each sequence. With `block_table`, k and v are a cache (pages, page, heads_k, head_dim)
+    number of valid keys of each sequence, and `seqused_q` (batch), without gradients, the number of its used queries:
+    the last one aligns with the last key, and o of the rows behind them is 0. With `block_table`, k and v are a cache (pages, page, heads_k, head_dim)
     without gradients, and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. Rows of o that belong to no
     sequence are not written. The other arguments are flash_attn_func's.
 
@@ -202,13 +205,14 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     if block_table is not None:
         _refuse_gradients(q, k, v)
         scales = {"k_descale": fa3.pop("k_descale", None), "v_descale": fa3.pop("v_descale", None)}
+    seqused_q = fa3.pop("seqused_q", None) if block_table is None else None
     chunked = _fa3.chunk("flash_attn_varlen_func", fa3, causal, chunked)
     rows = wanted(return_lse or return_attn_probs, return_max_logits, return_entropy)
     if block_table is None:
         scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
                   softcap)
         return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k, seqused_k), (max_seqlen_q, max_seqlen_k), scores, config,
-                       False, rows, return_attn_probs, invariance, device)
+                       False, rows, return_attn_probs, invariance, device, seqused_q)
     out: Any = _varlen_paged(
         q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, max_seqlen_q, return_attn_probs, device=device,
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap, config=config,

@@ -179,8 +179,8 @@ class Planned:
 
     def extras(self, sinks: Memory = None, bias: Memory = None, prefix: Memory | int | None = None,
                chunked: int | None = None, mask_bits: Memory = None, mask_keys: int = 0,
-               invariance: str | None = None) -> None:
-        """Sets sinks, a bias, masks and invariance, after the tensors of which `checks.py` takes the sizes.
+               invariance: str | None = None, seqused_q: Memory = None) -> None:
+        """Sets sinks, a bias, masks, invariance and used queries, after the tensors of which `checks.py` takes the sizes.
 
         `prefix` is a number of keys that every query sees, or their numbers. `chunked` is the number of positions per
         chunk. `mask_bits` has bits of the last `mask_keys` keys, or of all.
@@ -191,7 +191,7 @@ class Planned:
         lengths, number = (prefix, 0) if hasattr(prefix, "data_ptr") else (None, prefix)
         shared = lambda t: (ctypes.c_int64 * 3)(
             *(0 if n == 1 else stride for n, stride in zip(t.shape[:3], t.stride())))
-        self.take(sinks=sinks, bias=bias, prefix=lengths, mask_bits=mask_bits)
+        self.take(sinks=sinks, bias=bias, prefix=lengths, mask_bits=mask_bits, seqused_q=seqused_q)
         if bias is not None:
             args.bias_dtype = _devices.code(bias.dtype, "bias", _devices.WIDE)
             args.bias_strides = shared(bias)

@@ -166,6 +166,21 @@ def test_varlen(used):
         check_lse(lse[:, rows], exact_lse[0])
 
 
+def test_padded_queries():
+    starts, used = np.array([0, 20, 50], I32), np.array([13, 99], I32)
+    q, k, v = numbers(1, (50, 2, 64)), numbers(2, (75, 1, 64)), numbers(3, (75, 1, 64))
+    ends = np.array([0, 40, 75], I32)
+    o, lse = ferroflash.flash_attn_varlen_func(q, k, v, starts, ends, 30, 40, causal=True, seqused_q=used,
+                                               return_lse=True, **SIM)
+    for n, count in enumerate([13, 30]):
+        rows, keys = slice(starts[n], starts[n] + count), slice(ends[n], ends[n + 1])
+        sequence = [t[None] for t in (q[rows], k[keys], v[keys])]
+        exact, exact_lse = attend(*sequence, causal=True)
+        check(o[rows], exact[0], attend(*sequence, F16, causal=True)[0][0])
+        check_lse(lse[:, rows], exact_lse[0])
+    assert not o[13:20].any() and np.isneginf(lse[:, 13:20]).all()
+
+
 def cache(dtype, keys, values):
     """Returns a cache of dtype, its scales, and the numbers that it has."""
     if dtype == np.int8:

@@ -38,6 +38,8 @@ impl Ask for AttentionArgs {
             present(address).map(|address| rows_of(address, shape, [batch, head, 1]))
         };
         request = request.with_rows(self.rows().map(of_rows));
+        let of_heads = |address| Sinks { address, elements: heads as u64 };
+        request.max_logits_head = present(self.max_logits_head).map(of_heads);
         request.shared_prefixes = self.shared_prefixes(batch)?;
         let sizes = request.problem();
         (request.mask, request.scores.bias) = (self.mask(&sizes)?, self.bias(&sizes)?);
@@ -103,12 +105,19 @@ impl AttentionArgs {
     }
 
     fn queries(&self, batch: usize) -> Result<Queries, Error> {
-        let Some(starts) = offsets(self.cu_seqlens_q, batch) else { return Ok(Queries::Batched) };
+        let used = present(self.seqused_q).map(|address| Index::new(address, batch as u64));
+        let Some(starts) = offsets(self.cu_seqlens_q, batch) else {
+            let expected = "only varlen queries have padding; set cu_seqlens_q, or leave it NULL";
+            let given = used.map(|_| invalid("seqused_q", format_args!("{:p}", self.seqused_q), expected));
+            return given.map_or(Ok(Queries::Batched), Err);
+        };
         if self.cu_seqlens_k.is_null() && self.seqused_k.is_null() && self.indices.is_null() {
             let expected = "varlen queries need varlen keys (cu_seqlens_k) or a KV cache (seqused_k)";
             return Err(invalid("cu_seqlens_k", "NULL", expected));
         }
-        Ok(Queries::Varlen(VarlenQueries::new(batch, starts, extent("seqlen_q", self.seqlen_q)?)))
+        let mut queries = VarlenQueries::new(batch, starts, extent("seqlen_q", self.seqlen_q)?);
+        queries.seqused_q = used;
+        Ok(Queries::Varlen(queries))
     }
 
     /// Returns keys and values. If queries have lists, the keys are those of a latent cache. If keys have
@@ -235,6 +244,9 @@ mod tests {
         assert_eq!(r.lse.expect("asked for").shape, [1, 4, 11]);
         let queries = VarlenQueries::new(3, Index::new(5 << 40, 4), 5);
         assert_eq!(r.queries, Queries::Varlen(queries));
+        let r = valid(&AttentionArgs { seqused_q: at(7), max_logits_head: at(8), ..varlen() });
+        assert_eq!(r.queries, Queries::Varlen(queries.seqused_q(Index::new(7 << 40, 3))));
+        assert_eq!(r.max_logits_head, Some(Sinks { address: 8 << 40, elements: 4 }));
         let keys = |args: &AttentionArgs| match valid(args).kv {
             KeysValues::Varlen { keys, .. } => keys,
             _ => panic!("varlen"),
@@ -317,6 +329,7 @@ mod tests {
             (AttentionArgs { mask: 3, window_left: -2, ..tensors() }, "window_left: -2"),
             (AttentionArgs { config: c"\xff".as_ptr(), ..tensors() }, "UTF-8"),
             (AttentionArgs { cu_seqlens_q: at(5), ..tensors() }, "cu_seqlens_k: NULL"),
+            (AttentionArgs { seqused_q: at(7), ..tensors() }, "seqused_q: 0x70000000000"),
             (AttentionArgs { cu_seqlens_q: none, ..varlen() }, "cu_seqlens_q: NULL"),
             (AttentionArgs { seqused_k: none, ..cache() }, "seqused_k: NULL"),
             (AttentionArgs { splits: -1, ..cache() }, "splits: -1"),

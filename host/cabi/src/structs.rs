@@ -136,6 +136,13 @@ c_struct! {
         /// _BATCH_AND_CHUNKS.
         invariance: i32;
         reserved: i32, "0";
+        /// [batch] in device memory, beside cu_seqlens_q: the number of used rows of each sequence. The last
+        /// one aligns with the last key. Rows behind it are padding: they get o = 0 and lse = -inf, or the
+        /// sink. A launch needs a workspace. NULL: every row is used.
+        seqused_q: *const i32;
+        /// [heads_q] in device memory: the largest of all rows' max_logits of each query head; -inf for a
+        /// head whose rows see no key. Without max_logits, a launch needs a workspace. NULL: not written.
+        max_logits_head: *mut f32;
     }
 }
 

@@ -46,5 +46,5 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let device = Device::open(&args.device, console)?;
     // On the CPU, the result is the reference itself, so there is nothing to check.
     let check = device.runner().is_some();
-    run::attention(&device, &memory, None, check, console, |_, _| Ok(None))
+    run::attention(&device, &memory, None, check, console, |_| Ok(None))
 }

@@ -267,7 +267,8 @@ impl Device {
                     runner.run_timed(memory, config).map_err(|e| self.explained(e, config))?;
                 let (o, rows) = (outcome.o().to_vec(), outcome.values());
                 let (kernel, reason) = (Some(outcome.entry), Some(outcome.reason));
-                Ok(self.timed(Results { kernel, reason, o, rows, took }))
+                let head_maxima = outcome.head_maxima();
+                Ok(self.timed(Results { kernel, reason, o, rows, head_maxima, took }))
             }
             Device::Cpu => {
                 // Planning validates the problem. It needs no device.
@@ -281,7 +282,9 @@ impl Device {
                 let outputs = exact(&inputs);
                 let took = Took::on_cpu(start.elapsed());
                 let (o, rows) = (memory.place(&outputs), memory.place_rows(&outputs));
-                Ok(Results { kernel: None, reason: None, o, rows, took })
+                let maxima = rows.max_logits.as_ref().filter(|_| memory.head_maxima);
+                let head_maxima = maxima.map(|all| memory.largest_of_heads(all));
+                Ok(Results { kernel: None, reason: None, o, rows, head_maxima, took })
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Tensors in safetensors files.
 use super::error::Error;
+use super::results::Results;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::RowOutputs;
@@ -90,7 +91,8 @@ impl<'a> File<'a> {
         let tensors = self.tensors()?;
         let is_row_output =
             |name: &str| RowOutputs::<()>::default().named().any(|(output, ())| output == name);
-        let is_known = |name: &&str| names.contains(name) || *name == "o" || is_row_output(name);
+        let is_output = |name: &str| ["o", "max_logits_head"].contains(&name) || is_row_output(name);
+        let is_known = |name: &&str| names.contains(name) || is_output(name);
         let Some(name) = tensors.names().into_iter().filter(|name| !is_known(name)).min() else {
             return Ok(());
         };
@@ -243,7 +245,11 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
     let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
     let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
-    Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))
+    let all = Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))?;
+    if !file.has("seqused_q") {
+        return Ok(all);
+    }
+    all.divided(&file.list("seqused_q")?).map_err(|e| file.invalid(e))
 }
 
 /// Returns the ALiBi slopes in a file, if it has any, for the sequences and heads of a problem.
@@ -294,12 +300,17 @@ pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
 pub(super) fn write_results(
     path: &Path,
     (dtype, shape): (DType, &[usize]),
-    o: &[u16],
-    rows: &RowOutputs<Option<Vec<f32>>>,
+    results: &Results,
     rows_shape: &[usize],
 ) -> Result<(), Error> {
-    let mut tensors = vec![("o", bytes(dtype, shape, o)?)];
-    for (name, values) in rows.as_ref().named().filter_map(|(name, values)| Some((name, values.as_ref()?))) {
+    let mut tensors = vec![("o", bytes(dtype, shape, &results.o)?)];
+    if let Some(heads) = &results.head_maxima {
+        let values = heads.iter().flat_map(|x| x.to_le_bytes()).collect();
+        tensors.push(("max_logits_head", (Dtype::F32, vec![heads.len()], values)));
+    }
+    for (name, values) in
+        results.rows.as_ref().named().filter_map(|(name, values)| Some((name, values.as_ref()?)))
+    {
         let values = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         tensors.push((name, (Dtype::F32, rows_shape.to_vec(), values)));
     }

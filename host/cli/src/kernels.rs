@@ -2,8 +2,8 @@
 use super::{console::Console, error::Error};
 use ferroflash::kernels::{AttnInfo, Contract};
 use ferroflash::spec::{
-    APPENDS, COMBINES, CONVERT_DQS, Class, DELTAS, DSINKS, GRADIENTS, KERNELS, Keys, MERGES, PageKind,
-    QUANTISES, Queries, STATISTICS, SUM_HEADS, SplitKernels, TileScheduler, attention,
+    APPENDS, COMBINES, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, GRADIENTS, KERNELS, Keys, MERGES,
+    PageKind, QUANTISES, Queries, STATISTICS, SUM_HEADS, SplitKernels, TileScheduler, attention,
 };
 use ferroflash::{DType, lineage};
 use reference::Subject;
@@ -47,7 +47,7 @@ pub(super) struct Args {
     config: Option<String>,
 }
 
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 14] = [
     "forward",
     "split",
     "packed",
@@ -60,6 +60,7 @@ const FAMILIES: [&str; 13] = [
     "quantised",
     "append",
     "merge",
+    "extra",
     "backward",
 ];
 
@@ -240,6 +241,7 @@ fn rows() -> Vec<Row> {
         let what = "quantises keys and values";
         Row::beside("quantised", &e.contract, Some(e.dtype), Some(e.head_dim), what)
     }));
+    rows.extend(EXTRAS.iter().map(|e| Row::beside("extra", &e.contract, None, None, e.what)));
     rows
 }
 

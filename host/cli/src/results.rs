@@ -13,6 +13,8 @@ pub(super) struct Results {
     pub o: Vec<u16>,
     /// The outputs of rows, `[batch, heads, seqlen]`.
     pub rows: RowOutputs<Option<Vec<f32>>>,
+    /// The largest score of each head.
+    pub head_maxima: Option<Vec<f32>>,
     /// The times of the steps.
     pub took: Took,
 }

@@ -5,7 +5,6 @@ use super::error::Error;
 use super::files::{self, File};
 use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
 use super::results::{Results, Took};
-use ferroflash::request::RowOutputs;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -55,7 +54,7 @@ pub(super) struct Args {
     /// its own pages [default: 1].
     #[arg(long, value_name = "N", requires = "shared_pages")]
     prefix_groups: Option<usize>,
-    /// Also write max_logits: the largest score of each row, before sinks.
+    /// Also write max_logits and max_logits_head: the largest score of each row, and of each head.
     #[arg(long)]
     max_logits: bool,
     /// Also write entropy: of each row's probabilities over keys, without sinks, in nats.
@@ -115,7 +114,8 @@ impl From<Verdict> for Check {
 
 /// The tensors of a file without a KV cache: sequences of equal lengths, or varlen sequences.
 const DENSE: [&str; 4] = ["q", "k", "v", "alibi_slopes"];
-const VARLEN: [&str; 7] = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "alibi_slopes"];
+const VARLEN: [&str; 8] =
+    ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes"];
 
 pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let layout = Layout::from(args.layout);
@@ -172,12 +172,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let problem = extras.of(problem);
     let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
         .map_err(|e| Error::Invalid(e.to_string()))?;
-    let memory = match sequences {
-        Some(sequences) => memory.with_sequences(sequences),
-        None => memory,
-    };
+    let memory = sequences.into_iter().fold(memory, Memory::with_sequences);
     let mut memory = memory.with_extras(extras);
-    (memory.rows.max_logits, memory.rows.entropy) = (args.max_logits, args.entropy);
+    (memory.rows.max_logits, memory.head_maxima) = (args.max_logits, args.max_logits);
+    (memory.rows.entropy, memory.padded) = (args.entropy, file.has("seqused_q"));
     let device = Device::open(&args.device, console)?;
     if let Some(file) = args.grad.file() {
         let (config, output) = (args.config.as_deref(), args.output.as_deref());
@@ -185,11 +183,11 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         let shapes = [stored, q.shape, k.shape, v.shape];
         return grad::run(file, memory, (shapes, is_varlen), layout, &asked, &device, console);
     }
-    attention(&device, &memory, args.config.as_deref(), args.check, console, |o, rows| {
+    attention(&device, &memory, args.config.as_deref(), args.check, console, |results| {
         let Some(path) = &args.output else { return Ok(None) };
         // Varlen tensors have no batch.
         let (first, shape) = (usize::from(is_varlen), memory.lse_shape());
-        files::write_results(path, (problem.dtype, &stored[first..]), o, rows, &shape[first..])?;
+        files::write_results(path, (problem.dtype, &stored[first..]), results, &shape[first..])?;
         Ok(args.output.clone())
     })
 }
@@ -216,7 +214,7 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     let verdict = verdict.map_err(|e| Error::Invalid(e.to_string()))?.flatten();
     if let Some(path) = &args.output {
         let shape = input.o_shape();
-        files::write_results(path, (input.problem.dtype, &shape), &result.o, &result.rows, &input.lse().0)?;
+        files::write_results(path, (input.problem.dtype, &shape), &result, &input.lse().0)?;
     }
     let problem = format!("{} on a cache", input.problem);
     conclude(&device, problem, &result, verdict, args.output.clone(), console)
@@ -230,7 +228,7 @@ pub(super) fn attention(
     config: Option<&str>,
     check: bool,
     console: &Console,
-    save: impl FnOnce(&[u16], &RowOutputs<Option<Vec<f32>>>) -> Result<Option<PathBuf>, Error>,
+    save: impl FnOnce(&Results) -> Result<Option<PathBuf>, Error>,
 ) -> Result<(), Error> {
     let waiting = console.waiting(format_args!("computing on {device}"));
     let mut result = device.run(memory, config)?;
@@ -246,7 +244,7 @@ pub(super) fn attention(
     });
     let verdict =
         verdict.transpose().map_err(|e: reference::TensorError| Error::Invalid(e.to_string()))?.flatten();
-    let output = save(&result.o, &result.rows)?;
+    let output = save(&result)?;
     conclude(device, memory.problem.to_string(), &result, verdict, output, console)
 }
 

@@ -106,6 +106,11 @@ pub struct Case {
     pub splits: Splits,
     /// The outputs of rows that launches write.
     pub rows: RowOutputs<bool>,
+    /// Whether launches write the largest score of each query head.
+    pub head_maxima: bool,
+    /// Whether the request has half as many sequences, with padded queries: each second sequence of the case
+    /// has no key, and is the padding of the sequence before it.
+    pub padded: bool,
     /// Whether the block that finishes a sequence last combines its splits. Otherwise a second kernel
     /// combines them.
     pub counters: bool,
@@ -158,6 +163,8 @@ impl Case {
             precision: Precision::Inputs,
             splits: Splits::Auto,
             rows: RowOutputs::LSE,
+            head_maxima: false,
+            padded: false,
             counters: true,
             poisoned_scales: false,
             peaks: None,
@@ -269,18 +276,6 @@ impl Case {
     /// rows.
     pub(super) fn starts(&self) -> Vec<usize> {
         starts((0..self.batch()).map(|b| self.queries_of(b)))
-    }
-
-    /// Returns the sequences of varlen tensors, or `None` if all sequences have equal lengths.
-    pub fn sequences(&self) -> Option<Sequences> {
-        let (Pages::Tensors(_), Some(_)) = (self.pages, &self.varlen_queries) else { return None };
-        let rows = |b: usize| self.filled[b] + self.unused.get(b).copied().unwrap_or(0);
-        let integers = |all: Vec<usize>| all.into_iter().map(|n| n as i32).collect::<Vec<_>>();
-        Some(Sequences {
-            cu_seqlens_q: integers(self.starts()),
-            cu_seqlens_k: integers(starts((0..self.batch()).map(rows))),
-            seqused_k: (!self.unused.is_empty()).then(|| integers(self.filled.clone())),
-        })
     }
 
     /// Returns batches and rows of Q and O. In a varlen batch, some rows belong to no sequence.

@@ -10,12 +10,14 @@ use ferroflash::request::{Alignment, Mask, RowOutputs};
 use ferroflash::spec::{Class, Isa, Pass, TileScheduler};
 
 mod cache;
+mod extras;
 mod latent;
 mod mixed;
 mod statistics;
 mod varlen;
 
 pub use cache::paged_edges;
+pub use extras::{head_maxima, padded_queries};
 
 /// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, and exact tiles; equal lengths, more keys than
 /// queries, and more queries than keys.

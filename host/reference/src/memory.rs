@@ -18,6 +18,7 @@ mod cache;
 mod judge;
 mod loaded;
 mod outcome;
+mod padded;
 mod work;
 
 pub use loaded::Loaded;
@@ -51,6 +52,10 @@ pub struct Memory {
     pub variant: Option<WithVariant>,
     /// The outputs of rows that launches write.
     pub rows: RowOutputs<bool>,
+    /// See [`Case::head_maxima`].
+    pub head_maxima: bool,
+    /// See [`Case::padded`].
+    pub padded: bool,
     /// The cache of keys and values.
     pub(super) cache: Option<Cache>,
     /// The integers in device memory, one entry per launch of one plan. The first entry is
@@ -83,6 +88,8 @@ impl Case {
             device_lengths: self.device_lengths.clone(),
             sequences: self.sequences(),
             rows: self.rows,
+            head_maxima: self.head_maxima,
+            padded: self.padded,
             ..memory
         }
     }
@@ -181,8 +188,22 @@ impl Memory {
     fn in_places(problem: Problem, buffers: Vec<Vec<u16>>, [q, k, v, o]: [Place; 4]) -> Self {
         let (extras, device_lengths) = (Extras::default(), vec![DeviceLengths::Filled]);
         let (sequences, variant, cache) = (None, None, None);
-        let rows = RowOutputs::LSE;
-        Memory { problem, buffers, q, k, v, o, extras, sequences, variant, rows, cache, device_lengths }
+        Memory {
+            problem,
+            buffers,
+            q,
+            k,
+            v,
+            o,
+            extras,
+            sequences,
+            variant,
+            rows: RowOutputs::LSE,
+            head_maxima: false,
+            padded: false,
+            cache,
+            device_lengths,
+        }
     }
 
     /// Returns tensors in these places. `fill` receives the index of a buffer and its number of elements, and
@@ -237,6 +258,13 @@ impl Memory {
             placed
         };
         self.rows.zip(outputs.rows()).map(|_, (wanted, values)| wanted.then(|| placed(values)))
+    }
+
+    /// Returns the largest of the values of each head's rows.
+    pub fn largest_of_heads(&self, values: &[f32]) -> Vec<f32> {
+        let [_, heads, rows] = self.lse_shape();
+        let of_head = |head: usize| values.chunks(rows.max(1)).skip(head).step_by(heads).flatten();
+        (0..heads).map(|head| of_head(head).copied().fold(f32::NEG_INFINITY, f32::max)).collect()
     }
 
     /// Returns the rows of O that the kernel writes. In a varlen batch, these are the first rows, up to the

@@ -52,6 +52,29 @@ impl Sequences {
         Ok(all)
     }
 
+    /// Divides each sequence into `used` queries and padding, a sequence without keys.
+    ///
+    /// # Errors
+    /// Returns [`TensorError::Sequences`] if `used` is not from 0 to the rows of each sequence.
+    pub fn divided(&self, used: &[i32]) -> Result<Self, TensorError> {
+        let rows = self.cu_seqlens_q.windows(2).map(|w| w[1] - w[0]);
+        if used.len() != self.count() || !used.iter().zip(rows).all(|(used, rows)| (0..=rows).contains(used))
+        {
+            let want =
+                format!("it must have {} integers, each from 0 to the sequence's rows of q", self.count());
+            return Err(TensorError::Sequences { name: "seqused_q", got: used.to_vec(), want });
+        }
+        let ends = used.iter().zip(&self.cu_seqlens_q).zip(&self.cu_seqlens_q[1..]);
+        let cu_seqlens_q = ends.flat_map(|((used, start), end)| [start + used, *end]);
+        let twice = |all: &[i32]| all.iter().flat_map(|n| [*n, *n]).collect::<Vec<_>>();
+        let starts_k = twice(&self.cu_seqlens_k);
+        Ok(Sequences {
+            cu_seqlens_q: std::iter::once(0).chain(cu_seqlens_q).collect(),
+            cu_seqlens_k: starts_k[1..].to_vec(),
+            seqused_k: self.seqused_k.as_ref().map(|used| used.iter().flat_map(|n| [*n, 0]).collect()),
+        })
+    }
+
     /// Returns the number of sequences.
     pub fn count(&self) -> usize {
         self.cu_seqlens_q.len() - 1

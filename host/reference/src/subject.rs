@@ -9,8 +9,8 @@ use super::work::{Binder, LaunchOptions, Work};
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
 use ferroflash::plan::plan;
 use ferroflash::spec::{
-    APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, GRADIENTS, KERNELS, MERGES, MergeInfo, Pass,
-    STATISTICS, SUM_HEADS, attention, beside, combine_of, quantise_of,
+    APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, Entry, ExtraInfo, GRADIENTS, KERNELS,
+    MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside, combine_of, quantise_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
@@ -74,6 +74,7 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
         ferroflash::kernels::entries().chain(more).chain(STATISTICS).map(|kernel| kernel as &dyn Subject);
     let appends = APPENDS.iter().map(|kernel| kernel as &dyn Subject);
     let merges = MERGES.iter().map(|kernel| kernel as &dyn Subject);
+    let merges = merges.chain(EXTRAS.iter().map(|kernel| kernel as &dyn Subject));
     let gradients = GRADIENTS.iter().filter(|kernel| !kernel.pass.is_beside());
     attention.chain(appends).chain(merges).chain(gradients.map(|kernel| kernel as &dyn Subject))
 }
@@ -196,10 +197,7 @@ impl Subject for AttnInfo {
     /// attention, which a build may lack.
     fn takes(&self, task: &Task, on: &Capabilities) -> bool {
         if self.pass == Pass::Statistics {
-            let (work, config) = (task.work(), Some(self.contract.symbol));
-            let options = LaunchOptions { config, ..LaunchOptions::default() };
-            let plan = plan(&work.request(&mut Binder::at(None, None), options), on);
-            return plan.map_or(true, |plan| plan.kernels().all(|kernel| is_carried(kernel.symbol)));
+            return is_planned_of_carried(task, Some(self.contract.symbol), on);
         }
         let Task::Attention(case @ Case { backward: Some(_), .. }) = task else { return true };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
@@ -233,6 +231,37 @@ impl Subject for AttnInfo {
     fn soak(&self, seed: u64) -> Task {
         Task::Attention(cases::soak(self, seed))
     }
+}
+
+impl Subject for ExtraInfo {
+    fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    fn family(&self) -> &'static str {
+        "extra"
+    }
+
+    /// A build may lack the planner's kernels of the attention.
+    fn takes(&self, task: &Task, on: &Capabilities) -> bool {
+        is_planned_of_carried(task, None, on)
+    }
+
+    fn edges(&self, seed: u64) -> Vec<Task> {
+        let divides = self.contract == <UsedQueries as Entry>::CONTRACT;
+        let cases = if divides { cases::padded_queries(seed) } else { cases::head_maxima(seed) };
+        cases.into_iter().map(Task::Attention).collect()
+    }
+}
+
+/// Returns whether the process carries all kernels of a problem's plan, or there is none.
+fn is_planned_of_carried(task: &Task, config: Option<&str>, on: &Capabilities) -> bool {
+    let work = task.work();
+    let plan = plan(
+        &work.request(&mut Binder::at(None, None), LaunchOptions { config, ..LaunchOptions::default() }),
+        on,
+    );
+    plan.map_or(true, |plan| plan.kernels().all(|kernel| is_carried(kernel.symbol)))
 }
 
 impl Subject for AppendInfo {

@@ -2,6 +2,7 @@
 //!
 //! | kernels | passes |
 //! |---|---|
+//! | before the others, if queries are padded | padding is divided off, as in the forward |
 //! | Hopper's | -LSE and delta of each query; dK and dV of each key, with sums of dQ; dQ of each query |
 //! | portable | -LSE and delta of each query; dK and dV of each key; dQ of each query |
 //! | if blocks share the query heads of a key head, behind the others | the sums of dK and dV of the shares |
@@ -10,6 +11,7 @@
 //! | for gradients of a table, behind the others | the gradient of a table that a variant's scores read |
 mod refusals;
 
+use super::divided::{self, Divided};
 use crate::launch::Launch;
 use crate::lower::{self, GradientMemory, Refusal, TableMemory};
 use crate::place::Place;
@@ -17,7 +19,7 @@ use crate::request::{AttentionBackward, TensorView};
 use crate::schedule::{self, GradientPass, GradientWork, HeadShares, Padding};
 use crate::select::{self, Choice};
 use crate::variant::AnyVariant;
-use crate::{AttnInfo, Capabilities, Error, Problem, tma};
+use crate::{AttnInfo, Capabilities, Error, Problem, tma, validate};
 use refusals::unsolved;
 use spec::{
     CONVERT_DQS, Counters, DELTAS, DSINKS, DqScratch, GRADIENTS, Integers, Keys, MaskKind, PaddedVector,
@@ -40,6 +42,8 @@ pub struct Backward {
     sums: Option<DqScratch>,
     /// The gradients of keys, if blocks share the query heads of a key head.
     shared: Option<Shared>,
+    /// Bytes of workspace for divided sequences, which come first, if the forward has padded queries.
+    divided: Option<u64>,
 }
 
 /// The gradients of keys whose query heads several blocks share.
@@ -94,6 +98,13 @@ pub(crate) fn choose(
     p: &Problem,
     on: &Capabilities,
 ) -> Result<Choice<Backward>, Error> {
+    if let Some((r, bytes)) = divided_of(r) {
+        let p = r.forward.problem();
+        validate::problem(&p)?;
+        let choice = choose(&r, &p, on)?;
+        let with = |passes| Backward { divided: Some(bytes), ..passes };
+        return Ok(Choice { kernel: with(choice.kernel), fallback: choice.fallback.map(with), ..choice });
+    }
     select::goes_together(p)?;
     let dsinks = DSINKS.first().filter(|_| r.dsinks.is_some());
     let dsinks = dsinks.map(|e| GradientPass::dsinks(&e.contract));
@@ -131,6 +142,23 @@ pub(crate) fn choose(
         }
     };
     Ok(Choice::new(fitting(r, portable)?, reason))
+}
+
+/// Returns the request of divided sequences and the bytes of their integers, if queries are padded.
+fn divided_of<'a>(r: &AttentionBackward<'a>) -> Option<(AttentionBackward<'a>, u64)> {
+    let Divided { request: forward, bytes } = Divided::of(&r.forward, r.scratch.address())?;
+    Some((AttentionBackward { forward, scratch: r.scratch.behind(bytes), ..*r }, bytes))
+}
+
+/// Checks that the passes of a request's plan take another request's queries.
+///
+/// # Errors
+/// Returns [`Error::Invalid`].
+pub(crate) fn are_as_planned(
+    asked: &AttentionBackward<'_>,
+    planned: &AttentionBackward<'_>,
+) -> Result<(), Error> {
+    divided::are_as_planned(&asked.forward, &planned.forward)
 }
 
 /// Returns the passes in which blocks share heads, or those without shares if the workspace has no room for
@@ -184,7 +212,7 @@ fn hopper(
     let all = GradientPass::all(p, kernel, (&sums, sequences), shares, on)?;
     let convert = GradientPass::convert(p, to_dq, sums.tiles, sequences)?;
     let passes = [delta, all, convert];
-    Ok(Backward { passes, dsinks: None, of_scores: None, padding, sums: Some(sums), shared })
+    Ok(Backward { passes, dsinks: None, of_scores: None, padding, sums: Some(sums), shared, divided: None })
 }
 
 /// Returns the passes of portable kernels.
@@ -201,6 +229,7 @@ fn portable(p: &Problem, may_share: bool, on: &Capabilities) -> Result<Backward,
         padding,
         sums: None,
         shared,
+        divided: None,
     })
 }
 
@@ -253,6 +282,10 @@ pub(crate) fn lower(
     passes: &Backward,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
+    if let Some((own, _)) = divided_of(r) {
+        lower::divided(&r.forward, &own.forward, divided::place(), launch);
+        return lower(&own, &own.forward.problem(), passes, launch);
+    }
     let memory = passes.memory(r);
     passes.all().try_for_each(|pass| lower::gradient(r, p, &pass, &memory, launch))?;
     Ok(lower::fits(launch, &r.forward, p)?)
@@ -267,7 +300,7 @@ impl Backward {
 
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
-        self.all().map(|pass| pass.place)
+        self.divided.map(|_| divided::place()).into_iter().chain(self.all().map(|pass| pass.place))
     }
 
     /// Returns the parts of a request's workspace: -LSE, delta, the counters of sums or of a table, the sums,
@@ -336,7 +369,11 @@ impl Backward {
             None => 0,
         };
         let [counters, partial_bytes] = self.of_table();
-        [2 * self.vector_bytes() + sums + shares + counter_bytes(counters) + partial_bytes, 0]
+        let divided = match self.divided {
+            Some(bytes) => bytes,
+            None => 0,
+        };
+        [divided + 2 * self.vector_bytes() + sums + shares + counter_bytes(counters) + partial_bytes, 0]
     }
 }
 

@@ -15,11 +15,11 @@ const MIXED: &str = "a decode kernel takes the sequences of few queries, and wor
 /// The reasons why prefill kernels take all sequences of a batch.
 const UNSPLIT: &str = "varlen queries with one split, so that no decode kernel may split keys: work tiles \
                        per query head";
-const NOT_PLAIN: &str = "varlen queries with sinks, slopes, a bias, or more than 4096 sequences, which \
-                         decode kernels of mixed batches lack: work tiles per query head";
+const NOT_PLAIN: &str = "varlen queries with slopes, a bias, or more than 4096 sequences, which decode \
+                         kernels of mixed batches lack: work tiles per query head";
 const _: () = assert!(MAX_SEQUENCES == 4096, "the text of NOT_PLAIN");
 const NO_KERNEL: &str = "varlen queries, and no decode kernel of mixed batches takes this dtype, head dim, \
-                         mask and heads: work tiles per query head";
+                         mask, scores and heads: work tiles per query head";
 const ALL_MANY: &str = "varlen queries, many in every sequence: work tiles per query head";
 const SLOWER: &str = "varlen queries, many in most sequences, or few keys, so that a decode kernel does not \
                       pay: work tiles per query head";
@@ -65,7 +65,7 @@ pub(super) fn choose(
             Ok(pair.map(|pair| Choice::new(pair, INVARIANT)).ok_or(None))
         }
         (Some(name), _) => kernels::mixed(name).map_or(Ok(Err(None)), |few| named(q, few).map(Ok)),
-        (None, Some([rows, _])) if !q.needs_params() => Ok(of_rows(q, rows).map_err(Some)),
+        (None, Some([rows, _])) if p.sinks || !q.needs_params() => Ok(of_rows(q, rows).map_err(Some)),
         (None, _) => Ok(Err(None)),
     }
 }
@@ -117,12 +117,12 @@ fn named(q: &Query<'_>, few: &'static AttnInfo) -> Result<Choice<Pair>, Error> {
         let expected = match p.varlen {
             None => "it needs varlen queries, and the request has equal query counts".to_owned(),
             Some(_) if !p.is_of_mixed_kernels() => format!(
-                "it takes no sinks, slopes and bias, and at most {MAX_SEQUENCES} sequences, and the request \
-                 is {p}"
+                "it takes no slopes and bias, and at most {MAX_SEQUENCES} sequences, and the request is {p}"
             ),
             Some(_) if !few.covers(q.kind.mask) => {
                 format!("it is a kernel for mask {}, and the request is {p}", few.mask.name())
             }
+            Some(_) if p.sinks => format!("no prefill kernel beside it takes sinks, and the request is {p}"),
             Some(_) if group > few.tile_m as usize => {
                 let most = few.tile_m;
                 format!("it takes at most {most} query heads per key head, and the request has {group}")

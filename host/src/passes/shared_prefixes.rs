@@ -90,7 +90,16 @@ fn passes(
         let [few, _] = prefix.before;
         let before = few.map_or([Some(prefix.last), None], |few| [Some(few), Some(prefix.last)]);
         let prefixes = Prefixes { parts: count, problems: [of_prefix, of_rest] };
-        Passes { before, last: rest, prefixes: Some(prefixes), sinks: None, statistics: None, kept }
+        Passes {
+            before,
+            last: rest,
+            prefixes: Some(prefixes),
+            sinks: None,
+            statistics: None,
+            kept,
+            divided: None,
+            head_maxima: None,
+        }
     };
     Ok(Some(Choice { kernel: with(pass.kernel), reason: SHARED, fallback: pass.fallback.map(with) }))
 }

@@ -44,6 +44,7 @@ impl Request for AttentionRequest<'_> {
     #[cfg(feature = "cudarc")]
     fn written(&self) -> Vec<u64> {
         let mut written = vec![self.o.address];
+        written.extend(self.max_logits_head.map(|heads| heads.address));
         written.extend(self.rows().named().filter_map(|(_, view)| Some(view?.address)));
         if let Scratch::Memory { workspace, counters } = self.scratch {
             written.push(workspace.address);

@@ -62,6 +62,7 @@ impl Subject for Stated<AttentionBackward<'static>> {
             let expected = format_args!("the plan is for {}; make another plan", words(planned));
             return Err(Error::invalid(name, words(asked), expected));
         }
+        backward::are_as_planned(&self.request, &planned.request)?;
         let (asked, planned) = (&self.problem, &planned.problem);
         if asked.means(planned) { Ok(()) } else { Err(validate::another(asked, planned)) }
     }

@@ -80,7 +80,7 @@ impl Problem {
 
     /// Returns whether the kernels of mixed batches take the scores and the number of sequences.
     pub(crate) fn is_of_mixed_kernels(&self) -> bool {
-        !(self.alibi || self.sinks) && self.bias.is_none() && self.batch <= MAX_SEQUENCES as usize
+        !self.alibi && self.bias.is_none() && self.batch <= MAX_SEQUENCES as usize
     }
 
     /// Returns the number of columns of a latent cache's values, or `None` on other keys and values.

@@ -58,13 +58,14 @@ impl AttentionRequest<'_> {
     /// Returns the request without `config`. The result borrows nothing.
     pub(crate) fn unconfigured(mut self) -> AttentionRequest<'static> {
         let rows = self.take_rows();
-        let AttentionRequest { q, o, queries, kv, mask, alignment, .. } = self;
+        let AttentionRequest { q, o, queries, kv, mask, alignment, max_logits_head, .. } = self;
         let AttentionRequest { scores, scratch, splits, invariance, precision, .. } = self;
         let AttentionRequest { shared_prefixes, variant, .. } = self;
         let request = AttentionRequest {
             mask,
             alignment,
             scores,
+            max_logits_head,
             scratch,
             splits,
             invariance,

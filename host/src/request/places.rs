@@ -2,11 +2,11 @@
 use super::resolve::Placed;
 use super::{
     Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvPages, KvScale, Level,
-    LseView, Mask, Paged, Prefix, Queries, Scratch, Sinks, TableGradient, TensorView,
+    LseView, Mask, Paged, Prefix, Queries, Scratch, Sinks, TableGradient, TensorView, VarlenQueries,
 };
 
 /// Maximum number of a request's parts: its tensors, arrays of integers, and scratch memory.
-pub(crate) const PARTS: usize = 28;
+pub(crate) const PARTS: usize = 30;
 /// The addresses of a request's parts. A part that the request lacks has none.
 pub(crate) type Places<'a> = [Option<&'a mut u64>; PARTS];
 
@@ -66,9 +66,11 @@ impl AttentionRequest<'_> {
     /// Returns the addresses of the parts.
     pub(crate) fn places(&mut self) -> Places<'_> {
         let [k, v, k_scale, v_scale, table, lengths] = self.kv.places();
-        let starts = match &mut self.queries {
-            Queries::Batched => None,
-            Queries::Varlen(queries) => Some(queries.cu_seqlens_q.place()),
+        let [starts, used] = match &mut self.queries {
+            Queries::Batched => [None, None],
+            Queries::Varlen(VarlenQueries { cu_seqlens_q, seqused_q, .. }) => {
+                [Some(cu_seqlens_q.place()), seqused_q.as_mut().map(Index::place)]
+            }
         };
         let mask = match &mut self.mask {
             Mask::Prefix(Prefix::Each(lengths)) => Some(lengths.place()),
@@ -80,6 +82,7 @@ impl AttentionRequest<'_> {
         let bias = self.scores.bias.as_mut().map(|bias| bias.place());
         let [lse, max_logits, entropy] = [&mut self.lse, &mut self.max_logits, &mut self.entropy]
             .map(|view| view.as_mut().map(|v| v.place()));
+        let head_maxima = self.max_logits_head.as_mut().map(Sinks::place);
         let [workspace, counters] = match &mut self.scratch {
             Scratch::Memory { workspace, counters } => {
                 [Some(&mut workspace.address), counters.as_mut().map(|counters| &mut counters.address)]
@@ -105,6 +108,7 @@ impl AttentionRequest<'_> {
             lengths,
             q,
             starts,
+            used,
             sinks,
             alibi,
             bias,
@@ -113,6 +117,7 @@ impl AttentionRequest<'_> {
             lse,
             max_logits,
             entropy,
+            head_maxima,
             workspace,
             counters,
             groups,

@@ -91,8 +91,10 @@ impl<M> KvCache<M> {
 
 impl<M> VarlenQueries<M> {
     fn on<T: Resolve<M>>(self, memory: &mut T) -> Result<VarlenQueries, T::Error> {
-        let VarlenQueries { batch, cu_seqlens_q, max_seqlen_q } = self;
-        Ok(VarlenQueries { batch, cu_seqlens_q: cu_seqlens_q.on(memory, "cu_seqlens_q")?, max_seqlen_q })
+        let VarlenQueries { batch, cu_seqlens_q, seqused_q, max_seqlen_q } = self;
+        let cu_seqlens_q = cu_seqlens_q.on(memory, "cu_seqlens_q")?;
+        let seqused_q = seqused_q.map(|used| used.on(memory, "seqused_q")).transpose()?;
+        Ok(VarlenQueries { batch, cu_seqlens_q, seqused_q, max_seqlen_q })
     }
 }
 
@@ -196,6 +198,8 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             config: self.config,
             ..AttentionRequest::new(q, queries, kv, o)
         };
+        let heads = self.max_logits_head.map(|heads| heads.on(memory, "max_logits_head"));
+        request.max_logits_head = heads.transpose()?;
         let view = |name, view: Option<LseView<W>>| view.map(|view| view.on(memory, name)).transpose();
         request = request.with_rows(rows.try_map(view)?);
         request.variant = self.variant.map(|variant| memory.variant(variant, &request)).transpose()?;

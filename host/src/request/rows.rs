@@ -1,6 +1,6 @@
 //! Outputs of one f32 per row of O, which kernels write beside O. This file is their only declaration:
 //! checks, fronts and the reference go through all of them.
-use super::{AttentionRequest, LseView, Memory};
+use super::{AttentionRequest, LseView, Memory, Sinks};
 use crate::AttnInfo;
 use spec::{Class, Isa, Pass, Schedule};
 
@@ -111,6 +111,15 @@ row_outputs! {
     /// of the attention, computes the scores again.
     entropy: |kernel| kernel.pass == Pass::Statistics,
     "entropy: the plan has no kernel of statistics; make a plan for a request with it";
+}
+
+impl<R: Memory, W> AttentionRequest<'_, R, W> {
+    /// Sets the memory of the largest score of each query head: the largest `max_logits` of all rows of the
+    /// batch, and `-inf` for a head whose rows see no key. Without `max_logits`, a launch needs a workspace.
+    pub fn max_logits_head(mut self, heads: Sinks<W>) -> Self {
+        self.max_logits_head = Some(heads);
+        self
+    }
 }
 
 impl<T> RowOutputs<T> {

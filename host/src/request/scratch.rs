@@ -47,6 +47,19 @@ impl Scratch {
         }
     }
 
+    /// Returns the scratch memory without the first bytes of the workspace.
+    #[must_use]
+    pub(crate) const fn behind(&self, bytes: u64) -> Self {
+        match *self {
+            Scratch::Memory { counters, workspace: Workspace { address, bytes: room } } => {
+                let address = address.saturating_add(bytes);
+                let workspace = Workspace { address, bytes: room.saturating_sub(bytes) };
+                Scratch::Memory { workspace, counters }
+            }
+            other => other,
+        }
+    }
+
     /// Returns the workspace's address, or 0 without a workspace.
     pub(crate) const fn address(&self) -> u64 {
         match self {

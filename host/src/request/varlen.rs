@@ -32,6 +32,10 @@ pub struct VarlenQueries<M = u64> {
     pub batch: usize,
     /// `batch + 1` offsets, 0 first: the start of each sequence, and the end of the last one.
     pub cu_seqlens_q: Index<M>,
+    /// `batch` integers: the number of used queries per sequence, or `None` if all rows are used. The rows
+    /// behind are padding: they see no key, so they have O = 0 and LSE = `-inf`. The last used query aligns
+    /// with the last key. A launch needs a workspace: plan with [`Scratch::Fastest`](super::Scratch).
+    pub seqused_q: Option<Index<M>>,
     /// Maximum number of queries per sequence; the grid depends on it. The kernel does not write the further
     /// rows of a longer sequence. If the maximum is 1 and Q has `batch` rows, then row `b` is the query of
     /// sequence `b`, as in FlashAttention-2. `cu_seqlens_q` must then be `0..=batch`, and kernels need not
@@ -39,16 +43,23 @@ pub struct VarlenQueries<M = u64> {
     pub max_seqlen_q: usize,
 }
 
-impl<M> VarlenQueries<M> {
+impl<M: Copy> VarlenQueries<M> {
     /// Creates the queries of `batch` sequences.
     pub const fn new(batch: usize, cu_seqlens_q: Index<M>, max_seqlen_q: usize) -> Self {
-        VarlenQueries { batch, cu_seqlens_q, max_seqlen_q }
+        VarlenQueries { batch, cu_seqlens_q, seqused_q: None, max_seqlen_q }
     }
 
     /// Creates the queries of as many sequences as the offsets have. No offset means no sequence, which
     /// planning rejects.
     pub const fn of_all(cu_seqlens_q: Index<M>, max_seqlen_q: usize) -> Self {
         Self::new(cu_seqlens_q.elements.saturating_sub(1) as usize, cu_seqlens_q, max_seqlen_q)
+    }
+
+    /// Sets the number of used queries per sequence. A sequence may have more rows than used queries.
+    #[must_use]
+    pub const fn seqused_q(mut self, seqused_q: Index<M>) -> Self {
+        self.seqused_q = Some(seqused_q);
+        self
     }
 }
 

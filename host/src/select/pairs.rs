@@ -11,20 +11,23 @@ pub(crate) type Pair = [&'static AttnInfo; 2];
 /// accepts the tensors, then with portable kernels. A decode kernel takes part if it takes the columns, and
 /// if a thread block holds one query with all its heads.
 pub(crate) fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
-    let is_hoppers = |e: &&AttnInfo| q.kind.mixed && e.has_maps() && e.mask == MaskKind::Causal;
+    let is_hoppers = |e: &&AttnInfo| q.kind.mixed && e.has_maps();
     let hopper = q.solving(Class::Paged).filter(is_hoppers).filter(|_| q.on.tensor_maps);
     let hopper = hopper.min_by_key(|e| e.columns()).filter(|e| q.layout.suits(e).is_ok());
     let size = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim);
     hopper.into_iter().chain(q.solving(Class::Many)).filter_map(move |many| {
         let mut all = spec::of_class(Class::Few, many.dtype);
-        let few = all.find(|e| size(e) == size(many) && e.has_columns_for(&q.kind))?;
+        let takes = |e: &AttnInfo| e.has_columns_for(&q.kind) && e.computes(&q.kind);
+        let few = all.find(|e| size(e) == size(many) && takes(e))?;
         (most(q.problem, few) > 0).then_some([few, many])
     })
 }
 
 /// Returns the pair that takes every batch of problems with this shape, of equal and of varlen queries.
 pub(crate) fn pair_in_any_batch(q: &Query<'_>) -> Option<Pair> {
-    let mixed = q.problem.variant.is_none() && q.problem.is_of_mixed_kernels();
+    let mixed = q.problem.variant.is_none() && q.problem.is_of_mixed_kernels() && !q.problem.sinks;
     let q = &Query { kind: ProblemKind { mixed, ..q.kind }, ..*q };
-    pairs(q).find(|pair| pair.iter().all(|e| q.runs(e)))
+    // With windows, the number of splits depends on the form of the request.
+    let is_whole = |pair: &Pair| pair.iter().all(|e| e.mask == MaskKind::Causal);
+    pairs(q).find(|pair| is_whole(pair) && pair.iter().all(|e| q.runs(e)))
 }

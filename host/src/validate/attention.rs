@@ -3,7 +3,7 @@ use super::dtypes::unlike;
 use super::shared_prefixes::shared_prefixes;
 use super::{
     ALIBI, BIAS, K, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
-    input, lse, mask, memory, names, output, problem,
+    divided, input, lse, mask, memory, names, output, problem,
 };
 use crate::request::{
     self, AttentionRequest, Index, KeysValues, KvPages, Parts, Queries, RowOutputs, Scratch, TensorView,
@@ -11,7 +11,8 @@ use crate::request::{
 use crate::{DType, Error, Problem};
 
 names!(
-    COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" CU_SEQLENS_K "cu_seqlens_k" SEQUSED_K "seqused_k"
+    COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" SEQUSED_Q "seqused_q" CU_SEQLENS_K "cu_seqlens_k"
+    SEQUSED_K "seqused_k" MAX_LOGITS_HEAD "max_logits_head"
 );
 
 /// The part that stands for a missing part of a request.
@@ -19,9 +20,9 @@ pub(super) const NONE: Part = (&Q, None);
 /// The number of parts of keys and values.
 const KEYS: usize = 6;
 /// The number of parts that a launch reads.
-const READ: usize = KEYS + 6;
+const READ: usize = KEYS + 7;
 /// The number of parts that a launch reads or writes.
-pub(super) const PARTS: usize = READ + 3 + RowOutputs::COUNT;
+pub(super) const PARTS: usize = READ + 4 + RowOutputs::COUNT;
 
 /// Checks the problem and every tensor, and returns the problem and the parts: shared prefixes come last. A
 /// problem that equals `planned`, which is valid, is not checked again.
@@ -59,12 +60,16 @@ pub(super) fn parts(
     if planned != Some(&p) {
         problem(&p)?;
     }
-    let starts = match &r.queries {
-        Queries::Batched => (&CU_SEQLENS_Q, None),
-        Queries::Varlen(queries) => {
-            integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1, OFFSETS)?
-        }
+    let [starts, used] = match &r.queries {
+        Queries::Batched => [NONE; 2],
+        Queries::Varlen(queries) => [
+            integers(&CU_SEQLENS_Q, Some(queries.cu_seqlens_q), queries.batch + 1, OFFSETS)?,
+            integers(&SEQUSED_Q, queries.seqused_q, queries.batch, "one per sequence")?,
+        ],
     };
+    if used.1.is_some() {
+        divided::divides(r)?;
+    }
     match (&r.kv, &r.queries) {
         (KeysValues::Tensors { .. }, Queries::Varlen(_)) | (KeysValues::Varlen { .. }, Queries::Batched) => {
             let value = "one is varlen and the other is batched";
@@ -85,11 +90,13 @@ pub(super) fn parts(
     let sinks = (&SINKS, r.scores.sinks.as_ref().map(|view| lse::sinks(view, p.heads_q)).transpose()?);
     let bias = (&BIAS, r.scores.bias.as_ref().map(|view| bias::bias(view, &p)).transpose()?);
     let mask = mask::mask(&r.mask, &p)?;
-    let [workspace, counters] = scratch(&r.scratch)?;
-    all[KEYS..READ].copy_from_slice(&[q, starts, sinks, alibi, bias, mask]);
+    let heads = r.max_logits_head.as_ref();
+    let heads = heads.map(|view| lse::per_query_head(&MAX_LOGITS_HEAD, view, p.heads_q)).transpose()?;
+    let (heads, [workspace, counters]) = ((&MAX_LOGITS_HEAD, heads), scratch(&r.scratch)?);
+    all[KEYS..READ].copy_from_slice(&[q, starts, used, sinks, alibi, bias, mask]);
     all[READ] = o;
     all[READ + 1..][..RowOutputs::COUNT].copy_from_slice(&lse::outputs(r, &p)?);
-    all[PARTS - 2..PARTS].copy_from_slice(&[workspace, counters]);
+    all[PARTS - 3..PARTS].copy_from_slice(&[heads, workspace, counters]);
     Ok(p)
 }
 

@@ -161,6 +161,7 @@ impl Part for AttentionRequest<'_> {
             "o" => return self.o.part(rest),
             "lse" => return self.lse.as_mut()?.part(rest),
             "max_logits" => return self.max_logits.as_mut()?.part(rest),
+            "max_logits_head" => return self.max_logits_head.as_mut()?.part(rest),
             "entropy" => return self.entropy.as_mut()?.part(rest),
             "scale" => return self.scores.scale.part(rest),
             "softcap" => return self.scores.softcap.part(rest),
@@ -184,6 +185,7 @@ impl Part for AttentionRequest<'_> {
         match (*first, &mut self.queries, &mut self.mask, &mut self.scratch) {
             ("batch", Queries::Varlen(queries), ..) => queries.batch.part(rest),
             ("cu_seqlens_q", Queries::Varlen(queries), ..) => queries.cu_seqlens_q.part(rest),
+            ("seqused_q", Queries::Varlen(queries), ..) => queries.seqused_q.as_mut()?.part(rest),
             ("max_seqlen_q", Queries::Varlen(queries), ..) => queries.max_seqlen_q.part(rest),
             ("bits", _, Mask::Bits(bits), _) => bits.part(rest),
             ("prefix", _, Mask::Prefix(Prefix::Each(each)), _) => each.part(rest),

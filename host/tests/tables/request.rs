@@ -23,15 +23,17 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 14] = [
+const FLAGS: [&str; 16] = [
     "alibi",
     "sinks",
     "lse",
     "max_logits",
     "entropy",
+    "max_logits_head",
     "always",
     "append",
     "seqused",
+    "padded",
     "rows",
     "backward",
     "d_lse",
@@ -204,6 +206,11 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     f.lse = words.has("lse").then(|| lse(10, [batch, heads, queries]));
     f.max_logits = words.has("max_logits").then(|| lse(14, [batch, heads, queries]));
     f.entropy = words.has("entropy").then(|| lse(40, [batch, heads, queries]));
+    let heads = Sinks { address: 42 * FAR, elements: heads as u64 };
+    f.max_logits_head = words.has("max_logits_head").then_some(heads);
+    if let (true, Queries::Varlen(queries)) = (words.has("padded"), &mut f.queries) {
+        *queries = queries.seqused_q(Index::new(43 * FAR, sequences as u64));
+    }
     f.scratch = match words.word("scratch") {
         "fastest" => Scratch::Fastest,
         "workspace" => Scratch::Memory {

@@ -25,6 +25,7 @@ pub const KERNELS: &[Contract;
          + QUANTISES.len()
          + APPENDS.len()
          + MERGES.len()
+         + EXTRAS.len()
          + DELTAS.len()
          + GRADIENTS.len()
          + CONVERT_DQS.len()
@@ -37,6 +38,7 @@ pub const KERNELS: &[Contract;
     QUANTISES,
     APPENDS,
     MERGES,
+    EXTRAS,
     DELTAS,
     GRADIENTS,
     CONVERT_DQS,
@@ -136,17 +138,17 @@ pub fn family(symbol: &str) -> &str {
     if is_lineage(symbol) { "lineage" } else { word() }
 }
 
-/// For a kernel `entry` of mixed batches: the other kernel of its launches. Each launch has a decode kernel
-/// and a prefill kernel.
-pub fn beside(entry: &AttnInfo) -> Option<Contract> {
+/// For a kernel `entry` of mixed batches: the other kernels of its launches, with and without sinks. Each
+/// launch has a decode kernel and a prefill kernel.
+pub fn beside(entry: &AttnInfo) -> impl Iterator<Item = Contract> + use<'_> {
     let other = match entry.class() {
-        Class::Few => Class::Many,
-        Class::Many => Class::Few,
-        _ => return None,
+        Class::Few => Some(Class::Many),
+        Class::Many => Some(Class::Few),
+        _ => None,
     };
     let kind = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim, e.mask, e.contract.target);
-    let mut others = of_class(other, entry.dtype);
-    others.find(|other| kind(other) == kind(entry)).map(|other| other.contract)
+    let others = other.into_iter().flat_map(|other| of_class(other, entry.dtype));
+    others.filter(move |other| kind(other) == kind(entry)).map(|other| other.contract)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod eight_bits;
 mod forward;
 #[allow(unsafe_code)]
 mod head;
+mod head_maxima;
 mod hopper;
 mod hopper_backward;
 mod hopper_dequant;
@@ -56,6 +57,7 @@ mod split;
 mod sum_heads;
 mod table;
 mod training;
+mod used_queries;
 mod variant;
 mod varlen;
 
@@ -84,6 +86,7 @@ pub use eight_bits::{FwdInt8Fp8, QuantiseInfo, QuantiseKv, QuantiseParams, image
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent, Statistics};
 pub use head::Head;
+pub use head_maxima::{HeadMaxima, HeadMaximaParams, MAXIMA_WARPS};
 pub use hopper::{FwdHopper, FwdHopperHalves, FwdHopperWide, HopperParams};
 pub use hopper_backward::{
     BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, BwdMap, BwdRagged, ConvertDqInfo, DqScratch,
@@ -121,7 +124,8 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
-pub use table::{APPENDS, ATTENTION, COMBINES, MERGES, QUANTISES, STATISTICS};
+pub use table::{APPENDS, ATTENTION, COMBINES, EXTRAS, MERGES, QUANTISES, STATISTICS};
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
+pub use used_queries::{DIVIDED_INTEGERS, DividedSequences, ExtraInfo, UsedQueries, UsedQueriesParams};
 pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};
 pub use varlen::{Sequences, Varlen, VarlenParams};

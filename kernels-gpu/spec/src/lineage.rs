@@ -1,6 +1,6 @@
 //! The lineage: every configuration of the predecessor. The planner never selects one. `host/src/lineage.rs`
 //! has their names.
-use crate::table::list;
+use crate::lines::list;
 use crate::*;
 
 /// [`for_each_kernel!`] for the lineage's kernels, f16 only, head dim 64 only.

@@ -1,4 +1,4 @@
-//! Expands the lines of the table to their dtypes and masks.
+//! Expands the lines of the table to their dtypes and masks, and makes lists of them.
 
 /// Expands `$emit!` with one line per dtype and mask.
 #[doc(hidden)]
@@ -28,3 +28,23 @@ macro_rules! lines {
         $emit! { $(#[$doc])* $list: $info, $($symbol []: $config;)* }
     };
 }
+
+/// Makes a list of table lines. Each line becomes an [`Entry`].
+macro_rules! list {
+    ($(#[$doc:meta])* $list:ident: $info:ident,
+        $($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
+        $(const _: () = {
+            $(type $name = $type;)*
+            impl Entry for $config {
+                const CONTRACT: Contract = Contract::of::<$config>(stringify!($symbol));
+            }
+        };)*
+        $(#[$doc])*
+        #[allow(clippy::needless_update, reason = "some kinds of kernels have nothing but a contract")]
+        pub const $list: &[$info] = &[$({
+            $(type $name = $type;)*
+            $info { contract: <$config as Entry>::CONTRACT, ..<$config as Line>::INFO }
+        }),*];
+    };
+}
+pub(crate) use list;

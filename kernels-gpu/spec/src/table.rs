@@ -1,4 +1,5 @@
 //! The one table: every compiled kernel. `lineage.rs` has the kernels that the planner never selects.
+use crate::lines::list;
 use crate::*;
 
 /// Expands `$emit!` with the lines of each list: `LIST: Info, symbol [E = Type, ..]: Configuration; ..`. A
@@ -280,8 +281,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     // Decode kernels for the sequences of few queries of a mixed batch.
     mixed_few {
-    d64 [Causal] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
-    d128 [Causal] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
+    d64 [Causal, Local] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
+    d128 [Causal, Local] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
+    // One kernel serves every mask.
+    d256 [Local] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 16, 2, 2>>;
     // Caches of eight bits: cards with a conversion instruction.
     e4m3_d64 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
     e4m3_d128 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
@@ -291,8 +294,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     // Portable kernels for the sequences of many queries of a mixed batch.
     mixed_many {
-    d64 [Causal] 128x64: ManyQueries<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d64 [Causal, Local] 128x64: ManyQueries<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d64 [Causal, Local] sink_128x64: With<ManyQueries<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
+    d128 [Local] 128x32: ManyQueries<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
+    d256 [Local] 64x32: ManyQueries<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
     e4m3_d64 [Causal] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
     e4m3_d128 [Causal] 128x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
     int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
@@ -338,6 +344,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     mixed_combine {
     d64: FewCombine<E, 4>;
     d128: FewCombine<E, 8>;
+    d256: FewCombine<E, 16>;
     }
     }
     $crate::lines! { $emit
@@ -376,25 +383,12 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     merge_f32_f16: Merge<F32, F16>;
     merge_f32_bf16: Merge<F32, Bf16>;
     }
+    $crate::lines! { $emit
+    /// Every compiled kernel that runs before or behind the kernels of an attention.
+    EXTRAS: ExtraInfo
+    used_queries: UsedQueries;
+    head_maxima: HeadMaxima;
+    }
 } }
 
-/// Makes a list of table lines. Each line becomes an [`Entry`].
-macro_rules! list {
-    ($(#[$doc:meta])* $list:ident: $info:ident,
-        $($symbol:ident [$($name:ident = $type:ident),*]: $config:ty;)*) => {
-        $(const _: () = {
-            $(type $name = $type;)*
-            impl Entry for $config {
-                const CONTRACT: Contract = Contract::of::<$config>(stringify!($symbol));
-            }
-        };)*
-        $(#[$doc])*
-        #[allow(clippy::needless_update, reason = "some kinds of kernels have nothing but a contract")]
-        pub const $list: &[$info] = &[$({
-            $(type $name = $type;)*
-            $info { contract: <$config as Entry>::CONTRACT, ..<$config as Line>::INFO }
-        }),*];
-    };
-}
-pub(crate) use list;
 for_each_kernel!(list);

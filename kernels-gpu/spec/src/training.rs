@@ -1,5 +1,5 @@
 //! The table of kernels that compute gradients. A build has them only with the feature `training`.
-use crate::table::list;
+use crate::lines::list;
 use crate::*;
 
 /// [`for_each_kernel!`] for the kernels of the backward pass. No portable line has more shared memory than an

@@ -102,7 +102,6 @@ impl<
 {
     #[inline(always)]
     fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
-        const { assert!(!Mask::LEFT, "these decode kernels begin with key 0: the mask must not have `LEFT`") }
         attend_all::<Self, Q, E, Mask, Page, G, D, WARPS, SLOTS>(&p, block, smem)
     }
 }
@@ -165,7 +164,7 @@ fn attend<
     let queries = item.rows_of(p, &p.q);
     let share = Strided {
         sequence: item.sequence,
-        first: first_tile::<Mask>(p, item.keys) + item.split * WARPS as u32 + team.index(),
+        first: first_tile::<Mask>(p, item.keys, p.q.rows) + item.split * WARPS as u32 + team.index(),
         stride: item.splits * WARPS as u32,
         rows: item.keys,
     };

@@ -11,6 +11,8 @@ pub trait Batch {
         Self: 'a;
     /// The parameters of all sequences.
     fn decode(&self) -> &DecodeParams;
+    /// Maximum number of queries per sequence that this kernel processes.
+    fn most(&self) -> u32;
     /// Number of keys of sequence `i`; 0 if another kernel processes the sequence.
     fn keys(&self, i: u32) -> Unchecked;
     /// Whether this kernel processes sequence `i`.
@@ -25,6 +27,10 @@ impl Batch for DecodeParams {
     #[inline(always)]
     fn decode(&self) -> &DecodeParams {
         self
+    }
+    #[inline(always)]
+    fn most(&self) -> u32 {
+        self.q.rows
     }
     #[inline(always)]
     fn keys(&self, i: u32) -> Unchecked {
@@ -49,6 +55,10 @@ impl Batch for MlaHopperParams {
         &self.decode
     }
     #[inline(always)]
+    fn most(&self) -> u32 {
+        self.decode.most()
+    }
+    #[inline(always)]
     fn keys(&self, i: u32) -> Unchecked {
         self.decode.keys(i)
     }
@@ -71,6 +81,10 @@ impl<P: Batch, X> Batch for WithParams<P, X> {
     #[inline(always)]
     fn decode(&self) -> &DecodeParams {
         self.kernel.decode()
+    }
+    #[inline(always)]
+    fn most(&self) -> u32 {
+        self.kernel.most()
     }
     #[inline(always)]
     fn keys(&self, i: u32) -> Unchecked {
@@ -117,6 +131,10 @@ impl Batch for FewParams {
     #[inline(always)]
     fn decode(&self) -> &DecodeParams {
         &self.decode
+    }
+    #[inline(always)]
+    fn most(&self) -> u32 {
+        self.most
     }
     #[inline(always)]
     fn keys(&self, i: u32) -> Unchecked {

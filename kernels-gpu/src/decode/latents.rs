@@ -98,6 +98,10 @@ impl Batch for SparseParams {
         &self.decode
     }
     #[inline(always)]
+    fn most(&self) -> u32 {
+        self.decode.most()
+    }
+    #[inline(always)]
     fn keys(&self, i: u32) -> Unchecked {
         self.decode.keys(i)
     }

@@ -44,7 +44,13 @@ const fn is_window(mask: MaskKind) -> bool {
 /// The keys that query `query` of a sequence of `keys` keys sees through the window.
 #[inline(always)]
 pub fn in_window<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32) -> Range<i32> {
-    Mask::keys_at(&p.window, query as i32 + keys as i32 - p.q.rows as i32 + p.window.shift, keys)
+    in_window_of::<Mask>(p, query, keys, p.q.rows)
+}
+
+/// [`in_window`] of a sequence of `queries` queries.
+#[inline(always)]
+fn in_window_of<Mask: MaskFn>(p: &DecodeParams, query: u32, keys: u32, queries: u32) -> Range<i32> {
+    Mask::keys_at(&p.window, query as i32 + keys as i32 - queries as i32 + p.window.shift, keys)
 }
 
 /// An interval that contains all keys that query `query` of a head sees under `mask`.
@@ -56,12 +62,13 @@ pub fn seen_by<Mask: MaskFn>(p: &DecodeParams, item: &Item, mask: Mask::Keys, qu
     }
 }
 
-/// The first tile of 16 keys that the kernel needs. With a window, this is the first tile with a visible key.
-/// Other masks may depend on the head, which the schedule does not know, so their kernels begin with key 0.
+/// The first tile of 16 keys that a sequence of at most `queries` queries needs. With a window, this is the
+/// first tile with a visible key. Other masks may depend on the head, which the schedule does not know, so
+/// their kernels begin with key 0.
 #[inline(always)]
-pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32) -> u32 {
+pub fn first_tile<Mask: MaskFn>(p: &DecodeParams, keys: u32, queries: u32) -> u32 {
     if Mask::LEFT && is_window(Mask::KIND) {
-        in_window::<Mask>(p, 0, keys).start.max(0) as u32 / 16
+        in_window_of::<Mask>(p, 0, keys, queries).start.max(0) as u32 / 16
     } else {
         0
     }
@@ -87,13 +94,14 @@ impl Sequence {
     /// The numbers of sequence `i`. A sequence that does not exist has 0 keys.
     #[inline(always)]
     fn of<Mask: MaskFn>(p: &impl Batch, i: u32) -> Self {
-        Self::new::<Mask>(p.decode(), p.keys(i))
+        Self::new::<Mask>(p, p.keys(i))
     }
 
     #[inline(always)]
-    fn new<Mask: MaskFn>(p: &DecodeParams, length: Unchecked) -> Self {
-        let keys = length.forget().clamped(p.order.max_keys);
-        Sequence { keys, seen: keys - (first_tile::<Mask>(p, keys) * 16).min(keys) }
+    fn new<Mask: MaskFn>(p: &impl Batch, length: Unchecked) -> Self {
+        let (decode, most) = (p.decode(), p.most());
+        let keys = length.forget().clamped(decode.order.max_keys);
+        Sequence { keys, seen: keys - (first_tile::<Mask>(decode, keys, most) * 16).min(keys) }
     }
 
     /// Number of the sequence's tiles. The code counts tiles instead of keys: the number of tiles of all
@@ -166,13 +174,14 @@ impl<'p> Cut<'p> {
 /// The work item if there are at most 32 sequences. Each lane holds one length. Every warp finds the item
 /// alone, without a barrier.
 #[inline(always)]
-fn item_of_few<Mask: MaskFn>(p: &DecodeParams, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
+fn item_of_few<Mask: MaskFn>(batch: &impl Batch, few: Unchecked, index: u32, warp: Warp) -> Option<Item> {
+    let p = batch.decode();
     if p.order.lengths.count() > 1 {
-        let sequence = Sequence::new::<Mask>(p, few);
+        let sequence = Sequence::new::<Mask>(batch, few);
         return Cut::of(p, warp.sum(sequence.tiles())).pick(0, sequence, 0, index, warp);
     }
     // A single sequence needs no search.
-    let one = Sequence::new::<Mask>(p, few.of_lane(warp, 0));
+    let one = Sequence::new::<Mask>(batch, few.of_lane(warp, 0));
     let splits = Cut::of(p, one.tiles()).splits(one);
     (index < splits).then_some(Item { keys: one.keys, split: index, splits, items: splits, ..Item::FIRST })
 }
@@ -310,7 +319,7 @@ impl Item {
         let (index, row_block) = p.order.row_blocks.div_rem(index);
         let (index, kv_head) = p.order.kv_heads.div_rem(index);
         let item = if p.order.lengths.count() <= 32 {
-            item_of_few::<Mask>(p, few, index, block.warp())
+            item_of_few::<Mask>(batch, few, index, block.warp())
         } else if p.order.splits == 1 {
             item_of_whole(batch, index, block.warp())
         } else if !may_be(&p.order, index, block.warp()) {

@@ -93,11 +93,11 @@ fn planned() -> impl Iterator<Item = Contract> {
     entries.map(|entry| entry.contract).chain(named).chain(MERGES.first().map(|merge| merge.contract))
 }
 
-/// A kernel, the second kernel of its launches, and the kernels that combine the splits of both, or quantise
+/// A kernel, the other kernels of its launches, and the kernels that combine the splits of both, or quantise
 /// their keys and values.
 fn with_others(kernel: Contract) -> impl Iterator<Item = Contract> {
     let entry = |kernel| spec::attention().find(move |entry| entry.contract == kernel);
-    let pair = [Some(kernel), entry(kernel).and_then(spec::beside)].into_iter().flatten();
+    let pair = [kernel].into_iter().chain(entry(kernel).into_iter().flat_map(spec::beside));
     let beside = move |of: fn(&AttnInfo) -> Option<Contract>, kernel| entry(kernel).and_then(of);
     pair.flat_map(move |kernel| {
         [Some(kernel), beside(spec::combine_of, kernel), beside(spec::quantise_of, kernel)]

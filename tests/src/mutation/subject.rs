@@ -55,7 +55,7 @@ impl Subject {
         let mixed = attention().filter(|entry| entry.class() == Class::Few).flat_map(|few| {
             // Kernels of other KV caches have the same combine kernel.
             let combine = combine_of(few).filter(|_| few.kv_dtype == few.dtype);
-            [beside(few), combine].into_iter().flatten().map(move |kernel| Subject { kernel, of: few })
+            beside(few).chain(combine).map(move |kernel| Subject { kernel, of: few })
         });
         own.chain(combines).chain(mixed).chain(beside_gradients())
     }

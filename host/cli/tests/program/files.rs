@@ -86,6 +86,10 @@ fn the_largest_scores_are_written_and_checked() {
     let (got, lse) = (floats("max_logits"), floats("lse"));
     assert!(got.iter().zip(&exact).all(|(got, exact)| (got - exact).abs() < 1e-4), "{got:?} for {exact:?}");
     assert!(got.iter().zip(&lse).all(|(max, lse)| max <= lse), "a sum has every score");
+    let (shape, heads) = (read(&output, "max_logits").expect("there").1, floats("max_logits_head"));
+    let of_head = |head| got.chunks(shape[2]).skip(head).step_by(shape[1]).flatten().copied();
+    let largest: Vec<_> = (0..shape[1]).map(|head| of_head(head).fold(f32::NEG_INFINITY, f32::max)).collect();
+    assert_eq!(heads, largest);
 }
 
 #[test]

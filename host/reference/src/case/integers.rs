@@ -1,10 +1,37 @@
 //! The integers that describe a case's sequences in device memory.
-use super::Case;
+use super::{Case, Pages, starts};
 use crate::device_lengths::DeviceLengths;
 use crate::inputs::Random;
+use crate::sequences::Sequences;
 use crate::shared::Shared;
 
 impl Case {
+    /// Makes the queries of a varlen batch padded: `padding` has the rows behind the queries of each
+    /// sequence. They become a sequence without keys.
+    #[must_use]
+    pub fn padded(self, padding: impl IntoIterator<Item = usize>) -> Self {
+        let twice =
+            |numbers: &[usize], other: usize| numbers.iter().flat_map(|n| [*n, other]).collect::<Vec<_>>();
+        let queries = (0..self.batch()).map(|b| self.queries_of(b)).zip(padding);
+        let unused = if self.unused.is_empty() { vec![] } else { twice(&self.unused, 0) };
+        let queries: Vec<_> = queries.flat_map(|(queries, padding)| [queries, padding]).collect();
+        let filled = twice(&self.filled, 0);
+        let seeds = (1..=filled.len() as u64).collect();
+        Case { filled, unused, seeds, padded: true, ..self }.varlen_queries(queries)
+    }
+
+    /// Returns the sequences of varlen tensors, or `None` if all sequences have equal lengths.
+    pub fn sequences(&self) -> Option<Sequences> {
+        let (Pages::Tensors(_), Some(_)) = (self.pages, &self.varlen_queries) else { return None };
+        let rows = |b: usize| self.filled[b] + self.unused.get(b).copied().unwrap_or(0);
+        let integers = |all: Vec<usize>| all.into_iter().map(|n| n as i32).collect::<Vec<_>>();
+        Some(Sequences {
+            cu_seqlens_q: integers(self.starts()),
+            cu_seqlens_k: integers(starts((0..self.batch()).map(rows))),
+            seqused_k: (!self.unused.is_empty()).then(|| integers(self.filled.clone())),
+        })
+    }
+
     /// Returns the number of first pages that sequence `b` shares with sequence `b - 1`, if groups share
     /// prefixes.
     pub(crate) fn shared_with_previous(&self, b: usize) -> usize {

@@ -26,6 +26,7 @@ impl std::fmt::Display for Case {
             self.score.map_or(Ok(()), |score| write!(f, " with every score {score}"))?;
             write!(f, "{}", if self.peaks.is_some() { " with peaks" } else { "" })?;
             let has_d_lse = self.backward == Some(Backward { d_lse: true });
+            write!(f, "{}", if self.padded { " padded" } else { "" })?;
             return write!(f, "{}", if has_d_lse { " with d_lse" } else { "" });
         }
         let [heads_q, heads_k] = self.heads;
@@ -50,6 +51,7 @@ impl std::fmt::Display for Case {
             write!(f, ", {groups} groups with shared prefixes")?;
         }
         write!(f, "{}", if self.poisoned_scales { ", poisoned scales of hidden keys" } else { "" })?;
+        write!(f, "{}", if self.padded { ", padded" } else { "" })?;
         write!(f, "{}", if self.counters { ", counters" } else { "" })
     }
 }

@@ -4,7 +4,7 @@ use crate::case::{Case, Pages};
 use crate::device_lengths::DeviceLengths;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::AttnInfo;
+use ferroflash::spec::{self, AttnInfo, Class, MaskKind};
 
 /// Returns problems that hit the edges of the kernels of mixed batches. `entry` is the decode kernel. A work
 /// tile has 128 queries and stages of at most 64 keys.
@@ -16,6 +16,7 @@ use ferroflash::spec::AttnInfo;
 /// | sequences | more than a warp has lanes |
 /// | tensors | missing rows and columns |
 /// | integers | other integers under one plan |
+/// | scores | sinks, if there are kernels for them; windows and softcap in general kernels |
 pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let [m, n] = [128, 64];
     let case = |filled: &[usize], heads| Case { heads, mask: Mask::Causal, ..Case::on(entry, filled) };
@@ -34,7 +35,7 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let many: Vec<_> = (0..40).map(|b| if b == 20 { 400 } else { 7 * b % 45 }).collect();
     let queries: Vec<_> = (0..40).map(|b| [1, 3, 1, 0, 1, 2, 17][b % 7]).collect();
     let rows = entry.tile_m as usize;
-    vec![
+    let all = vec![
         Case { pages: Pages::Nhd(16), splits: Splits::Keys(128), ..unread },
         Case { pages: Pages::Hnd(3), splits: Splits::Keys(128), counters: false, ..mixed.clone() },
         Case { pages: Pages::Rows, mask: Mask::Full, ..mixed.clone() },
@@ -47,12 +48,32 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
         // queries.
         case(&[90, 0, 33], [3, 1]).varlen_queries([5, 1, 2]),
         Case { pages: Pages::Nhd(32), ..case(&[90, 40], [16, 2]).varlen_queries([40, 3]) },
-    ]
+    ];
+    let sinks = spec::attention().filter(|many| many.scores.sink && many.class() == Class::Many);
+    let takes_sinks = sinks.map(|many| many.contract).any(|many| spec::beside(entry).any(|own| own == many));
+    let sunk = all.iter().take(if takes_sinks { 5 } else { 0 }).cloned();
+    let sunk: Vec<_> = sunk.map(|case| Case { sinks: true, ..case }).collect();
+    let all = all.into_iter().chain(sunk).enumerate();
+    all.map(|(turn, case)| if entry.mask == MaskKind::Local { general(case, turn) } else { case }).collect()
+}
+
+/// Returns the case with a window or a softcap. Windows begin within the keys of a split, or behind its end.
+fn general(case: Case, turn: usize) -> Case {
+    let window = |left, right| Mask::Window { left: Some(left), right: Some(right) };
+    let (mask, softcap) = match turn % 5 {
+        0 => (window(70, 0), None),
+        1 => (window(5, 3), Some(30.0)),
+        2 => (Mask::Window { left: Some(300), right: None }, None),
+        3 => (window(127, 0), None),
+        _ => (Mask::Causal, Some(5.0)),
+    };
+    Case { mask, softcap, ..case }
 }
 
 /// Returns larger mixed batches, for a GPU.
 pub(super) fn long(entry: &AttnInfo) -> Vec<Case> {
     let mixed = paged_long(entry).swap_remove(0);
     let heads = [[8, 2], [16, 1], [2, 2]];
-    heads.map(|heads| Case { heads, ..mixed.clone() }).into()
+    let all = heads.map(|heads| Case { heads, ..mixed.clone() }).into_iter().enumerate();
+    all.map(|(turn, case)| if entry.mask == MaskKind::Local { general(case, turn) } else { case }).collect()
 }

@@ -165,6 +165,8 @@ impl Cache {
             (Extras { sinks: case.sinks.then_some(sinks), ..drawn }, case.device_lengths.clone());
         let rows = case.rows;
         Memory {
+            head_maxima: self.case.head_maxima,
+            padded: self.case.padded,
             extras,
             device_lengths,
             rows,

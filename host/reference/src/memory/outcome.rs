@@ -30,6 +30,8 @@ pub struct Outcome {
     rows: usize,
     /// Each output of rows: whether the launch writes it, and its bits with guard elements.
     values: RowOutputs<(bool, Vec<u32>)>,
+    /// The bits of the largest score of each head with guard elements, if the launch writes them.
+    head_maxima: Option<Vec<u32>>,
     counters: Vec<u32>,
     /// The rows of each sequence of a cache.
     sequences: Vec<Part>,
@@ -50,6 +52,7 @@ impl Outcome {
             place: memory.o,
             rows,
             values,
+            head_maxima: memory.head_maxima.then(|| numbers!(u32, written.outputs[1 + RowOutputs::COUNT])),
             counters: numbers!(u32, written.counters),
             sequences: (0..batch).map(|b| memory.part(b)).collect(),
         }
@@ -68,6 +71,11 @@ impl Outcome {
     /// Returns the outputs of rows that the launch writes, `[batch, heads, seqlen]`.
     pub fn values(&self) -> RowOutputs<Option<Vec<f32>>> {
         self.values.as_ref().map(|_, (wanted, bits)| wanted.then(|| floats(inner(bits))))
+    }
+
+    /// Returns the largest score of each head, if the launch writes it.
+    pub fn head_maxima(&self) -> Option<Vec<f32>> {
+        self.head_maxima.as_ref().map(|all| floats(inner(all)))
     }
 
     /// Returns the counters after the launch. All must be 0.
@@ -114,6 +122,27 @@ impl Outcome {
         let failures = left.then(|| format!("counters are left at {:?}", self.counters));
         let counters = Judgement { failures: failures.into_iter().collect(), ..Judgement::default() };
         Judgement::outside(self.strays()).and(counters)
+    }
+
+    /// Judges the largest scores of heads: they are exactly those of the rows that the launch writes. Without
+    /// the output of rows, only writes outside of the output are judged.
+    pub(super) fn of_heads(&self) -> Judgement {
+        let Some(all) = &self.head_maxima else { return Judgement::default() };
+        let strays = [&all[..GUARDS[1]], &all[all.len() - GUARDS[1]..]].concat();
+        let strays = strays.iter().filter(|bits| **bits != u32::from_ne_bytes([POISON; 4])).count();
+        let [_, rows, heads, _] = self.place.shape;
+        let of_rows = self.values().max_logits.map(|values| {
+            let of_head = |head: usize| {
+                let own = values.chunks(rows).skip(head).step_by(heads).flat_map(|all| &all[..self.rows]);
+                own.copied().fold(f32::NEG_INFINITY, f32::max)
+            };
+            (0..heads).map(of_head).collect::<Vec<_>>()
+        });
+        let found = floats(inner(all));
+        let differs = of_rows.filter(|expected| *expected != found);
+        let failed =
+            differs.map(|want| Judgement::failed(format!("max_logits_head is {found:?}, not {want:?}")));
+        failed.into_iter().fold(Judgement::outside(strays), Judgement::and)
     }
 
     /// Judges the outputs by [`Reference::judge_rows`], and counts other writes. Returns `None` if the

@@ -3,6 +3,7 @@ use super::Memory;
 use super::Place;
 use super::cache::Cache;
 use super::outcome::Outcome;
+use super::padded;
 use crate::arithmetic::decode;
 use crate::case::Pages;
 use crate::device_lengths::DeviceLengths;
@@ -13,8 +14,9 @@ use ferroflash::DType;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
     AttentionRequest, Index, KvCache, KvPages, KvScale, Level, ListedKeys, LseView, Queries, RowOutputs,
-    Scores, SharedPrefixes, TensorView, TokenScales, VarlenKeys, VarlenQueries,
+    Scores, SharedPrefixes, Sinks, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
+use ferroflash::spec::EXTRAS;
 
 impl Memory {
     /// Returns the integers in device memory during a launch.
@@ -29,10 +31,13 @@ impl Memory {
     /// Returns the request in device memory. O is at `o`, and a contiguous LSE is at `lse`.
     pub fn request(&self, binder: &mut Binder<'_>, o: u64, lse: u64) -> AttentionRequest<'static> {
         let Problem { dtype, kv_dtype, o_dtype, mask, alignment, scale, softcap, .. } = self.problem;
-        let integers = self.integers(self.device_lengths[binder.round()]);
-        let integers: Vec<_> = integers
+        let integers = self.integers(self.device_lengths[binder.round()]).collect();
+        let integers = if self.padded { padded::joined(integers) } else { integers };
+        let mut integers: Vec<_> = integers
+            .into_iter()
             .map(|(name, all)| Index::new(binder.changing(name, || bytes!(all)), all.len() as u64))
             .collect();
+        let seqused_q = if self.padded { integers.pop() } else { None };
         let places = [("q", self.q), ("k", self.k), ("v", self.v)];
         let tensors = self.buffers.iter().enumerate().map(|(buffer, bits)| {
             let own = places.iter().filter(|(_, place)| place.buffer == buffer).map(|(name, _)| *name);
@@ -45,7 +50,7 @@ impl Memory {
         };
         let (q, o) = (tensor(&self.q, dtype), self.o.view(o, self.o.span(), o_dtype));
         let kv = || [tensor(&self.k, kv_dtype), tensor(&self.v, kv_dtype)];
-        let request = match (&self.cache, &self.sequences, &integers[..]) {
+        let mut request = match (&self.cache, &self.sequences, &integers[..]) {
             (Some(cache), ..) => self.on_cache(cache, [q, o], &integers, binder),
             (None, Some(sequences), [starts_q, starts_k, used @ ..]) => {
                 let ([k, v], keys) = (kv(), VarlenKeys::new(*starts_k, self.problem.seqlen_k));
@@ -58,6 +63,10 @@ impl Memory {
                 AttentionRequest::dense(q, k, v, o)
             }
         };
+        if let Some(used) = seqused_q {
+            let rows = self.cache.as_ref().map_or(&[][..], |cache| &cache.table.numbers);
+            padded::join(&mut request, used, rows, binder);
+        }
         let mut scores = Scores::new().softcap(softcap.unwrap_or_default());
         scores.scale = scale;
         let shape = self.lse_shape();
@@ -148,11 +157,18 @@ impl Work for Memory {
         let elements = shape.iter().product::<usize>();
         let rows = self.rows.map(|name, _| binder.guarded(name, elements * 4));
         let mut request = self.request(binder, o, rows.lse);
-        (request.config, request.scratch) = (options.config, options.scratch);
+        // The planner adds these kernels to any other.
+        let is_extra = |name: &&str| EXTRAS.iter().any(|e| e.contract.symbol == *name);
+        (request.config, request.scratch) = (options.config.filter(|name| !is_extra(name)), options.scratch);
         let wanted = RowOutputs { lse: options.wants_lse, ..self.rows };
         let view = |_, (wanted, address): (bool, u64)| {
             wanted.then(|| LseView::contiguous(address, elements as u64, shape))
         };
+        if self.head_maxima {
+            let heads = self.q.shape[2];
+            let address = binder.guarded("max_logits_head", heads * 4);
+            request.max_logits_head = Some(Sinks { address, elements: heads as u64 });
+        }
         AnyRequest::Attention(request.with_rows(wanted.zip(rows).map(view)))
     }
 
@@ -179,7 +195,7 @@ impl Work for Memory {
             let outcome = Outcome::new(self, written, *rows, true);
             let judged =
                 expected.iter().flatten().map(|expected| expected.judge(&outcome, self.problem.o_dtype));
-            judged.fold(outcome.outside(), crate::work::Judgement::and)
+            judged.fold(outcome.outside(), crate::work::Judgement::and).and(outcome.of_heads())
         }))
     }
 }

@@ -121,7 +121,7 @@ impl Input {
         self.clear_unwritten(&mut o, &mut lse);
         let took = Took::on_device([upload, load, kernel]);
         let (kernel, reason) = (Some(written.entry), Some(written.reason));
-        Ok(Results { kernel, reason, o, rows: Some(lse).into(), took })
+        Ok(Results { kernel, reason, o, rows: Some(lse).into(), head_maxima: None, took })
     }
 
     /// Returns O and LSE, as the file has them.

@@ -27,7 +27,7 @@ impl Input {
             self.lse_of(b).zip(&exact.lse).for_each(|(at, x)| lse[at] = *x as f32);
         }
         let took = Took::on_cpu(start.elapsed());
-        Ok(Results { kernel: None, reason: None, o, rows: Some(lse).into(), took })
+        Ok(Results { kernel: None, reason: None, o, rows: Some(lse).into(), head_maxima: None, took })
     }
 
     /// Returns the expected result of sequence `b`.

@@ -1,0 +1,82 @@
+//! The test problems of kernels that run before or behind those of an attention.
+use crate::case::{Case, Pages};
+use crate::device_lengths::{self, DeviceLengths};
+use crate::place::Layout;
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::{Alignment, Mask, RowOutputs, Splits};
+use ferroflash::spec::GRADIENTS;
+
+/// Numbers of queries, of keys, and of rows behind the keys of sequences: with many and few queries, without
+/// queries, without keys, without both.
+const SEQUENCES: [[usize; 3]; 6] = [[70, 91, 0], [0, 33, 5], [5, 0, 0], [1, 64, 9], [0, 0, 0], [130, 150, 1]];
+/// Padding of these sequences.
+const PADDING: [usize; 6] = [3, 9, 2, 0, 0, 70];
+/// All outputs of rows.
+const ROWS: RowOutputs<bool> = RowOutputs { lse: true, max_logits: true, entropy: true };
+
+/// Returns tensors of sequences.
+fn tensors(heads: [usize; 2]) -> Case {
+    let p = Problem::new(DType::F16, 1, 1, heads[0], 64).heads_k(heads[1]);
+    Case { mask: Mask::Causal, ..Case::tensors(p, Layout::Bshd, 1).varlen(SEQUENCES) }
+}
+
+/// Returns a KV cache of these pages, with varlen queries.
+fn cache(pages: Pages) -> Case {
+    let case = Case { pages, mask: Mask::Causal, heads: [8, 2], ..Case::new([91, 33, 0, 300, 0, 150]) };
+    Case { max_k: 310, ..case.varlen_queries([70, 0, 5, 1, 2, 130]) }
+}
+
+/// Returns problems with padded queries: on tensors and on every kind of KV cache, with windows, softcap,
+/// sinks, statistics and gradients, and with other integers under one plan.
+pub fn padded_queries(seed: u64) -> Vec<Case> {
+    let window = Mask::Window { left: Some(20), right: Some(2) };
+    let many: Vec<_> = (0..40).map(|b| [1 + b % 3, 7 * b % 45, 0]).collect();
+    let many = Case { mask: Mask::Causal, ..tensors([1, 1]).varlen(many).padded((0..40).map(|b| b % 4)) };
+    let others = device_lengths::others();
+    let garbage = vec![DeviceLengths::Filled, DeviceLengths::Garbage(2), DeviceLengths::Garbage(3)];
+    let forward = [
+        Case { device_lengths: others.clone(), ..tensors([4, 2]).padded(PADDING) },
+        Case { mask: window, softcap: Some(30.0), rows: ROWS, ..tensors([2, 1]).padded(PADDING) },
+        Case { sinks: true, mask: window, ..tensors([2, 2]).padded(PADDING) },
+        Case { alignment: Alignment::TopLeft, ..tensors([2, 1]).padded(PADDING) },
+        Case { mask: Mask::Full, head_dim: 128, dtype: DType::Bf16, kv_dtype: None, o_dtype: None, ..many },
+        Case { device_lengths: garbage, splits: Splits::Keys(128), ..cache(Pages::Nhd(16)).padded(PADDING) },
+        Case { rows: ROWS, head_maxima: true, ..cache(Pages::Hnd(3)).padded(PADDING) },
+        Case { mask: window, sinks: true, ..cache(Pages::Rows).padded(PADDING) },
+        Case { mask: Mask::Full, device_lengths: others, ..cache(Pages::Dense).padded(PADDING) },
+        Case { kv_dtype: Some(DType::Int8), ..cache(Pages::Interleaved(8)).padded(PADDING) },
+    ];
+    // A build without backward kernels has none of their problems.
+    let backward = [
+        Case { dtype: DType::Bf16, kv_dtype: None, o_dtype: None, ..tensors([4, 2]) },
+        Case { mask: window, softcap: Some(30.0), ..tensors([2, 1]) },
+    ];
+    let backward = backward.into_iter().take(if GRADIENTS.is_empty() { 0 } else { 2 });
+    let backward = backward.map(|case| case.padded(PADDING).backward(true));
+    forward.into_iter().chain(backward).map(|case| case.seeded(seed)).collect()
+}
+
+/// Returns problems with the largest score of each head: with and without that of rows, on tensors of equal
+/// lengths, varlen tensors and KV caches.
+pub fn head_maxima(seed: u64) -> Vec<Case> {
+    let p = Problem::new(DType::F16, 2, 70, 4, 64).heads_k(2).seqlen_k(91).mask(Mask::Causal);
+    let dense = Case {
+        rows: RowOutputs { max_logits: true, ..RowOutputs::LSE },
+        ..Case::tensors(p, Layout::Bhsd, 1)
+    };
+    // Query rows of the second problem see no key.
+    let few = Case { mask: Mask::Window { left: Some(3), right: Some(0) }, max_k: 20, ..dense.clone() };
+    let decode = Case { queries: 2, heads: [8, 2], pages: Pages::Nhd(16), ..Case::new([300, 0, 91]) };
+    let all = [
+        few,
+        Case { rows: ROWS, ..dense.clone() },
+        Case { rows: RowOutputs::LSE, ..dense.clone() },
+        Case { rows: RowOutputs::NONE, softcap: Some(5.0), ..dense },
+        Case { rows: ROWS, ..tensors([4, 2]) },
+        Case { rows: RowOutputs::LSE, ..tensors([4, 2]) },
+        Case { rows: ROWS, ..decode.clone() },
+        Case { rows: RowOutputs::LSE, splits: Splits::Keys(128), ..decode },
+    ];
+    all.into_iter().map(|case| Case { head_maxima: true, ..case }.seeded(seed)).collect()
+}
