@@ -6,10 +6,10 @@ use crate::{Contract, Error, MapDescription};
 use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams,
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
-    CombineParams, DecodeParams, FewParams, FwdParams, HeadMaximaParams, HopperPagedParams, HopperParams,
-    ManyParams, MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams,
-    RaggedMap, RotaryAppendParams, SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams,
-    UsedQueriesParams, VarlenParams,
+    CombineParams, DecodeParams, FewParams, Fp8Params, FwdParams, HeadMaximaParams, HopperPagedParams,
+    HopperParams, ManyParams, MergeParams, MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams,
+    QuantiseParams, RaggedMap, RotaryAppendParams, RoundFp8Params, SinkParams, SparseParams, SplitParams,
+    TensorMap, TmaBiasParams, UsedQueriesParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -74,6 +74,7 @@ const MOST: usize = {
     ]);
     most(&[
         attention + statistics + size_of::<UsedQueriesParams>() + size_of::<HeadMaximaParams>(),
+        2 * size_of::<RoundFp8Params>() + size_of::<Fp8Params>() + statistics,
         size_of::<RotaryAppendParams>(),
         size_of::<UsedQueriesParams>()
             + size_of::<BwdDeltaParams>()
@@ -122,9 +123,9 @@ parts! {
     AppendParams, RotaryAppendParams, MergeParams, QuantiseParams, PrefixParams, ChunkedParams, BitsParams,
     SinkParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
     BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams,
-    UsedQueriesParams, HeadMaximaParams;
+    UsedQueriesParams, HeadMaximaParams, RoundFp8Params;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
-    with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>,
+    with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>, Fp8Params,
     HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
     with 1 maps: MlaHopperParams, TmaBiasParams
 }

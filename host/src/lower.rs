@@ -4,6 +4,7 @@ mod append;
 mod attention;
 mod block_mask;
 mod divided;
+mod fp8;
 mod gradient;
 mod head_maxima;
 mod merge;

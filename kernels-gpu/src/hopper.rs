@@ -5,7 +5,7 @@
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for cross-tile overlap.
 //!   [`halves`]: head dims whose O leaves no registers. [`varlen`], [`paged`]: these schedules, on varlen
 //!   tensors and on paged KV caches. [`split`]: split-KV. [`dequant`]: the first of these schedules, on keys
-//!   and values of eight bits.
+//!   and values of eight bits. [`fp8`]: products of eight bits.
 //! - [`backward`]: all gradients in one pass.
 //! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`shared_softmax`]: its softmax.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
@@ -18,6 +18,7 @@
 pub mod backward;
 pub mod dequant;
 pub mod forward;
+pub mod fp8;
 pub mod halves;
 pub mod mainloop;
 pub mod mla;

@@ -3,6 +3,7 @@
 mod byte_image;
 mod dot;
 mod eight;
+mod fp8_image;
 mod own_part;
 mod partial;
 mod quantise;
@@ -12,6 +13,7 @@ mod tile_partials;
 
 pub use byte_image::ColumnMeans;
 pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
+pub use fp8_image::{Fp8Scale, SHARES, largest_of_share};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use quantise::RowQuantiser;

@@ -19,6 +19,7 @@ mod guarded;
 mod joint_a;
 mod operand_exchange;
 mod seesaw;
+mod short_sums;
 mod stage_token;
 
 pub use five::{KeptRows, Never, Step, StepOrder, ValuedStage};
@@ -26,6 +27,7 @@ pub use joint_a::JointA;
 pub use operand_exchange::OperandExchange;
 use operand_exchange::{AbPassed, Turn};
 pub use seesaw::{Seesaw, SeesawStages, SeesawTensors};
+pub use short_sums::{AbBytes, AbtBytes, MOST_ROWS, ShortSums, SumsRoom, Totals};
 use stage_token::{AbOfToken, AbtOfTwo};
 
 /// The product `acc = a b^T`. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next stage

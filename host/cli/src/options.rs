@@ -57,6 +57,9 @@ enum PrecisionOption {
     /// scores of int8, probabilities and values of e4m3; dense tensors, full and causal masks, compute
     /// capability 8.9, and 10.0 and newer
     Int8Fp8,
+    /// queries, keys, values and probabilities of e4m3; dense tensors, full and causal masks, compute
+    /// capability 9.0
+    Fp8,
 }
 
 /// The bits of a sequence do not depend on these.
@@ -102,6 +105,7 @@ impl ScoreOptions {
             .precision(match self.precision {
                 PrecisionOption::Inputs => Precision::Inputs,
                 PrecisionOption::Int8Fp8 => Precision::Int8Fp8,
+                PrecisionOption::Fp8 => Precision::Fp8,
             })
     }
 }

@@ -1,72 +1,124 @@
-//! Attention with the roundings of [`Precision::Int8Fp8`], and otherwise in f64. docs/design/eight-bits.md
-//! has the rules. The tolerance of kernels of this precision comes from it, as FlashAttention's tolerance
-//! comes from naive attention in 16 bits.
-//!
-//! [`Precision::Int8Fp8`]: ferroflash::request::Precision::Int8Fp8
+//! Attention with the roundings of [`Precision::Int8Fp8`] and [`Precision::Fp8`], and otherwise in f64.
+//! docs/design/eight-bits.md has the rules. The tolerance of kernels of these precisions comes from it, as
+//! FlashAttention's tolerance comes from naive attention in 16 bits.
 use super::attention::{Inputs, Outputs};
 use super::e4m3;
+use ferroflash::request::Precision;
 use rayon::prelude::*;
 
 /// Number of keys whose mean is subtracted from all keys.
 const SAMPLES: usize = 64;
-/// Keys of a block. A block's values have one scale, and its probabilities are relative to the block's
-/// largest.
-const BLOCK: usize = 64;
-/// The largest probability of a block, as an e4m3.
-const TOP: f64 = 256.0;
 
-/// The integers of a row times their scale.
-fn rounded(row: Vec<f64>) -> Vec<f64> {
-    let scale = row.iter().fold(0.0, |most: f64, x| most.max(x.abs())) / 127.0;
-    let round = |x: f64| if scale > 0.0 { (x / scale).round_ties_even() * scale } else { 0.0 };
-    row.into_iter().map(round).collect()
+/// The roundings of a precision.
+struct Rules {
+    /// Whether scores are products of int8, with one scale per row. Otherwise they are products of e4m3, with
+    /// one scale per head.
+    integers: bool,
+    /// Keys of a block.
+    block: usize,
+    /// Keys whose values have one scale.
+    values: usize,
+    /// The largest probability, as an e4m3, at a new reference.
+    top: f64,
+    /// The reference of probabilities rises if a block's largest score exceeds it by more than this number.
+    slack: f64,
 }
 
-/// Keys and values of one head.
+impl Rules {
+    fn of(precision: Precision) -> Self {
+        match precision {
+            // Each block has its own reference.
+            Precision::Int8Fp8 => {
+                Rules { integers: true, block: 64, values: 64, top: 256.0, slack: f64::NEG_INFINITY }
+            }
+            // Kernels also raise the reference if a sum of probabilities does not prove that they fit.
+            _ => Rules {
+                integers: false,
+                block: 128,
+                values: usize::MAX,
+                top: 16.0,
+                slack: (f64::from(e4m3::MAX) / 16.0).ln(),
+            },
+        }
+    }
+
+    /// Rows of Q or K, rounded.
+    fn rounded(&self, mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+        match self.integers {
+            true => rows.iter_mut().for_each(|row| integers(row)),
+            false => floats(&mut rows),
+        }
+        rows
+    }
+}
+
+/// Rounds a row to integers times their scale.
+fn integers(row: &mut [f64]) {
+    let scale = row.iter().fold(0.0, |most: f64, x| most.max(x.abs())) / 127.0;
+    row.iter_mut().for_each(|x| *x = if scale > 0.0 { (*x / scale).round_ties_even() * scale } else { 0.0 });
+}
+
+/// Rounds rows to e4m3 times their scale.
+fn floats(rows: &mut [Vec<f64>]) {
+    let most = rows.iter().flatten().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let scale = if most > 0.0 { most / f64::from(e4m3::MAX) } else { 1.0 };
+    for x in rows.iter_mut().flatten() {
+        *x = f64::from(e4m3::decode(e4m3::encode(*x / scale))) * scale;
+    }
+}
+
+/// The queries, keys and values of one key head.
 struct Head {
+    rules: Rules,
     mean: Vec<f64>,
+    /// The queries of all heads of the group, before and after rounding.
+    queries: [Vec<Vec<f64>>; 2],
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
 }
 
 impl Head {
     fn new(inputs: &Inputs, batch: usize, head: usize) -> Self {
-        let [_, count, _, columns] = inputs.k().shape();
+        let rules = Rules::of(inputs.problem().precision);
+        let ([_, count, heads, columns], [_, rows, heads_q, _]) = (inputs.k().shape(), inputs.q().shape());
         let row = |key| inputs.k().values(batch, key, head).map(f64::from);
         let samples = count.min(SAMPLES);
         let mut mean = vec![0.0; columns];
         for sample in 0..samples {
             mean.iter_mut().zip(row(sample * count / samples)).for_each(|(m, x)| *m += x / samples as f64);
         }
-        let keys = (0..count).map(|key| rounded(row(key).zip(&mean).map(|(x, m)| x - m).collect())).collect();
-        let rows: Vec<Vec<f64>> =
+        let less = |key| row(key).zip(&mean).map(|(x, m)| x - m).collect();
+        let keys = rules.rounded((0..count).map(less).collect());
+        let group = heads_q / heads;
+        let query = |i: usize| inputs.q().values(batch, i / group, head * group + i % group).map(f64::from);
+        let queries: Vec<Vec<f64>> = (0..rows * group).map(|i| query(i).collect()).collect();
+        let mut values: Vec<Vec<f64>> =
             (0..count).map(|key| inputs.v().values(batch, key, head).map(f64::from).collect()).collect();
-        let values = rows.chunks(BLOCK).flat_map(|block| {
-            let most = block.iter().flatten().fold(0.0, |most: f64, x| most.max(x.abs()));
-            let scale = if most > 0.0 { most / 448.0 } else { 1.0 };
-            let round = move |x: &f64| f64::from(e4m3::decode(e4m3::encode(x / scale))) * scale;
-            block.iter().map(move |row| row.iter().map(round).collect()).collect::<Vec<_>>()
-        });
-        Head { values: values.collect(), mean, keys }
+        values.chunks_mut(rules.values).for_each(floats);
+        Head { queries: [queries.clone(), rules.rounded(queries)], rules, mean, keys, values }
     }
 
-    /// O and LSE of a query that sees keys `visible`.
-    fn row(&self, q: &[f64], visible: std::ops::Range<usize>, scale: f64) -> (Vec<f64>, f64) {
-        let (integers, dot) = (rounded(q.to_vec()), |a: &[f64], b: &[f64]| -> f64 {
-            a.iter().zip(b).map(|(a, b)| a * b).sum()
-        });
-        let (mut o, mut sum, mut top) = (vec![0.0; self.values[0].len()], 0.0, f64::NEG_INFINITY);
-        for first in (0..self.keys.len()).step_by(BLOCK).rev() {
-            let seen = visible.start.max(first)..visible.end.min(first + BLOCK);
-            let scores: Vec<_> = seen.clone().map(|key| dot(&integers, &self.keys[key]) * scale).collect();
+    /// O and LSE of query `query` of the group, which sees keys `visible`.
+    fn row(&self, query: usize, visible: std::ops::Range<usize>, scale: f64) -> (Vec<f64>, f64) {
+        let Rules { block, top: of_top, slack, .. } = self.rules;
+        let [q, rounded] = [0, 1].map(|i| &self.queries[i][query]);
+        let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+        let (mut o, mut sum) = (vec![0.0; self.values[0].len()], 0.0);
+        let [mut reference, mut top] = [f64::NEG_INFINITY; 2];
+        for first in (0..self.keys.len()).step_by(block).rev() {
+            let seen = visible.start.max(first)..visible.end.min(first + block);
+            let scores: Vec<_> = seen.clone().map(|key| dot(rounded, &self.keys[key]) * scale).collect();
             let Some(own) = scores.iter().copied().reduce(f64::max) else { continue };
-            let new = own.max(top);
-            let (old, weight) = ((top - new).exp(), (own - new).exp());
+            if own > reference + slack || reference == f64::NEG_INFINITY {
+                reference = own;
+            }
+            let new = reference.max(top);
+            let (old, weight) = ((top - new).exp(), (reference - new).exp());
             (top, sum) = (new, sum * old);
             o.iter_mut().for_each(|x| *x *= old);
             for (score, key) in scores.iter().zip(seen) {
-                let p = (score - own).exp();
-                let rounded = f64::from(e4m3::decode(e4m3::encode(p * TOP))) / TOP;
+                let p = (score - reference).exp();
+                let rounded = f64::from(e4m3::decode(e4m3::encode(p * of_top))) / of_top;
                 sum += weight * p;
                 o.iter_mut().zip(&self.values[key]).for_each(|(o, v)| *o += weight * rounded * v);
             }
@@ -78,11 +130,11 @@ impl Head {
     }
 }
 
-/// Computes attention with full or causal masks.
-pub(super) fn int8_fp8(inputs: &Inputs) -> Outputs {
+/// Computes attention of the inputs' precision with full or causal masks.
+pub(super) fn eight_bits(inputs: &Inputs) -> Outputs {
     let [batches, rows, heads, _] = inputs.q().shape();
     let [_, _, kv_heads, columns] = inputs.v().shape();
-    let scale = f64::from(inputs.problem().softmax_scale());
+    let (scale, group) = (f64::from(inputs.problem().softmax_scale()), heads / kv_heads);
     let kv: Vec<_> = (0..batches * kv_heads)
         .into_par_iter()
         .map(|i| Head::new(inputs, i / kv_heads, i % kv_heads))
@@ -91,9 +143,9 @@ pub(super) fn int8_fp8(inputs: &Inputs) -> Outputs {
         .into_par_iter()
         .map(|i| {
             let (batch, row, head) = (i / heads / rows, i / heads % rows, i % heads);
-            let q: Vec<_> = inputs.q().values(batch, row, head).map(f64::from).collect();
-            let kv = &kv[batch * kv_heads + head / (heads / kv_heads)];
-            (kv.row(&q, inputs.visible([batch, row]), scale), (batch * heads + head) * rows + row)
+            let kv = &kv[batch * kv_heads + head / group];
+            let result = kv.row(row * group + head % group, inputs.visible([batch, row]), scale);
+            (result, (batch * heads + head) * rows + row)
         })
         .collect();
     let mut outputs = Outputs::without_keys([batches, rows, heads, columns]);
@@ -114,14 +166,14 @@ mod tests {
     use crate::tolerance::Reference;
     use ferroflash::DType;
     use ferroflash::plan::Problem;
-    use ferroflash::request::{Mask, Precision};
+    use ferroflash::request::Mask;
 
     /// Calls `f` with normal inputs of 9 queries and 512 keys. With `equal`, all scores are equal, and values
     /// are positive.
-    fn with(head_dim: usize, equal: bool, f: impl Fn(&Inputs)) {
+    fn with(precision: Precision, head_dim: usize, equal: bool, f: impl Fn(&Inputs)) {
         let dtype = DType::F16;
         let p = Problem::new(dtype, 1, 9, 2, head_dim).seqlen_k(512).heads_k(1).mask(Mask::Causal);
-        let (p, mut random) = (p.precision(Precision::Int8Fp8), Random::new(1));
+        let (p, mut random) = (p.precision(precision), Random::new(1));
         let [q, k, v, _] = p.shapes().map(|shape| random.normals(dtype, shape.iter().product()));
         let no = |bits: Vec<u16>| if equal { vec![0; bits.len()] } else { bits };
         let positive = |bits: &u16| encode(dtype, f64::from(decode(dtype, *bits).abs()) + 0.2);
@@ -133,14 +185,24 @@ mod tests {
 
     #[test]
     fn errors_stay_within_the_class() {
-        for (head_dim, equal, most) in
-            [(64, false, 0.05), (128, false, 0.05), (64, true, 0.004), (128, true, 0.004)]
-        {
-            with(head_dim, equal, |inputs| {
-                let [rounded, exact] = [int8_fp8(inputs), without_sinks(inputs)];
+        let (int8, fp8) = (Precision::Int8Fp8, Precision::Fp8);
+        for (precision, head_dim, equal, most) in [
+            (int8, 64, false, 0.05),
+            (int8, 128, false, 0.05),
+            (int8, 64, true, 0.004),
+            (int8, 128, true, 0.004),
+            (fp8, 128, false, 0.06),
+            (fp8, 128, true, 0.006),
+        ] {
+            with(precision, head_dim, equal, |inputs| {
+                let [rounded, exact] = [eight_bits(inputs), without_sinks(inputs)];
                 let error: f64 = rounded.out.iter().zip(&exact.out).map(|(a, b)| (a - b).abs()).sum();
                 let all: f64 = exact.out.iter().map(|x| x.abs()).sum();
-                assert!(error <= most * all, "head dim {head_dim}, equal {equal}: {}", error / all);
+                assert!(
+                    error <= most * all,
+                    "{precision:?}, head dim {head_dim}, equal {equal}: {}",
+                    error / all
+                );
                 assert!(error > 0.0, "head dim {head_dim}: no rounding");
             });
         }
@@ -149,8 +211,8 @@ mod tests {
     /// Tensor cores that add all keys in one accumulator give results that are 1 to 4 % too small.
     #[test]
     fn results_that_are_too_small_by_a_factor_fail() {
-        with(64, true, |inputs| {
-            let (reference, rounded) = (Reference::new(inputs), int8_fp8(inputs));
+        with(Precision::Int8Fp8, 64, true, |inputs| {
+            let (reference, rounded) = (Reference::new(inputs), eight_bits(inputs));
             for (factor, passes) in [(1.0, true), (0.99, false)] {
                 let bits: Vec<_> = rounded.out.iter().map(|x| encode(DType::F16, x * factor)).collect();
                 let out = HostTensor::bshd(&bits, DType::F16, rounded.shape).expect("a tensor of this shape");

@@ -1,7 +1,7 @@
 //! The tolerance rule.
 use super::arithmetic::{OnElementsOf, OnMagnitudes, unit_roundoff};
 use super::attention::{Inputs, Outputs, attention, naive, without_sinks};
-use super::eight_bits::int8_fp8;
+use super::eight_bits::eight_bits;
 use super::tensor::HostTensor;
 use ferroflash::DType;
 use ferroflash::request::{Precision, RowOutputs};
@@ -167,7 +167,7 @@ const LSE_RELATIVE: f64 = 1e-5;
 impl Reference {
     /// Computes the exact result, the naive result and the tolerances.
     pub fn new(inputs: &Inputs) -> Self {
-        if inputs.problem().precision == Precision::Int8Fp8 {
+        if inputs.problem().precision != Precision::Inputs {
             return Self::of_eight_bits(inputs);
         }
         let mut reference = Self::of_results(without_sinks(inputs), &naive(inputs), inputs.problem().o_dtype);
@@ -190,7 +190,7 @@ impl Reference {
     /// The tolerances of products of eight bits. The naive result has the roundings of these products, and
     /// the kernel may place some roundings differently: it computes scores and exponentials in f32.
     fn of_eight_bits(inputs: &Inputs) -> Self {
-        let (dtype, exact, rounded) = (inputs.problem().o_dtype, without_sinks(inputs), int8_fp8(inputs));
+        let (dtype, exact, rounded) = (inputs.problem().o_dtype, without_sinks(inputs), eight_bits(inputs));
         let lse_error = max_difference(&rounded.lse, &exact.lse);
         let reference = Self::of_results(exact, &rounded, dtype);
         let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {

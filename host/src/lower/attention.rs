@@ -94,6 +94,18 @@ pub(super) fn on_quantised(
     FwdParams { k: images, v: means, ..lowering.portable(tiles, p.window()) }
 }
 
+/// Returns the parameters of a Hopper kernel for dense tensors, whose tensor maps are still empty.
+pub(super) fn on_maps(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Scheduled,
+    tiles: &Tiles,
+) -> HopperParams {
+    let mut launch = Launch::new("");
+    let (tma_bias, states, launch) = (None, States::NONE, &mut launch);
+    let lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
+    lowering.hopper_on_tensors(NO_MAP, tiles)
+}
+
 /// A request, its kernel and its launch.
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,

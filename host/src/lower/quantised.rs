@@ -1,13 +1,13 @@
 //! Parameters of attention with products of eight bits, and of the kernel that quantises its keys and values.
-use super::Refusal;
 use super::attention::on_quantised;
 use super::tensors::{keys_values, tensor_at};
+use super::{Refusal, fp8};
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, RowOutputs};
 use crate::schedule::{Schedule, Scheduled};
 use crate::{AttnInfo, Error, Problem};
-use spec::{FastDiv, QuantiseParams, image_bytes};
+use spec::{FastDiv, Precision, QuantiseParams, image_bytes};
 
 /// Returns the number of images, one per stage of keys of each head, and the bytes of all images.
 fn images(p: &Problem, kernel: &AttnInfo) -> [u64; 2] {
@@ -16,14 +16,18 @@ fn images(p: &Problem, kernel: &AttnInfo) -> [u64; 2] {
     [count, count.saturating_mul(image_bytes(kernel.tile_n, kernel.head_dim).into())]
 }
 
-/// Returns the bytes of workspace for quantised keys and values: the images, then the means of keys.
+/// Returns the bytes of workspace for quantised tensors. For `Precision::Int8Fp8`: the images, then the means
+/// of keys.
 pub(crate) fn quantised_bytes(p: &Problem, kernel: &AttnInfo) -> u64 {
+    if kernel.precision() == Precision::Fp8 {
+        return fp8::rounded_bytes(p, kernel);
+    }
     let means = (p.batch * p.heads_k) as u64 * u64::from(kernel.head_dim) * 4;
     images(p, kernel)[1].saturating_add(means)
 }
 
-/// Adds the step that quantises keys and values to the workspace, and the step of the attention kernel, for
-/// valid tensors.
+/// Adds the steps that quantise tensors to the workspace, and the step of the attention kernel, for valid
+/// tensors.
 ///
 /// # Errors
 /// Returns [`Refusal::Tensors`] if the kernel does not write the outputs, or [`Refusal::Request`] if there
@@ -34,6 +38,9 @@ pub(crate) fn quantised(
     quantise: Place,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
+    if s.kernel.precision() == Precision::Fp8 {
+        return fp8::fp8((r, p), s, quantise, launch);
+    }
     RowOutputs::wanted(r).are_of(s.kernel).map_err(Refusal::Tensors)?;
     let (kernel, [count, bytes], heads) = (s.kernel, images(p, s.kernel), p.heads_k as u32);
     let blocks = p.seqlen_k.div_ceil(kernel.tile_n as usize) as u32;

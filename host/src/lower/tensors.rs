@@ -51,7 +51,7 @@ pub(super) fn slopes(view: Option<&AlibiSlopes>) -> PerHead {
 }
 
 /// Converts one number per sequence and head in device memory; address 0 means that there is none.
-fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
+pub(super) fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
     // Kernels never use the stride of a dimension of extent 1.
     let [sequence_bytes, head_bytes] = strides.map(|stride| (stride as u64).wrapping_mul(4));
     PerHead { base, sequence_bytes, head_bytes, value: 0.0, reserved: 0 }

@@ -53,6 +53,7 @@ impl Problem {
         };
         ProblemKind {
             pass: Pass::Forward,
+            precision: self.precision,
             dtype: self.dtype,
             kv_dtype: self.kv_dtype,
             o_dtype: self.o_dtype,
@@ -61,7 +62,7 @@ impl Problem {
                 Some(cache) if cache.listed => Keys::Listed,
                 Some(cache) if cache.latent => Keys::Latent,
                 Some(cache) => Keys::Cache(pages(cache)),
-                None if self.precision == Precision::Int8Fp8 => Keys::Quantised,
+                None if self.precision != Precision::Inputs => Keys::Quantised,
                 None if self.varlen.is_some() => Keys::Varlen,
                 None => Keys::Batched,
             },

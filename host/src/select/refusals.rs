@@ -48,12 +48,19 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
         () if !of_dtypes || !matches!(p.dtype, DType::F16 | DType::Bf16) => {
             ("these dtypes".to_owned(), "its kernels take Q, K, V and O of f16, or all of bf16")
         }
-        () if p.columns()[0] != p.columns()[1] || p.head_dim > 128 => {
-            (p.named_columns(), "its kernels take equal head dims up to 128")
+        () if p.columns().iter().any(|columns| *columns > 128) => {
+            (p.named_columns(), "its kernels take head dims up to 128")
         }
+        () if p.precision == Precision::Fp8 && q.on.tensor_maps && arch == 90 => return Ok(()),
+        () if p.precision == Precision::Fp8 => (
+            q.on.name.to_string(),
+            "its kernels need compute capability 9.0, as of an H100, and a driver of CUDA 12.3 or newer",
+        ),
+        () if p.columns()[0] != p.columns()[1] => (p.named_columns(), "its kernels take equal head dims"),
         () if arch == 90 => (
             q.on.name.to_string(),
-            "compute capability 9.0 computes `mma.sync` of e4m3 by conversions and 16-bit products",
+            "compute capability 9.0 computes `mma.sync` of e4m3 by conversions and 16-bit products; its own \
+             kernels have precision fp8",
         ),
         () if arch < 89 => {
             (q.on.name.to_string(), "products of e4m3 need compute capability 8.9, as of an L4, or newer")
@@ -61,7 +68,7 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
         () => return Ok(()),
     };
     let feature = format_args!("precision {} on {what}", p.precision.name());
-    Err(Error::unsupported(feature, format_args!("{reason}; use the precision of the inputs")))
+    Err(Error::unsupported(feature, format_args!("{reason}; use `Precision::Inputs`")))
 }
 
 /// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel

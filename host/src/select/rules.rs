@@ -134,6 +134,8 @@ const RULES: &[Rule] = &[
 
     Rule::new(Of::Portable(Class::Quantised), "the request asks for precision int8-fp8: scores of int8, \
         values and probabilities of e4m3; the sum of all errors is at most 5 % of the sum of all magnitudes"),
+    Rule::new(Of::Hopper(Class::Quantised), "the request asks for precision fp8: products of e4m3; the sum \
+        of all errors is at most 10 % of the sum of all magnitudes"),
 
     Rule::new(VARLEN, GENERAL).when(|case, e| pays::is_only(case) && pays::is_general(case, e)),
     Rule::new(VARLEN, "the only varlen kernel of this dtype, head dim and mask that fits the device")

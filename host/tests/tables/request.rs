@@ -23,7 +23,7 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 16] = [
+const FLAGS: [&str; 17] = [
     "alibi",
     "sinks",
     "lse",
@@ -40,6 +40,7 @@ const FLAGS: [&str; 16] = [
     "dsinks",
     "dtable",
     "int8_fp8",
+    "fp8",
 ];
 const VALUES: [&str; 25] = [
     "q",
@@ -233,6 +234,9 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     f.shared_prefixes = words.sizes("shared").map(|groups| shared(words, groups, sequences));
     if words.has("int8_fp8") {
         f.precision = Precision::Int8Fp8;
+    }
+    if words.has("fp8") {
+        f.precision = Precision::Fp8;
     }
     f.config = words.value("config");
     f

@@ -169,8 +169,8 @@ pub enum Keys {
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_k`.
     Varlen,
-    /// Images of quantised keys and values of [`crate::QuantiseKv`], made of tensors
-    /// `[batch, keys, heads, head_dim]`.
+    /// Tensors `[batch, keys, heads, head_dim]` that [`crate::QuantiseKv`] or [`crate::RoundFp8`] has
+    /// quantised.
     Quantised,
     /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
@@ -231,7 +231,11 @@ impl AttnInfo {
 
     /// The precision of the products.
     pub const fn precision(&self) -> Precision {
-        if matches!(self.keys, Keys::Quantised) { Precision::Int8Fp8 } else { Precision::Inputs }
+        match (self.keys, self.isa) {
+            (Keys::Quantised, Isa::Sm80) => Precision::Int8Fp8,
+            (Keys::Quantised, Isa::Sm90a) => Precision::Fp8,
+            _ => Precision::Inputs,
+        }
     }
 
     /// Whether the kernel's queries are always varlen.
@@ -257,6 +261,7 @@ impl AttnInfo {
             (_, _, Schedule::Transposed) => "decode",
             (Isa::Sm80, Queries::Any, _) => "paged",
             (Isa::Sm90a, Queries::Any, _) => "hopper paged",
+            (Isa::Sm90a, ..) if matches!(self.keys, Keys::Quantised) => "hopper quantised",
             _ if matches!(self.keys, Keys::Quantised) => "quantised",
             (Isa::Sm80, Queries::Varlen, _) => "packed",
             (Isa::Sm90a, Queries::Varlen, _) => "hopper packed",

@@ -103,7 +103,7 @@ pub fn combine_of(entry: &AttnInfo) -> Option<Contract> {
     COMBINES.iter().find(|combine| combine.finishes(entry)).map(|combine| combine.contract)
 }
 
-/// The kernel that quantises keys and values for an attention kernel, or `None` if it reads them as they are.
+/// The kernel that quantises tensors for an attention kernel, or `None` if it reads them as they are.
 pub fn quantise_of(entry: &AttnInfo) -> Option<Contract> {
     QUANTISES.iter().find(|quantise| quantise.feeds(entry)).map(|quantise| quantise.contract)
 }
@@ -177,6 +177,7 @@ mod tests {
                 "mixed few" => "mixed_few",
                 "mixed many" => "mixed_many",
                 "quantised" => "int8_fp8",
+                "hopper quantised" => "fp8",
                 family => family,
             };
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };

@@ -36,6 +36,7 @@ mod head_maxima;
 mod hopper;
 mod hopper_backward;
 mod hopper_dequant;
+mod hopper_fp8;
 mod info;
 mod kernels;
 mod lineage;
@@ -92,6 +93,7 @@ pub use hopper_backward::{
     BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, BwdMap, BwdRagged, ConvertDqInfo, DqScratch,
 };
 pub use hopper_dequant::FwdHopperDequant;
+pub use hopper_fp8::{FP8_SHARES, Fp8Params, FwdHopperFp8, RoundFp8, RoundFp8Params};
 pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
 };

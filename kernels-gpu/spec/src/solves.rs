@@ -1,11 +1,13 @@
 //! Which problems a kernel solves. The host, the tests and callers' variants use this one predicate.
-use crate::{AttnInfo, DType, Keys, MaskKind, PageKind, Pass, Queries, ScoreKinds};
+use crate::{AttnInfo, DType, Keys, MaskKind, PageKind, Pass, Precision, Queries, ScoreKinds};
 
 /// The properties of a problem that decide which kernels solve it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProblemKind {
     /// The results.
     pub pass: Pass,
+    /// The precision of the products.
+    pub precision: Precision,
     /// Dtype of Q.
     pub dtype: DType,
     /// Dtype of K and V.
@@ -46,7 +48,7 @@ pub enum Class {
     Dense,
     /// Work tiles of varlen tensors.
     Varlen,
-    /// Work tiles of dense tensors, whose keys and values are quantised first.
+    /// Work tiles of dense tensors, which are quantised first.
     Quantised,
     /// Work tiles on a KV cache.
     Paged,
@@ -115,6 +117,7 @@ impl AttnInfo {
     /// Whether the kernel solves a problem, or, in a mixed batch, its part of the problem.
     pub fn solves(&self, p: &ProblemKind) -> bool {
         self.pass == p.pass
+            && self.precision() == p.precision
             && self.has_dtypes_of(p)
             && self.has_columns_for(p)
             && self.reads(p)

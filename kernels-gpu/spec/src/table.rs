@@ -91,7 +91,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     // `Decode` kernels. Few stages (`_s1`, `_s2`) are for short work.
     decode {
-    // Head dim 64.
     d64 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 4, 8, 3>;
     d64 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 4, 8, 3>;
     d64 [Causal] 8_rows: Decode<E, E, Mask, Rows, 1, 4, 8, 3>;
@@ -108,10 +107,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Causal] 16_tiles_w4: Decode<E, E, Mask, Tiles, 2, 8, 4, 3>;
     d128 [Causal, Local] 16_rows_w4: Decode<E, E, Mask, Rows, 2, 8, 4, 3>;
     d128 [Local] 8_rows_w4_s1: Decode<E, E, Mask, Rows, 1, 8, 4, 1>;
-    // Head dim 192.
     d192 [Causal] 16_tiles: Decode<E, E, Mask, Tiles, 2, 12, 4, 2>;
     d192 [Causal, Local] 16_rows: Decode<E, E, Mask, Rows, 2, 12, 4, 2>;
-    // Head dim 256.
     d256 [Causal] 8_tiles: Decode<E, E, Mask, Tiles, 1, 16, 3, 2>;
     d256 [Causal, Local] 8_rows: Decode<E, E, Mask, Rows, 1, 16, 3, 2>;
     // Head dim 256 with 16 rows, and head dim 512: Q is in shared memory. One kernel serves every mask.
@@ -240,7 +237,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Full, Causal] bias_128x32: With<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 8, 0, 2>>;
     d128 [Full] bias_128x32_packed: With<Varlen<Fwd<E, Scored<Mask, Bias<E>>, 8, 2, 1, 2, 8, 0, 2>>>;
     d128 [Full] bias_f32_128x32: With<Fwd<E, Scored<Mask, Bias<F32>>, 8, 2, 1, 2, 8, 0, 2>>;
-    // Masks with parameters.
     d64 [Prefix, Chunked, Bits] 128x64: With<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d64 [Prefix, Chunked, Bits] 128x64_packed: With<Varlen<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Prefix, Chunked] 128x48: With<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
@@ -304,10 +300,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
     int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     }
-    // Keys in int8, probabilities and values in e4m3.
+    // Products of eight bits.
     int8_fp8 {
     d64 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 2>;
     d128 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0>;
+    }
+    fp8 {
+    d128 [Full, Causal] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>;
     }
     }
     $crate::lines! { $emit
@@ -353,6 +352,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     quantise {
     d64: QuantiseKv<E, 4, 4>;
     d128: QuantiseKv<E, 4, 8>;
+    fp8_d128: RoundFp8<E, 8, 8>;
     }
     }
     $crate::lines! { $emit

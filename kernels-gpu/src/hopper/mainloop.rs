@@ -9,8 +9,9 @@ use crate::variant::staged::Staged;
 use crate::variant::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use spec::{HopperParams, Kernel, MaskMarker};
+use tile::global::GlobalVec;
 use tile::group::{Capability, Warpgroup};
-use tile::mma::{AFrag, Acc, Mma, WarpgroupCore};
+use tile::mma::{AFrag, Acc, Mma, RowVec, WarpgroupCore};
 use tile::pipeline::{Consumer, MbarrierPipeline, Producer, Specialized, StageConverter, StageGuard};
 use tile::shared::{SharedTile, SharedTiles};
 use tile::tma::{Fills, MapKind, TileTransport, TmaTensor, TmaTransport};
@@ -146,7 +147,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// The coordinates of block `n`'s first key.
     #[inline(always)]
-    fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
+    pub fn keys(&self, n: u32) -> <P::Keys as MapKind>::At {
         let block = if Mask::LISTED { self.mask.block(n) } else { n };
         self.tile.keys(self.p, block * Self::TILE_N)
     }
@@ -159,14 +160,14 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
 
     /// Whether at least one row does not see all keys of block `n`.
     #[inline(always)]
-    fn is_edge(&self, n: u32) -> bool {
+    pub fn is_edge(&self, n: u32) -> bool {
         n >= self.range.interior.1 || Mask::LEFT && n < self.range.interior.0
     }
 
     /// Turns the products of block `n` into scores, and masks them if the block is an `edge`. `first_row` is
     /// the warp's first row in the tile.
     #[inline(always)]
-    fn see(
+    pub fn see(
         &self,
         s: &mut Acc<1, N>,
         staged: &mut StagedConsumer<Mask, W, N>,
@@ -230,6 +231,14 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
                 },
             );
         }
+    }
+
+    /// Stores the sums of `lse` and of what it `lacks`.
+    #[inline(always)]
+    pub fn store_lse(&self, lse: &RowVec<1>, lacks: &GlobalVec, group: &Warpgroup<W>) {
+        let (first, warp) = (self.rows.first + group.first_row(), group.warp());
+        let lse = lse.zip(lacks.load_together(first, warp), |lse, lacks| lse + lacks);
+        self.tile.lse(self.p).store_together(&lse, first, warp);
     }
 
     /// Normalises O, passes O and the coordinates of its first row to `send`, and stores the LSE.

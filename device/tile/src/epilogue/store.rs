@@ -9,7 +9,8 @@ use crate::{Block, Warp, layout};
 use contract::{Element, Kernel};
 use core::marker::PhantomData;
 use cuda_std::memory::{
-    ld_global_b32, ld_shared_v4_b32, st_global_b32, st_global_b32_if, st_global_v4_b32, st_shared_b32,
+    ld_global_b32, ld_global_nc_b32_if, ld_shared_v4_b32, st_global_b32, st_global_b32_if, st_global_v4_b32,
+    st_shared_b32,
 };
 
 /// The shared memory of `R x C` base tiles of `E` whose content is no longer needed.
@@ -156,6 +157,20 @@ impl GlobalVec {
                 unsafe { st_global_b32_if(at, values.0[m][r as usize].to_bits(), wanted) }
             }
         }
+    }
+
+    /// The values of the warp's rows, from row `row0` on: 0 for rows that do not exist, or without a vector.
+    /// No thread may write the vector while the kernel runs.
+    #[inline(always)]
+    pub fn load_together(&self, row0: u32, warp: Warp) -> RowVec<1> {
+        let row = |r: u32| row0 + layout::acc_element(warp.lane, 2 * r)[0];
+        let load = |row: u32| {
+            let exists = self.base != 0 && row < self.rows;
+            // SAFETY: the load happens only if the row exists. The base is a multiple of 4, as `Vector`
+            // promises.
+            unsafe { ld_global_nc_b32_if(self.base.wrapping_add(row as u64 * 4), exists) }
+        };
+        RowVec([[0, 1].map(|r| f32::from_bits(load(row(r))))])
     }
 
     /// Stores `x` to those of the rows `row0..row0 + rows` that exist, if the caller wants the values. All

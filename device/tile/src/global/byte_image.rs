@@ -10,20 +10,20 @@ use cuda_std::memory::st_global_b32_if;
 /// Number of rows that a mean samples.
 const SAMPLES: u32 = 64;
 /// The largest e4m3.
-const LARGEST: f32 = 448.0;
+pub(super) const LARGEST: f32 = 448.0;
 /// Magnitudes below this number, 2^-100, become 0: their quotients would leave f32.
-const SMALLEST: f32 = f32::from_bits(27 << 23);
+pub(super) const SMALLEST: f32 = f32::from_bits(27 << 23);
 /// A lane has four columns of each eighth base tile, of at most 16.
-const PARTS: usize = 2;
+pub(super) const PARTS: usize = 2;
 
 /// The mean of each column over rows that are evenly spaced: this lane's four columns of each part. A mean
 /// that is not finite is 0.
 #[derive(Clone, Copy)]
-pub struct ColumnMeans([[f32; 4]; PARTS]);
+pub struct ColumnMeans(pub(super) [[f32; 4]; PARTS]);
 
 /// This lane's base tile of columns in part 0, and which of the rows that a warp has together.
 #[inline(always)]
-fn place<const D: usize>(warp: Warp) -> (u32, u32) {
+pub(super) fn place<const D: usize>(warp: Warp) -> (u32, u32) {
     const { assert!(D == 4 || D == 8 || D == 16, "a row takes half a warp, or one or two parts of a warp") }
     (warp.lane / 4 % D as u32, warp.lane / 4 / D as u32)
 }
@@ -31,7 +31,12 @@ fn place<const D: usize>(warp: Warp) -> (u32, u32) {
 /// This lane's four columns of base tile `tile` of a row, in the order of
 /// [`byte_of_column`](crate::layout::byte_of_column).
 #[inline(always)]
-fn four<E: Unpack, const D: usize>(from: &GlobalRows<E, D>, row: u32, tile: u32, warp: Warp) -> [f32; 4] {
+pub(super) fn four<E: Unpack, const D: usize>(
+    from: &GlobalRows<E, D>,
+    row: u32,
+    tile: u32,
+    warp: Warp,
+) -> [f32; 4] {
     let [[a, b], [c, d]] = [0, 1].map(|half| E::unpack(from.word(row, 2 * tile + half, warp.lane % 4)));
     [a, b, c, d]
 }

@@ -4,7 +4,7 @@ use crate::Warp;
 use crate::mma::{Acc, ByteOperand, RowVec};
 use crate::shared::ByteStage;
 use cuda_std::ldmatrix::ldmatrix_x4;
-use cuda_std::math::{fma, pack_e4m3_x4};
+use cuda_std::math::{fma, in_order, in_order_b32, pack_e4m3_x4};
 use cuda_std::mma::{mma_e4m3, mma_s8};
 
 /// An A operand of bytes in registers, `[16 columns][row tile][row g or g + 8]`, in the order of
@@ -15,9 +15,16 @@ pub struct ByteFrag<const M: usize, const K: usize>([[[u32; 2]; M]; K]);
 impl<const M: usize, const K: usize> ByteFrag<M, K> {
     /// The registers of row tile `m` in a k-step of 32 columns.
     #[inline(always)]
-    fn k_step(&self, k: usize, m: usize) -> [u32; 4] {
+    pub(crate) fn k_step(&self, k: usize, m: usize) -> [u32; 4] {
         let [[a, b], [c, d]] = [self.0[2 * k][m], self.0[2 * k + 1][m]];
         [a, b, c, d]
+    }
+
+    /// This operand in other registers; `zero` is 0. ptxas serialises all products of a kernel if an operand
+    /// is written while another product is in flight, and looks through copies.
+    #[inline(always)]
+    pub fn renewed(self, zero: u32) -> Self {
+        ByteFrag(self.0.map(|step| step.map(|tile| tile.map(|word| in_order_b32(word | zero)))))
     }
 }
 
@@ -75,6 +82,27 @@ impl<const M: usize, const N: usize> Integers<M, N> {
             }
         }
         acc
+    }
+}
+
+impl<const N: usize> Acc<1, N> {
+    /// [`Acc::to_e4m3`] for products of a warpgroup: bytes are made in this order, and each row has two sums,
+    /// over its even and its odd halves of columns. The arguments of `f` are the value and the lane's row.
+    #[inline(always)]
+    pub fn to_e4m3_in_order(&self, f: impl Fn(f32, [usize; 2]) -> f32) -> (ByteFrag<1, N>, [RowVec<1>; 2]) {
+        let (mut to, mut sums) = (ByteFrag([[[0; 2]; 1]; N]), [RowVec::splat(0.0); 2]);
+        for n in 0..N {
+            for r in 0..2 {
+                // As statements: LLVM would make a loop and a local array of iterators.
+                let [low, high] = &self.0[0][n];
+                let (a, b) = (f(low[2 * r], [0, r]), f(low[2 * r + 1], [0, r]));
+                let (c, d) = (f(high[2 * r], [0, r]), f(high[2 * r + 1], [0, r]));
+                sums[0].0[0][r] = in_order(sums[0].0[0][r] + a + b);
+                sums[1].0[0][r] = in_order(sums[1].0[0][r] + c + d);
+                to.0[n][0][r] = in_order_b32(pack_e4m3_x4([a, b, c, d]));
+            }
+        }
+        (to, sums)
     }
 }
 

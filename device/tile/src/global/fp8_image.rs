@@ -1,0 +1,159 @@
+//! Rounds rows of 16 bits to rows of e4m3, and to transposed blocks of e4m3, with one scale per head.
+use crate::Warp;
+use crate::global::byte_image::{LARGEST, PARTS, SMALLEST, four, place};
+use crate::global::{ColumnMeans, GlobalRows, GlobalVec};
+use crate::mma::Unpack;
+use contract::E4m3;
+use cuda_std::math::{fma, pack_e4m3_x4};
+use cuda_std::memory::st_global_b32_if;
+
+/// Number of shares of a head whose largest magnitudes are measured apart.
+pub const SHARES: u32 = 128;
+
+/// The scale of a head's numbers, and its inverse: the largest magnitude becomes the largest e4m3. A head
+/// with an infinity or a NaN has the scale NaN.
+#[derive(Clone, Copy)]
+pub struct Fp8Scale {
+    scale: f32,
+    inverse: f32,
+}
+
+impl Fp8Scale {
+    /// The scale for the largest of the magnitudes of all shares.
+    #[inline(always)]
+    pub fn of(maxima: &GlobalVec, warp: Warp) -> Self {
+        let mut largest = 0;
+        for i in 0..SHARES / 32 {
+            largest = largest.max(maxima.load_row(i * 32 + warp.lane, 0.0, &warp).to_bits());
+        }
+        let most = f32::from_bits(warp.largest(largest));
+        let (scale, inverse) = match most {
+            most if most < SMALLEST => (0.0, 0.0),
+            most if most < f32::INFINITY => (most / LARGEST, LARGEST / most),
+            _ => (f32::NAN, 0.0),
+        };
+        Fp8Scale { scale, inverse }
+    }
+
+    /// The scale.
+    #[inline(always)]
+    pub fn scale(self) -> f32 {
+        self.scale
+    }
+}
+
+/// This lane's columns of a row, in the parts of [`ColumnMeans`].
+#[inline(always)]
+fn columns<E: Unpack, const D: usize>(
+    from: &GlobalRows<E, D>,
+    row: u32,
+    less: &ColumnMeans,
+    warp: Warp,
+) -> [[f32; 4]; PARTS] {
+    let (tile, _) = place::<D>(warp);
+    let mut parts = [[0.0; 4]; PARTS];
+    for part in 0..D.div_ceil(8) {
+        let x = four(from, row, tile + 8 * part as u32, warp);
+        for i in 0..4 {
+            parts[part][i] = if row < from.rows() { x[i] - less.0[part][i] } else { 0.0 };
+        }
+    }
+    parts
+}
+
+/// The bits of the largest magnitude in share `share` of a head's rows, less the means.
+#[inline(always)]
+pub fn largest_of_share<E: Unpack, const D: usize>(
+    from: &GlobalRows<E, D>,
+    share: u32,
+    less: &ColumnMeans,
+    warp: Warp,
+) -> u32 {
+    const { assert!(D >= 8, "a row takes a whole warp") }
+    let each = from.rows().div_ceil(SHARES);
+    let mut largest = 0;
+    for i in 0..each {
+        let x = columns(from, share * each + i, less, warp);
+        for part in 0..D.div_ceil(8) {
+            for i in 0..4 {
+                largest = largest.max(x[part][i].to_bits() & 0x7fff_ffff);
+            }
+        }
+    }
+    warp.largest(largest)
+}
+
+impl<const D: usize> GlobalRows<E4m3, D> {
+    #[inline(always)]
+    fn store_word(&self, row: u32, word: u32, x: u32) {
+        let at = self.base.wrapping_add(row as u64 * self.row_bytes as u64).wrapping_add(word as u64 * 4);
+        // SAFETY: the store happens only if row and word exist. Base and stride are multiples of 16, as
+        // `GlobalRows` promises.
+        unsafe { st_global_b32_if(at, x, row < self.rows && word / 4 < self.chunks) }
+    }
+
+    /// Rounds row `row` of `from`, less the means, to this row. The columns of a base tile are stored in the
+    /// order of [`byte_of_column`](crate::layout::byte_of_column).
+    #[inline(always)]
+    pub fn round_row<E: Unpack>(
+        &self,
+        from: &GlobalRows<E, D>,
+        row: u32,
+        less: &ColumnMeans,
+        by: Fp8Scale,
+        warp: Warp,
+    ) {
+        let (tile, _) = place::<D>(warp);
+        let x = columns(from, row, less, warp);
+        for part in 0..D.div_ceil(8) {
+            let word = (tile + 8 * part as u32) * 4 + warp.lane % 4;
+            self.store_word(row, word, pack_e4m3_x4(x[part].map(|x| x * by.inverse)));
+        }
+    }
+
+    /// Rounds 16 rows of `from`, from row `16 * tile` on, to columns. This tensor's rows are the columns of
+    /// `from`, `16 C` for each block of `8 D` base tiles of rows; rows that do not exist become zero.
+    #[inline(always)]
+    pub fn round_columns<E: Unpack, const C: usize>(
+        &self,
+        from: &GlobalRows<E, C>,
+        tile: u32,
+        by: Fp8Scale,
+        warp: Warp,
+    ) {
+        let (block, within) = (tile / D as u32, tile % D as u32);
+        let (own, pair) = (warp.lane % 4, warp.lane / 4);
+        for i in 0..C {
+            // A lane has two columns of four rows, which are four bytes of two rows.
+            let mut x = [[0.0; 4]; 2];
+            for c in 0..4 {
+                let row = tile * 16 + own * 2 + c / 2 * 8 + c % 2;
+                let two = E::unpack(from.word(row, 2 * i as u32 + pair / 4, pair % 4));
+                (x[0][c as usize], x[1][c as usize]) = (two[0], two[1]);
+            }
+            for (column, x) in x.iter().enumerate() {
+                let row = (block * C as u32 + i as u32) * 16 + column as u32 + 2 * pair;
+                self.store_word(row, within * 4 + own, pack_e4m3_x4(x.map(|x| x * by.inverse)));
+            }
+        }
+    }
+}
+
+impl ColumnMeans {
+    /// Nothing: rows less these means are the rows.
+    pub const NONE: Self = ColumnMeans([[0.0; 4]; PARTS]);
+
+    /// The product of a row and the means, equal in all lanes.
+    #[inline(always)]
+    pub fn dot<E: Unpack, const D: usize>(&self, from: &GlobalRows<E, D>, row: u32, warp: Warp) -> f32 {
+        let x = columns(from, row, &Self::NONE, warp);
+        let mut sum = 0.0;
+        for part in 0..D.div_ceil(8) {
+            for i in 0..4 {
+                sum = fma(x[part][i], self.0[part][i], sum);
+            }
+        }
+        let sum = warp.quad(sum, |a, b| a + b);
+        warp.octet(sum, |a, b| a + b)
+    }
+}

@@ -1,0 +1,168 @@
+//! Forward attention on Hopper with products of e4m3.
+use crate::info::EIGHT_BIT_PANEL;
+use crate::variant::no_variant;
+use crate::*;
+use core::marker::PhantomData;
+
+/// Forward attention of [`Precision::Fp8`] in the schedule of [`FwdHopper`]: Q, K, V and P are e4m3, O is
+/// `E`. The tensor maps of the parameters describe e4m3: Q and K as they are, and V transposed, in tiles of
+/// `16 D` columns of V with `16 N` keys, in the order of [`RoundFp8`].
+pub struct FwdHopperFp8<E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize>(
+    PhantomData<(E, Mask)>,
+);
+
+/// Parameters of [`FwdHopperFp8`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fp8Params {
+    /// The parameters of the schedule.
+    pub forward: HopperParams,
+    /// Scales of Q, K and V: one of each batch and key head.
+    pub scales: [PerHead; 3],
+    /// Numbers that the LSE of each row lacks, in the layout `[batch, heads, queries]`: products of the row
+    /// and what was subtracted from all keys, in natural logarithms. Address 0: none.
+    pub lse_lacks: Lse,
+    /// Padding: 0.
+    pub reserved: u64,
+}
+contract::no_padding! { Fp8Params { forward, scales, lse_lacks, reserved } }
+no_variant!(Fp8Params);
+
+impl AsRef<HopperParams> for Fp8Params {
+    #[inline(always)]
+    fn as_ref(&self) -> &HopperParams {
+        &self.forward
+    }
+}
+
+impl Scheduled for Fp8Params {
+    fn order(&self) -> &TileOrder {
+        self.forward.order()
+    }
+    fn blocks(&self) -> u32 {
+        self.forward.blocks()
+    }
+}
+
+/// The kernel for products of the inputs' elements.
+type Plain<E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize> =
+    FwdHopper<E, Mask, W, N, D, STAGES, true>;
+
+impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usize, const STAGES: usize> Kernel
+    for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+{
+    type Params = Fp8Params;
+    const TARGET: Target = Target::Exactly(90);
+    const THREADS: u32 = 128 * (W as u32 + 1);
+    /// Two tiles of Q and all stages, of one byte per element; O; the totals of O in f32.
+    const SMEM_BYTES: usize =
+        256 * (2 * 4 * W * D + 2 * N * D * STAGES) + 256 * 4 * W * D * (E::BYTES + 4) + 3 * 1024;
+    const PARAM_ALIGN: u32 = TensorMap::ALIGN;
+    const BOXES: &'static [[u32; 2]] = {
+        assert!(D == 8 && N == 8, "rows of tiles have 128 bytes");
+        &[
+            [EIGHT_BIT_PANEL, AttnInfo::Q_BOX_ROWS],
+            [EIGHT_BIT_PANEL, N as u32 * 16],
+            [info::panel(D as u32 * 16), AttnInfo::Q_BOX_ROWS],
+        ]
+    };
+    fn grid(params: &Fp8Params) -> [u32; 3] {
+        [params.forward.rounds.blocks(), 1, 1]
+    }
+}
+
+impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usize, const STAGES: usize> Line
+    for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+{
+    type Info = AttnInfo;
+    const INFO: AttnInfo = AttnInfo {
+        contract: Contract::of::<Self>(""),
+        keys: Keys::Quantised,
+        ..<Plain<E, Mask, W, N, D, STAGES> as Line>::INFO
+    };
+}
+
+impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usize, const STAGES: usize>
+    AttnKernel for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+{
+    type Isa = Sm90a;
+    type Mask = Mask;
+}
+
+/// Rounds Q, K and V of type `E` to e4m3 for [`FwdHopperFp8`] with `N` base tiles of keys per stage: Q and K,
+/// less the mean of 64 evenly spaced keys, with their columns in the order of `byte_of_column`; V as
+/// columns, whose keys have this order. Each batch and key head has one scale of each tensor. Two launches:
+/// the first one measures the largest magnitudes, the second one rounds.
+pub struct RoundFp8<E, const N: usize, const D: usize>(PhantomData<E>);
+
+/// Number of warps per block of [`RoundFp8`].
+const WARPS: u32 = 4;
+/// Number of shares of a head whose largest magnitudes are measured apart, one per warp.
+pub const FP8_SHARES: u32 = 128;
+
+impl<E: Element, const N: usize, const D: usize> Kernel for RoundFp8<E, N, D> {
+    type Params = RoundFp8Params;
+    const TARGET: Target = Target::From(89);
+    const THREADS: u32 = WARPS * 32;
+    const SMEM_BYTES: usize = 0;
+    const BLOCKS_PER_SM: u32 = 4;
+    fn grid(params: &RoundFp8Params) -> [u32; 3] {
+        [params.grid(), 1, 1]
+    }
+}
+
+impl<E: Element, const N: usize, const D: usize> Line for RoundFp8<E, N, D> {
+    type Info = QuantiseInfo;
+    const INFO: QuantiseInfo = QuantiseInfo {
+        contract: Contract::of::<Self>(""),
+        dtype: E::DTYPE,
+        keys: N as u32 * 16,
+        head_dim: D as u32 * 16,
+    };
+}
+
+/// Parameters of [`RoundFp8`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundFp8Params {
+    /// Q, K and V.
+    pub from: [Tensor; 3],
+    /// Their e4m3, which the kernel writes. V has a row for each column and block of keys.
+    pub to: [Tensor; 3],
+    /// Largest magnitudes of Q, K and V: [`FP8_SHARES`] of each batch and key head.
+    pub maxima: [Lse; 3],
+    /// The scales, which the kernel writes: one of each batch and key head.
+    pub scales: [Lse; 3],
+    /// What the LSE of each row lacks, which the kernel writes. Address 0: nothing.
+    pub lse_lacks: Lse,
+    /// Blocks per head of queries and of keys.
+    pub blocks: [FastDiv; 2],
+    /// Query heads, and key heads.
+    pub heads: [FastDiv; 2],
+    /// Query heads per key head.
+    pub group: FastDiv,
+    /// Number of blocks of queries, and of keys, in all batches and heads.
+    pub tiles: [u32; 2],
+    /// Factor of products of Q and K.
+    pub scale: f32,
+    /// 1 if the launch measures magnitudes, 0 if it rounds.
+    pub measures: u32,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+contract::no_padding! {
+    RoundFp8Params {
+        from, to, maxima, scales, lse_lacks, blocks, heads, group, tiles, scale, measures, reserved
+    }
+}
+
+impl RoundFp8Params {
+    /// Thread blocks of a launch.
+    pub const fn grid(&self) -> u32 {
+        let heads = self.tiles[1] / self.blocks[1].get();
+        match self.measures {
+            0 => self.tiles[0] + 2 * self.tiles[1],
+            _ => 3 * heads * (FP8_SHARES / WARPS),
+        }
+    }
+}
