@@ -1,5 +1,6 @@
 //! The distribution of a sequence's positions over ranks.
 use ferroflash::Error;
+use std::cmp::Ordering;
 use std::ops::Range;
 
 /// The positions of each rank: every rank holds the same value. A rank's tensors have the rows of its
@@ -9,16 +10,29 @@ use std::ops::Range;
 /// |---|---|---|
 /// | [`zigzag`](Chunks::zigzag) | chunks `r` and `2n - 1 - r` of `2n` chunks | causal masks: equal work |
 /// | [`contiguous`](Chunks::contiguous) | chunk `r` of `n` chunks | full masks, windows |
+/// | [`packed`](Chunks::packed) | a zigzag of each of several sequences | varlen sequences |
 /// | [`new`](Chunks::new) | your ranges | sequences that an engine has already cut |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunks {
     ranks: Vec<Vec<Range<usize>>>,
+    /// The end of each sequence. A range lies in one sequence.
+    ends: Vec<usize>,
 }
 
-/// Consecutive positions of a rank, and the rows of the rank's tensors that have them.
+/// Consecutive positions of a sequence, and the rows of keys or queries that have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
+    pub sequence: usize,
     pub positions: Range<usize>,
+    pub rows: Range<usize>,
+    pub home: Home,
+}
+
+/// Where a segment belongs: the segments of this rank have this one at `index`, and its tensors have `rows`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub rank: usize,
+    pub index: usize,
     pub rows: Range<usize>,
 }
 
@@ -28,8 +42,28 @@ impl Chunks {
     /// # Errors
     /// Returns [`Error::Invalid`] if there are no ranks.
     pub fn zigzag(positions: usize, ranks: usize) -> Result<Self, Error> {
-        let chunk = |index| cut(positions, 2 * ranks, index);
-        Self::new((0..ranks).map(|rank| vec![chunk(rank), chunk(2 * ranks - 1 - rank)]).collect())
+        Self::packed(&[positions], ranks)
+    }
+
+    /// Cuts each of several sequences into two chunks per rank. The tensors have a batch of one: the rows of
+    /// the sequences lie one behind the other.
+    ///
+    /// # Errors
+    /// Returns [`Error::Invalid`] if there are no ranks.
+    pub fn packed(lengths: &[usize], ranks: usize) -> Result<Self, Error> {
+        let starts = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end - length)
+        });
+        let of_rank = |rank| {
+            let chunk = |(start, length): (usize, &usize), index| {
+                let Range { start: first, end } = cut(*length, 2 * ranks, index);
+                start + first..start + end
+            };
+            let both = |sequence| [rank, 2 * ranks - 1 - rank].map(|index| chunk(sequence, index));
+            starts.clone().zip(lengths).flat_map(both).collect()
+        };
+        Self::new((0..ranks).map(of_rank).collect())?.sequences(lengths)
     }
 
     /// Cuts `positions` positions into one chunk per rank, whose lengths differ by at most one.
@@ -40,11 +74,12 @@ impl Chunks {
         Self::new((0..ranks).map(|rank| vec![cut(positions, ranks, rank)]).collect())
     }
 
-    /// Takes the ranges of each rank's positions. Empty ranges count for nothing.
+    /// Takes the ranges of each rank's positions, which are those of one sequence. Empty ranges count for
+    /// nothing.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if there are no ranks, if a rank's ranges do not ascend, or if two ranges
-    /// overlap.
+    /// Returns [`Error::Invalid`] if there are no ranks, if a rank's ranges do not ascend, if two ranges
+    /// overlap, or if no rank has a position that lies before another one.
     pub fn new(mut ranks: Vec<Vec<Range<usize>>>) -> Result<Self, Error> {
         if ranks.is_empty() {
             return Err(Error::invalid("ranks", 0, "there must be 1 or more"));
@@ -58,16 +93,59 @@ impl Chunks {
         }
         let mut all: Vec<_> = ranks.iter().flatten().collect();
         all.sort_by_key(|range| range.start);
-        if let Some([a, b]) = all.array_windows().find(|[a, b]| b.start < a.end) {
-            let expected = "two ranks must not have the same position";
-            return Err(Error::invalid("chunks", format!("{a:?} and {b:?}"), expected));
+        let mut end = 0;
+        for range in all {
+            let expected = match range.start.cmp(&end) {
+                Ordering::Equal => {
+                    end = range.end;
+                    continue;
+                }
+                Ordering::Less => "two ranks must not have the same position",
+                Ordering::Greater => "some rank must have the positions before it",
+            };
+            return Err(Error::invalid("chunks", format!("{range:?} behind position {end}"), expected));
         }
-        Ok(Chunks { ranks })
+        Ok(Chunks { ranks, ends: vec![end] })
+    }
+
+    /// Says that the positions are those of several sequences of these lengths, one behind the other. A range
+    /// over two sequences becomes two ranges.
+    ///
+    /// # Errors
+    /// Returns [`Error::Invalid`] if the lengths do not add up to the number of positions.
+    pub fn sequences(mut self, lengths: &[usize]) -> Result<Self, Error> {
+        let (mut ends, mut end) = (Vec::new(), 0usize);
+        for length in lengths {
+            end = end.saturating_add(*length);
+            ends.push(end);
+        }
+        if end != self.positions() {
+            let expected = format_args!("their sum must be the number of positions, {}", self.positions());
+            return Err(Error::invalid("lengths", format!("{lengths:?}"), expected));
+        }
+        // Empty sequences have no positions, so no segment names them.
+        ends.dedup();
+        for ranges in &mut self.ranks {
+            let cut = |range: &Range<usize>| {
+                let inner = ends.iter().copied().filter(|end| range.start < *end && *end < range.end);
+                let starts: Vec<usize> = std::iter::once(range.start).chain(inner).collect();
+                let last = range.end;
+                let end = move |index: usize, starts: &[usize]| *starts.get(index + 1).unwrap_or(&last);
+                (0..starts.len()).map(move |index| starts[index]..end(index, &starts))
+            };
+            *ranges = ranges.iter().flat_map(cut).collect();
+        }
+        Ok(Chunks { ends, ..self })
     }
 
     /// Returns the number of ranks.
     pub const fn ranks(&self) -> usize {
         self.ranks.len()
+    }
+
+    /// Returns the number of positions of all sequences.
+    pub fn positions(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
     }
 
     /// Returns the positions of a rank. A rank that does not exist has none.
@@ -80,20 +158,31 @@ impl Chunks {
         self.of(rank).iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// Returns the largest number of rows of a rank.
-    pub(crate) fn most_rows(&self) -> usize {
-        (0..self.ranks()).map(|rank| self.rows(rank)).max().unwrap_or(0)
-    }
-
-    /// Returns a rank's positions with their rows.
+    /// Returns a rank's segments, whose rows are those of the rank's tensors.
     pub(crate) fn segments(&self, rank: usize) -> Vec<Segment> {
         let mut end = 0;
-        let mut segment = |positions: &Range<usize>| {
+        let mut segment = |(index, positions): (usize, &Range<usize>)| {
             let rows = end..end + positions.len();
             end = rows.end;
-            Segment { positions: positions.clone(), rows }
+            let sequence = self.ends.partition_point(|end| *end <= positions.start);
+            let home = Home { rank, index, rows: rows.clone() };
+            Segment { sequence, positions: positions.clone(), rows, home }
         };
-        self.of(rank).iter().map(&mut segment).collect()
+        self.of(rank).iter().enumerate().map(&mut segment).collect()
+    }
+
+    /// Returns the segments of all ranks in the order of their positions, which are their rows.
+    pub(crate) fn all(&self) -> Vec<Segment> {
+        let mut all: Vec<Segment> = (0..self.ranks()).flat_map(|rank| self.segments(rank)).collect();
+        all.sort_by_key(|segment| segment.positions.start);
+        all.iter_mut().for_each(|segment| segment.rows = segment.positions.clone());
+        all
+    }
+
+    /// Returns the positions of each sequence that has some.
+    pub(crate) fn of_sequences(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| start..*end).filter(|positions| !positions.is_empty())
     }
 }
 
@@ -124,16 +213,33 @@ mod tests {
         Ok(())
     }
 
+    /// A range over two sequences becomes two, and segments name their sequence.
+    #[test]
+    fn sequences_cut_ranges() -> Result<(), Error> {
+        let chunks = Chunks::contiguous(10, 2)?.sequences(&[3, 0, 4, 3])?;
+        assert_eq!([chunks.of(0), chunks.of(1)], [&[0..3, 3..5], &[5..7, 7..10]]);
+        let of = |rank: usize| chunks.segments(rank).into_iter().map(|segment| segment.sequence);
+        assert!(of(0).chain(of(1)).eq([0, 1, 1, 2]));
+        assert!(chunks.of_sequences().eq([0..3, 3..7, 7..10]));
+        let packed = Chunks::packed(&[8, 1, 4], 2)?;
+        assert_eq!(packed.of(0), [0..2, 6..8, 8..9, 9..10, 12..13]);
+        assert_eq!(packed.of(1), [2..4, 4..6, 10..11, 11..12]);
+        Ok(())
+    }
+
     #[test]
     fn wrong_chunks_are_refused_by_name() {
-        let wrong: [(Vec<Vec<Range<usize>>>, &str); 3] = [
+        let wrong: [(Vec<Vec<Range<usize>>>, &str); 4] = [
             (vec![], "invalid ranks: 0"),
             (vec![vec![4..8, 0..4]], "the ranges of rank 0 must ascend"),
             (vec![vec![0..4], vec![3..8]], "two ranks must not have the same position"),
+            (vec![vec![0..4], vec![5..8]], "some rank must have the positions before"),
         ];
         for (ranks, name) in wrong {
             let error = Chunks::new(ranks).expect_err("refused").to_string();
             assert!(error.contains(name), "{error}");
         }
+        let error = Chunks::zigzag(8, 2).and_then(|chunks| chunks.sequences(&[3, 4])).expect_err("refused");
+        assert!(error.to_string().contains("lengths: [3, 4]"), "{error}");
     }
 }

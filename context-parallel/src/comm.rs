@@ -1,5 +1,5 @@
 //! A rank: its engine, its stream and its transport.
-use crate::transport::{Transfer, Transport};
+use crate::transport::{Rows, Transfer, Transport};
 use ferroflash::driver::Driver;
 use ferroflash::plan::Request;
 use ferroflash::request::{Scratch, TensorView};
@@ -66,6 +66,28 @@ impl<'a, D: Driver, T: Transport<D>> Comm<'a, D, T> {
         // SAFETY: the caller makes the promises for memory. The stream belongs to the engine's driver.
         pieces(view).try_for_each(|[address, bytes]| unsafe {
             self.transport.clear(self.attention.driver(), self.stream, address, bytes)
+        })
+    }
+}
+
+impl<D: Driver, T: Transport<D>> Comm<'_, D, T> {
+    /// Enqueues a copy between views of one shape, whose heads are contiguous.
+    ///
+    /// # Safety
+    /// The requirements of [`Transport::copy`] for memory.
+    pub(crate) unsafe fn copy(&self, from: &TensorView, to: &TensorView) -> Result<(), Error> {
+        let [batch, rows, heads, columns] = from.shape;
+        let bytes = from.element_bytes();
+        let shape = [rows as u64, (heads * columns) as u64 * bytes];
+        let of = |view: &TensorView, index: usize| {
+            let skipped = index as u64 * view.strides[0] as u64 * bytes;
+            Rows { address: view.address.wrapping_add(skipped), apart: view.strides[1] as u64 * bytes }
+        };
+        let batches = if shape.contains(&0) { 0 } else { batch };
+        // SAFETY: the caller makes the promises for memory. The stream belongs to the engine's driver.
+        (0..batches).try_for_each(|index| unsafe {
+            let (from, to) = (of(from, index), of(to, index));
+            self.transport.copy(self.attention.driver(), self.stream, from, to, shape)
         })
     }
 }

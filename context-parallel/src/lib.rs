@@ -2,7 +2,9 @@
 //!
 //! | function | what travels | for |
 //! |---|---|---|
-//! | [`ring_attention`], `ring_backward` | K and V, beside the computation | training and prefill |
+//! | [`Form::Ring`] | K and V, beside the computation | training and prefill of long sequences |
+//! | [`Form::Gather`] | K and V, before it | few key heads, O rounded once |
+//! | [`Form::Ulysses`] | Q, K, V and O | as many key heads as query heads |
 //! | [`decode_attention`] | O and the LSE of each rank | decode on a spread KV cache |
 //!
 //! A rank is a [`Comm`]: an engine on a GPU, a stream, and a [`Transport`]. `Nccl` is the transport of real
@@ -10,25 +12,29 @@
 mod chunks;
 mod comm;
 mod decode;
+mod form;
+mod forward;
+mod gather;
 #[cfg(feature = "training")]
 mod gradients;
 #[cfg(feature = "nccl")]
 mod nccl;
 mod ring;
 mod shard;
+mod spread;
 #[cfg(feature = "sim")]
 mod threads;
 mod tiles;
 mod transport;
+mod travel;
+mod ulysses;
 
 pub use chunks::Chunks;
 pub use comm::Comm;
 pub use decode::{decode_attention, decode_workspace};
-#[cfg(feature = "training")]
-pub use gradients::{ring_backward, ring_backward_workspace};
+pub use form::Form;
 #[cfg(feature = "nccl")]
 pub use nccl::{Nccl, NcclId};
-pub use ring::{ring_attention, ring_workspace};
 #[cfg(feature = "sim")]
 pub use threads::Threads;
-pub use transport::{Transfer, Transport};
+pub use transport::{Rows, Transfer, Transport};

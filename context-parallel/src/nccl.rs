@@ -1,18 +1,20 @@
 //! Ranks that are GPUs, by NCCL.
-use crate::transport::{Transfer, Transport};
+use crate::transport::{Rows, Transfer, Transport};
 use cudarc::driver::result::{self, event, stream};
 use cudarc::driver::{CudaContext, DriverError, sys as cuda};
-use cudarc::nccl::result::{self as calls, NcclError};
+use cudarc::nccl::result::{self as calls, NcclError, NcclStatus};
 use cudarc::nccl::sys as nccl;
 use ferroflash::Error;
 use ferroflash::driver::{RawDriver, RawStream};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A rank on a GPU: a communicator of NCCL, with a stream for transfers. The stream has the highest priority,
-/// so that transfers find room beside a kernel that fills the GPU.
+/// A rank on a GPU: a communicator of NCCL, with a stream for transfers. The stream has the highest
+/// priority, so that transfers find room beside a kernel that fills the GPU. The communicator does not
+/// block: no call of NCCL waits for another rank, so each wait of this type has a limit.
 ///
 /// The program needs `libnccl.so` when it runs, not when it is built.
 #[derive(Debug)]
@@ -20,9 +22,13 @@ pub struct Nccl {
     raw: nccl::ncclComm_t,
     context: Arc<CudaContext>,
     stream: cuda::CUstream,
-    /// Recorded on the compute stream before transfers, and on the own stream behind them.
-    events: [cuda::CUevent; 2],
+    /// Recorded on the compute stream before transfers, on the own stream behind them, and before them.
+    events: [cuda::CUevent; 3],
+    /// Whether the compute stream has waited for all transfers.
+    is_finished: Cell<bool>,
     place: [usize; 2],
+    /// Of a wait for NCCL: until all ranks have joined or left, or until transfers are on the stream.
+    limit: Duration,
     is_aborted: AtomicBool,
 }
 
@@ -44,19 +50,21 @@ impl Nccl {
     }
 
     /// Joins a communicator as `rank` of `ranks`, on the primary context of a device. Waits until all ranks
-    /// have joined.
+    /// have joined, or until `limit` has passed. Later transfers are on their stream within `limit`, too: the
+    /// first ones of two ranks connect them.
     ///
     /// # Errors
-    /// Returns [`Error::Driver`] if the machine has no NCCL or no such device, or NCCL fails.
-    pub fn new(ordinal: usize, rank: usize, ranks: usize, id: &NcclId) -> Result<Self, Error> {
+    /// Returns [`Error::Driver`] if a rank does not join, if the machine has no NCCL or no such device, or if
+    /// NCCL fails.
+    pub fn new(
+        ordinal: usize,
+        [rank, ranks]: [usize; 2],
+        id: &NcclId,
+        limit: Duration,
+    ) -> Result<Self, Error> {
         present()?;
         let context =
             CudaContext::new(ordinal).map_err(|error| of_cuda("cuDevicePrimaryCtxRetain", error))?;
-        let id = nccl::ncclUniqueId { internal: id.map(|byte| byte as _) };
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: writes one handle. `CudaContext::new` has made the context current.
-        let joined = unsafe { calls::comm_init_rank(&mut raw, ranks as c_int, id, rank as c_int) };
-        joined.map_err(|error| failed("ncclCommInitRank", &error))?;
         let (_, highest) =
             stream::get_priority_range().map_err(|e| of_cuda("cuCtxGetStreamPriorityRange", e))?;
         let stream = stream::create_with_priority(stream::StreamKind::NonBlocking, highest)
@@ -65,8 +73,21 @@ impl Nccl {
             let flags = cuda::CUevent_flags::CU_EVENT_DISABLE_TIMING;
             event::create(flags).map_err(|error| of_cuda("cuEventCreate", error))
         };
-        let (events, is_aborted) = ([event()?, event()?], AtomicBool::new(false));
-        Ok(Nccl { raw, context, stream, events, place: [rank, ranks], is_aborted })
+        let events = [event()?, event()?, event()?];
+        let id = nccl::ncclUniqueId { internal: id.map(|byte| byte as _) };
+        let (mut raw, mut config) = (std::ptr::null_mut(), Config::NON_BLOCKING);
+        let config = (&raw mut config).cast();
+        // SAFETY: writes one handle, and reads a config of the size that it states. `CudaContext::new` has
+        // made the context current.
+        let joined =
+            unsafe { calls::comm_init_rank_config(&mut raw, ranks as c_int, id, rank as c_int, config) };
+        // From here on, `drop` ends the communicator.
+        let is_aborted = AtomicBool::new(raw.is_null());
+        let (place, is_finished) = ([rank, ranks], Cell::new(true));
+        let new = Nccl { raw, context, stream, events, is_finished, place, limit, is_aborted };
+        joined.map_err(|error| failed("ncclCommInitRankConfig", &error))?;
+        new.settle("ncclCommInitRankConfig")?;
+        Ok(new)
     }
 
     /// Waits until a stream's work has run. If a rank has ended, or the work takes longer than `limit`, the
@@ -88,15 +109,7 @@ impl Nccl {
                 cuda::CUresult::CUDA_ERROR_NOT_READY => {}
                 other => return Err(of_cuda("cuStreamQuery", DriverError(other))),
             }
-            let mut error = nccl::ncclResult_t::ncclSuccess;
-            // SAFETY: a live communicator; writes one number.
-            let asked = unsafe { nccl::ncclCommGetAsyncError(self.raw, &mut error) };
-            let lost =
-                [asked, error].map(|code| code.result().map_err(|e| failed("ncclCommGetAsyncError", &e)));
-            if let Some(Err(error)) = lost.into_iter().find(Result::is_err) {
-                self.abort();
-                return Err(error);
-            }
+            self.status("ncclCommGetAsyncError")?;
             if Instant::now() > end {
                 self.abort();
                 let message = format!("the transfers have not ended within {} s", limit.as_secs_f64());
@@ -104,6 +117,32 @@ impl Nccl {
             }
             std::thread::sleep(Duration::from_micros(50));
         }
+    }
+
+    /// Returns whether the communicator has done what it was told. After an error, ends the transfers.
+    fn status(&self, call: &'static str) -> Result<NcclStatus, Error> {
+        let mut state = nccl::ncclResult_t::ncclSuccess;
+        // SAFETY: a live communicator; writes one number.
+        let asked = unsafe { nccl::ncclCommGetAsyncError(self.raw, &mut state) };
+        asked.result().and_then(|_| state.result()).map_err(|error| {
+            self.abort();
+            failed(call, &error)
+        })
+    }
+
+    /// Waits until the communicator has done what it was told: a call that returns may still be in progress.
+    fn settle(&self, call: &'static str) -> Result<(), Error> {
+        let begun = Instant::now();
+        while self.status(call)? == NcclStatus::InProgress {
+            if begun.elapsed() > self.limit {
+                self.abort();
+                let limit = self.limit.as_secs_f64();
+                let message = format!("it has not ended within {limit} s: has a rank ended?");
+                return Err(Error::driver(call, None, message));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Ends all transfers of this rank. Later transfers fail.
@@ -171,15 +210,24 @@ impl Transport<RawDriver> for Nccl {
         self.enter()?;
         // SAFETY: the caller promises a live stream of the context.
         unsafe { self.order(0, stream.as_raw().cast(), self.stream)? };
+        if self.is_finished.replace(false) {
+            // Transfers and the launches behind them become ready together. The priority then puts the
+            // transfers first; launches that come first would fill the GPU, and leave no SM for transfers.
+            // SAFETY: as above.
+            unsafe { self.order(2, self.stream, stream.as_raw().cast())? };
+        }
         calls::group_start().map_err(|error| failed("ncclGroupStart", &error))?;
         // SAFETY: the caller makes the promises.
         let enqueued = transfers.iter().try_for_each(|transfer| unsafe { self.enqueue(transfer) });
         let ended = calls::group_end().map_err(|error| failed("ncclGroupEnd", &error));
-        enqueued.and(ended.map(|_| ()))
+        enqueued.and(ended.map(|_| ()))?;
+        // Until then, the transfers may not be on their stream.
+        self.settle("ncclGroupEnd")
     }
 
     unsafe fn finish(&self, _: &RawDriver, stream: &RawStream) -> Result<(), Error> {
         self.enter()?;
+        self.is_finished.set(true);
         // SAFETY: the caller promises a live stream of the context.
         unsafe { self.order(1, self.stream, stream.as_raw().cast()) }
     }
@@ -190,19 +238,87 @@ impl Transport<RawDriver> for Nccl {
         unsafe { result::memset_d8_async(address, 0, bytes as usize, stream.as_raw().cast()) }
             .map_err(|error| of_cuda("cuMemsetD8Async", error))
     }
+
+    unsafe fn copy(
+        &self,
+        _: &RawDriver,
+        stream: &RawStream,
+        from: Rows,
+        to: Rows,
+        [rows, bytes]: [u64; 2],
+    ) -> Result<(), Error> {
+        self.enter()?;
+        let device = cuda::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+        let copy = cuda::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: device,
+            srcHost: std::ptr::null(),
+            srcDevice: from.address,
+            srcArray: std::ptr::null_mut(),
+            // The driver refuses a pitch below a row, also of a single row.
+            srcPitch: from.apart.max(bytes) as usize,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: device,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: to.address,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: to.apart.max(bytes) as usize,
+            WidthInBytes: bytes as usize,
+            Height: rows as usize,
+        };
+        // SAFETY: the caller promises memory of these rows and a live stream. The driver reads the struct
+        // before it returns.
+        unsafe { cuda::cuMemcpy2DAsync_v2(&copy, stream.as_raw().cast()) }
+            .result()
+            .map_err(|error| of_cuda("cuMemcpy2DAsync", error))
+    }
 }
 
 impl Drop for Nccl {
     // A drop cannot report errors.
     fn drop(&mut self) {
-        self.abort();
         let _ = self.context.bind_to_thread();
+        if !self.is_aborted.load(Ordering::SeqCst) {
+            // SAFETY: a live communicator. A rank that waits for others waits in `settle`.
+            let finalized = unsafe { calls::comm_finalize(self.raw) };
+            if finalized.is_ok() && self.settle("ncclCommFinalize").is_ok() {
+                // SAFETY: a live communicator, which nothing uses afterwards.
+                let _ = unsafe { calls::comm_destroy(self.raw) };
+            } else {
+                self.abort();
+            }
+        }
         // SAFETY: created once, destroyed once. The transfers have ended.
         unsafe {
             let _ = stream::destroy(self.stream);
             let _ = self.events.map(|event| event::destroy(event));
         }
     }
+}
+
+/// `ncclConfig_t` of NCCL 2.14, the first one. Later versions read as many bytes as `size` says.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    /// Padding here, another option in later versions, which ignore it in a config of version 2.14.
+    undefined: c_int,
+}
+
+const _: () = assert!(size_of::<Config>() == 24);
+
+impl Config {
+    const NON_BLOCKING: Self = Config {
+        size: size_of::<Self>(),
+        magic: 0xcafe_beef,
+        version: 21400,
+        blocking: 0,
+        undefined: c_int::MIN,
+    };
 }
 
 /// Checks that the machine has NCCL.

@@ -2,6 +2,8 @@
 use crate::chunks::Chunks;
 use crate::tiles::Sides;
 use ferroflash::Error;
+#[cfg(feature = "training")]
+use ferroflash::request::AttentionBackward;
 use ferroflash::request::{
     AttentionRequest, Invariance, KeysValues, LseView, Mask, Precision, Queries, Scores, TensorView,
 };
@@ -34,7 +36,8 @@ impl Shard {
             return Err(Error::invalid("chunks.ranks", chunks.ranks(), expected));
         }
         let unsupported = |feature: &str, remedy: &str| Err(Error::unsupported(feature, remedy));
-        let dense = "take one sequence length for the batch, as tensors";
+        let dense = "take tensors; varlen sequences lie one behind the other in a batch of one, and \
+                     `Chunks::packed` has their lengths";
         let KeysValues::Tensors { k, v } = request.kv else {
             return unsupported("keys of this layout on several ranks", dense);
         };
@@ -76,10 +79,37 @@ impl Shard {
                 return Err(Error::invalid(name, format!("{:?}", view.shape), expected));
             }
         }
-        let shard = Shard { q, k, v, o, lse, mask: request.mask.sides(), scores };
-        contiguous("k.strides", &shard.k)?;
-        contiguous("v.strides", &shard.v)?;
-        Ok(shard)
+        Ok(Shard { q, k, v, o, lse, mask: request.mask.sides(), scores })
+    }
+
+    /// Checks that K and V are contiguous.
+    ///
+    /// # Errors
+    /// Returns [`Error::Invalid`] if they are not.
+    pub fn contiguous_keys(&self) -> Result<(), Error> {
+        contiguous("k.strides", &self.k)?;
+        contiguous("v.strides", &self.v)
+    }
+
+    /// Checks the tensors of a backward pass, except for what the checks of its launches find. Returns dQ, dK
+    /// and dV.
+    ///
+    /// # Errors
+    /// Returns [`Error::Invalid`], naming the tensor.
+    #[cfg(feature = "training")]
+    pub fn gradients(&self, backward: &AttentionBackward<'_>) -> Result<[TensorView; 3], Error> {
+        let AttentionBackward { d_o, dq, dk, dv, .. } = *backward;
+        for (name, view) in [("dq.strides", dq), ("dk.strides", dk), ("dv.strides", dv)] {
+            contiguous(name, &view)?;
+        }
+        let shapes = [("dq.shape", dq, self.q), ("dk.shape", dk, self.k), ("dv.shape", dv, self.v)];
+        for (name, view, of) in shapes.into_iter().chain([("d_o.shape", d_o, self.o)]) {
+            if view.shape != of.shape {
+                let expected = format_args!("it must be that of its tensor, {:?}", of.shape);
+                return Err(Error::invalid(name, format!("{:?}", view.shape), expected));
+            }
+        }
+        Ok([dq, dk, dv])
     }
 
     /// Returns the bytes of one row of a tensor, of all batches.

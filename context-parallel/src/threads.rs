@@ -1,5 +1,5 @@
 //! Ranks that are threads with simulated cards.
-use crate::transport::{Transfer, Transport};
+use crate::transport::{Rows, Transfer, Transport};
 use ferroflash::Error;
 use ferroflash::driver::{SimDriver, SimStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -72,6 +72,21 @@ impl Transport<SimDriver> for Threads {
 
     unsafe fn clear(&self, driver: &SimDriver, _: &SimStream, address: u64, bytes: u64) -> Result<(), Error> {
         driver.write(address, &vec![0; bytes as usize])
+    }
+
+    unsafe fn copy(
+        &self,
+        driver: &SimDriver,
+        _: &SimStream,
+        from: Rows,
+        to: Rows,
+        [rows, bytes]: [u64; 2],
+    ) -> Result<(), Error> {
+        let mut row = vec![0; bytes as usize];
+        (0..rows).try_for_each(|index| {
+            driver.read(from.address + index * from.apart, &mut row)?;
+            driver.write(to.address + index * to.apart, &row)
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! The work of a rank: tiles of queries and keys, each of which one launch computes.
 //!
-//! Chunks do not overlap, so two chunks are equal, or one lies before the other. Each pair of chunks then has
-//! a full mask, a causal mask or a window, which the library's masks express. Nothing else is needed.
+//! Chunks do not overlap, so a chunk of queries is one of the chunks of a run of keys, or lies before or
+//! behind the run. Each pair then has a full mask, a causal mask or a window, which the library's masks
+//! express. Nothing else is needed. Queries and keys of two sequences have no tile.
 use crate::chunks::{Chunks, Segment};
 use ferroflash::Error;
 use ferroflash::request::{Alignment, Mask};
@@ -27,23 +28,39 @@ pub(crate) struct Tile {
     pub slot: usize,
 }
 
-/// The tiles of a rank, by the steps of the ring. In step `s`, rank `r` has the keys of rank `r - s`.
+/// The keys that a rank has in a step, and its tiles on them.
+#[derive(Debug)]
+pub(crate) struct Step {
+    #[cfg_attr(not(feature = "training"), expect(dead_code, reason = "gradients go to the ranks of keys"))]
+    pub keys: Vec<Segment>,
+    pub tiles: Vec<Tile>,
+}
+
+/// The work of a rank.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    pub steps: Vec<Vec<Tile>>,
+    pub steps: Vec<Step>,
     /// The number of partial results of each query segment.
     pub partials: Vec<usize>,
 }
 
 impl Schedule {
+    /// Returns the tiles of queries and of each step's keys.
+    ///
     /// # Errors
     /// Returns [`Error::Unsupported`] if a pair of chunks has a mask that the library does not have.
-    pub fn new(chunks: &Chunks, rank: usize, mask: Sides) -> Result<Self, Error> {
-        let (ranks, queries) = (chunks.ranks(), chunks.segments(rank));
+    pub fn new(queries: &[Segment], keys: Vec<Vec<Segment>>, mask: Sides) -> Result<Self, Error> {
         let mut partials = vec![0; queries.len()];
-        let step =
-            |step| tiles(&queries, &chunks.segments((rank + ranks - step) % ranks), mask, &mut partials);
-        let steps = (0..ranks).map(step).collect::<Result<_, _>>()?;
+        let step = |keys: Vec<Segment>| {
+            let mut tiles = Vec::new();
+            for of in queries.chunk_by(|a, b| a.sequence == b.sequence) {
+                let first = queries.partition_point(|segment| segment.sequence < of[0].sequence);
+                let pair = [first..first + of.len(), sequence(&keys, of[0].sequence)];
+                tiles.extend(of_sequence(queries, &keys, pair, mask, &mut partials)?);
+            }
+            Ok(Step { keys, tiles })
+        };
+        let steps = keys.into_iter().map(step).collect::<Result<_, Error>>()?;
         Ok(Schedule { steps, partials })
     }
 
@@ -51,11 +68,15 @@ impl Schedule {
     ///
     /// # Errors
     /// Returns the errors of [`Schedule::new`].
-    pub fn all(chunks: &Chunks, mask: Sides) -> Result<(Vec<Self>, usize), Error> {
-        let all: Vec<_> =
-            (0..chunks.ranks()).map(|rank| Self::new(chunks, rank, mask)).collect::<Result<_, _>>()?;
+    pub fn all(
+        chunks: &Chunks,
+        keys_of: fn(&Chunks, usize) -> Vec<Vec<Segment>>,
+        mask: Sides,
+    ) -> Result<(Vec<Self>, usize), Error> {
+        let of = |rank| Self::new(&chunks.segments(rank), keys_of(chunks, rank), mask);
+        let all: Vec<_> = (0..chunks.ranks()).map(of).collect::<Result<_, _>>()?;
         let last =
-            |of: &Schedule| of.steps.iter().rposition(|tiles| !tiles.is_empty()).map_or(0, |step| step + 1);
+            |of: &Self| of.steps.iter().rposition(|step| !step.tiles.is_empty()).map_or(0, |step| step + 1);
         let steps = all.iter().map(last).max().unwrap_or(0);
         Ok((all, steps))
     }
@@ -77,14 +98,34 @@ pub(crate) fn rows(segments: &[Segment], of: &Range<usize>) -> Range<usize> {
     of.first().map_or(0, |segment| segment.rows.start)..of.last().map_or(0, |segment| segment.rows.end)
 }
 
-/// Returns the tiles of queries and keys, and counts their partial results.
-fn tiles(
-    queries: &[Segment],
-    keys: &[Segment],
+/// Returns the indices of a sequence's segments.
+fn sequence(segments: &[Segment], sequence: usize) -> Range<usize> {
+    let first = segments.partition_point(|segment| segment.sequence < sequence);
+    first..segments.partition_point(|segment| segment.sequence <= sequence)
+}
+
+/// Returns the indices of segments whose positions and rows continue each other.
+fn runs(segments: &[Segment], of: &Range<usize>) -> Vec<Range<usize>> {
+    let continues =
+        |a: &Segment, b: &Segment| a.positions.end == b.positions.start && a.rows.end == b.rows.start;
+    let mut end = of.start;
+    let run = |run: &[Segment]| {
+        end += run.len();
+        end - run.len()..end
+    };
+    segments[of.clone()].chunk_by(continues).map(run).collect()
+}
+
+/// Returns the tiles of queries and keys of one sequence, and counts their partial results.
+fn of_sequence(
+    all_queries: &[Segment],
+    all_keys: &[Segment],
+    [queries, keys]: [Range<usize>; 2],
     mask: Sides,
     partials: &mut [usize],
 ) -> Result<Vec<Tile>, Error> {
-    let is_own = queries == keys && !queries.is_empty() && partials.iter().all(|count| *count == 0);
+    let are_first = partials[queries.clone()].iter().all(|count| *count == 0);
+    let is_own = are_first && all_queries[queries.clone()] == all_keys[keys.clone()];
     let whole = match mask {
         (None, None) => Some(Mask::Full),
         // Rows ascend with positions, so a causal mask of positions is a causal mask of rows.
@@ -92,36 +133,44 @@ fn tiles(
         _ => None,
     };
     if let Some(mask) = whole.filter(|_| is_own) {
-        partials.fill(1);
-        let all = 0..queries.len();
-        let of = rows(queries, &all);
-        let (key_rows, alignment) = (of.clone(), Alignment::BottomRight);
+        partials[queries.clone()].fill(1);
+        let (rows, key_rows) = (rows(all_queries, &queries), rows(all_keys, &keys));
         return Ok(vec![Tile {
-            queries: all.clone(),
-            keys: all,
-            rows: of,
+            queries,
+            keys,
+            rows,
             key_rows,
             mask,
-            alignment,
+            alignment: Alignment::BottomRight,
             slot: 0,
         }]);
     }
+    let runs = runs(all_keys, &keys);
     let mut all: Vec<Tile> = Vec::new();
-    for (index, query) in queries.iter().enumerate() {
-        for (key_index, key) in keys.iter().enumerate() {
-            let Some((seen, mask, alignment)) = pair(&query.positions, &key.positions, mask)? else {
+    for index in queries {
+        let query = &all_queries[index];
+        for run in &runs {
+            let [first, last] = [&all_keys[run.start], &all_keys[run.end - 1]];
+            let positions = first.positions.start..last.positions.end;
+            let Some((seen, mask, alignment)) = pair(&query.positions, &positions, mask)? else {
                 continue;
             };
+            let key_rows = first.rows.start + seen.start..first.rows.start + seen.end;
+            let is_seen = |index: &usize| {
+                let rows = &all_keys[*index].rows;
+                rows.start < key_rows.end && key_rows.start < rows.end
+            };
+            let start = run.clone().find(is_seen).unwrap_or(run.end);
             let tile = Tile {
                 queries: index..index + 1,
-                keys: key_index..key_index + 1,
+                keys: start..start + run.clone().filter(is_seen).count(),
                 rows: query.rows.clone(),
-                key_rows: key.rows.start + seen.start..key.rows.start + seen.end,
+                key_rows,
                 mask,
                 alignment,
                 slot: 0,
             };
-            match all.last_mut().filter(|last| last.queries == tile.queries && joins(last, &tile, keys)) {
+            match all.last_mut().filter(|last| last.queries == tile.queries && joins(last, &tile, all_keys)) {
                 Some(last) => {
                     (last.keys.end, last.key_rows.end) = (tile.keys.end, tile.key_rows.end);
                 }
@@ -210,6 +259,9 @@ pub(crate) fn pair(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gather::Gather;
+    use crate::ring::Ring;
+    use crate::travel::Travel as _;
 
     /// Whether a mask of a tile shows a key: the rule of `Mask` and `Alignment`.
     fn shows(tile: &Tile, i: usize, j: usize) -> bool {
@@ -232,16 +284,27 @@ mod tests {
         for (positions, ranks) in [(1, 2), (7, 2), (20, 1), (24, 2), (29, 3), (32, 4)] {
             all.extend([Chunks::zigzag(positions, ranks)?, Chunks::contiguous(positions, ranks)?]);
         }
-        for (chunks, mask) in all.iter().flat_map(|chunks| masks.map(|mask| (chunks, mask))) {
-            let ranks = chunks.ranks();
-            for rank in 0..ranks {
-                let schedule = Schedule::new(chunks, rank, mask)?;
-                let positions = |rank| chunks.of(rank).iter().cloned().flatten().collect::<Vec<_>>();
-                let own = positions(rank);
+        all.push(Chunks::packed(&[9, 1, 0, 30, 16], 2)?);
+        all.push(Chunks::contiguous(41, 3)?.sequences(&[20, 2, 19])?);
+        let forms = [Ring::keys_of, Gather::keys_of];
+        let cases = all.iter().flat_map(|chunks| masks.map(|mask| (chunks, mask)));
+        for (form, chunks, mask) in cases.flat_map(|(chunks, mask)| forms.map(|form| (form, chunks, mask))) {
+            for rank in 0..chunks.ranks() {
+                let own = chunks.segments(rank);
+                let schedule = Schedule::new(&own, form(chunks, rank), mask)?;
+                let rows = |segments: &[Segment]| -> Vec<[usize; 2]> {
+                    let of = |segment: &Segment| {
+                        let sequence = segment.sequence;
+                        segment.positions.clone().map(move |position| [sequence, position])
+                    };
+                    segments.iter().flat_map(of).collect()
+                };
+                let queries = rows(&own);
                 let mut slots = vec![0; schedule.partials.len()];
-                for (step, tiles) in schedule.steps.iter().enumerate() {
-                    let keys = positions((rank + ranks - step) % ranks);
-                    let mut seen = vec![0; own.len() * keys.len()];
+                for (step, Step { keys, tiles }) in schedule.steps.iter().enumerate() {
+                    let context = format!("{chunks:?} {mask:?} rank {rank} step {step}: {tiles:?}");
+                    let keys = rows(keys);
+                    let mut seen = vec![0; queries.len() * keys.len()];
                     for tile in tiles {
                         for (i, j) in
                             tile.rows.clone().flat_map(|i| tile.key_rows.clone().map(move |j| (i, j)))
@@ -250,19 +313,18 @@ mod tests {
                             seen[i * keys.len() + j] += usize::from(shown);
                         }
                         for slot in &mut slots[tile.queries.clone()] {
-                            assert_eq!(*slot, tile.slot, "{chunks:?} {mask:?} rank {rank}: {tile:?}");
+                            assert_eq!(*slot, tile.slot, "{context}");
                             *slot += 1;
                         }
                     }
                     for (at, count) in seen.iter().enumerate() {
-                        let distance = keys[at % keys.len()] as i64 - own[at / keys.len()] as i64;
+                        let [[of_query, query], [of_key, key]] =
+                            [queries[at / keys.len()], keys[at % keys.len()]];
+                        let distance = key as i64 - query as i64;
                         let is_left = mask.0.is_none_or(|left| -distance <= i64::from(left));
                         let is_right = mask.1.is_none_or(|right| distance <= i64::from(right));
-                        let expected = usize::from(is_left && is_right);
-                        assert_eq!(
-                            *count, expected,
-                            "{chunks:?} {mask:?} rank {rank} step {step}: {tiles:?}"
-                        );
+                        let expected = usize::from(is_left && is_right && of_query == of_key);
+                        assert_eq!(*count, expected, "{context}");
                     }
                 }
                 assert_eq!(slots, schedule.partials);
@@ -276,14 +338,27 @@ mod tests {
     fn a_zigzag_has_one_launch_per_step() -> Result<(), Error> {
         let chunks = Chunks::zigzag(80, 4)?;
         for rank in 0..4 {
-            let schedule = Schedule::new(&chunks, rank, (None, Some(0)))?;
-            for (step, tiles) in schedule.steps.iter().enumerate() {
+            let keys = Ring::keys_of(&chunks, rank);
+            let schedule = Schedule::new(&chunks.segments(rank), keys, (None, Some(0)))?;
+            for (step, Step { tiles, .. }) in schedule.steps.iter().enumerate() {
                 let [tile] = &tiles[..] else { panic!("rank {rank}, step {step}: {tiles:?}") };
                 let expected = if step == 0 { Mask::Causal } else { Mask::Full };
                 assert_eq!(tile.mask, expected, "rank {rank}, step {step}");
                 let work = tile.rows.len() * tile.key_rows.len();
                 assert_eq!(work, if step == 0 { 400 } else { 200 }, "rank {rank}, step {step}");
             }
+        }
+        Ok(())
+    }
+
+    /// With a causal mask or a window, each gathered chunk of queries has one launch and no merge.
+    #[test]
+    fn a_gathered_chunk_has_one_launch() -> Result<(), Error> {
+        let chunks = Chunks::zigzag(80, 4)?;
+        for (rank, mask) in (0..4).flat_map(|rank| [(rank, (None, Some(0))), (rank, (Some(25), Some(3)))]) {
+            let schedule = Schedule::new(&chunks.segments(rank), Gather::keys_of(&chunks, rank), mask)?;
+            assert_eq!(schedule.partials, [1, 1], "rank {rank}, {mask:?}");
+            assert_eq!(schedule.steps[0].tiles.len(), 2, "rank {rank}, {mask:?}");
         }
         Ok(())
     }

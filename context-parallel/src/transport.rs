@@ -25,8 +25,20 @@ pub enum Transfer {
     },
 }
 
+/// Rows of bytes, at equal distances from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Device address of the first byte.
+    pub address: u64,
+    /// Bytes from the start of one row to the start of the next row.
+    pub apart: u64,
+}
+
 /// Moves bytes between ranks, beside the work of a stream. Messages of two ranks arrive in the order in which
 /// the sender has listed them, and the receiver lists them in the same order with the same sizes.
+///
+/// One call of [`start`](Transport::start) is a collective: a step of a ring, an all-gather, an all-to-all,
+/// or the way home of gradients. Its messages say which; lengths may be uneven, and addresses need no order.
 ///
 /// Implement this trait to run on another library, for example on MPI: docs/several-gpus.md shows how.
 pub trait Transport<D: Driver> {
@@ -69,4 +81,22 @@ pub trait Transport<D: Driver> {
     ///   touches it in the order of `stream` only.
     /// - `stream` belongs to the driver's context.
     unsafe fn clear(&self, driver: &D, stream: &D::Stream, address: u64, bytes: u64) -> Result<(), Error>;
+
+    /// Enqueues a copy on `stream`. `shape` has the number of rows and the bytes of a row, both at least 1.
+    ///
+    /// # Errors
+    /// Returns [`Error::Driver`] if the driver fails.
+    ///
+    /// # Safety
+    /// - The memory of both sides is memory of the driver's context, does not overlap, and lives until the
+    ///   copy has run. Other work touches it in the order of `stream` only.
+    /// - `stream` belongs to the driver's context.
+    unsafe fn copy(
+        &self,
+        driver: &D,
+        stream: &D::Stream,
+        from: Rows,
+        to: Rows,
+        shape: [u64; 2],
+    ) -> Result<(), Error>;
 }

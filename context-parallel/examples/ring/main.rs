@@ -1,0 +1,119 @@
+//! Measures attention on the GPUs of one machine, one process per rank, and prints JSON lines.
+//!
+//! `cargo run --release -p ferroflash-context-parallel --example ring -- --gpus 2 --tokens 16384,65536`
+//!
+//! The program needs NCCL (`libnccl.so`) when it runs. It starts the ranks itself. They first compare their
+//! results with one GPU's, and end with an error if those differ. docs/several-gpus.md explains the lines.
+mod decode;
+mod processes;
+mod rank;
+mod recorder;
+mod sequence;
+
+use context_parallel::{Form, Nccl, NcclId, Transport as _};
+use ferroflash::Attention;
+use ferroflash::driver::{Harness as _, RawDriver};
+use rank::Rank;
+use std::time::{Duration, Instant};
+
+/// The longest measurement takes half of it.
+const LIMIT: Duration = Duration::from_secs(60);
+/// All ranks start at once.
+const JOINING: Duration = Duration::from_secs(30);
+
+struct Options {
+    gpus: usize,
+    forms: Vec<Form>,
+    tokens: Vec<usize>,
+    keys: Vec<usize>,
+    rounds: usize,
+    /// All ranks end after this time.
+    seconds: u64,
+    /// A rank that ends after the checks.
+    lost: Option<usize>,
+    /// Of a rank's process.
+    rank: Option<(usize, NcclId)>,
+}
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Outcome<()> {
+    let options = options()?;
+    match &options.rank {
+        None => processes::run(options.gpus, Duration::from_secs(options.seconds)),
+        Some((rank, id)) => run(&options, *rank, id),
+    }
+}
+
+/// Reads `--gpus N --forms ring,gather,ulysses --tokens A,B --keys A,B --rounds N --seconds N --lose RANK`.
+fn options() -> Outcome<Options> {
+    let mut options = Options {
+        gpus: 2,
+        forms: Form::ALL.to_vec(),
+        tokens: (14..20).map(|power| 1 << power).collect(),
+        keys: vec![1 << 20],
+        rounds: 5,
+        seconds: 540,
+        lost: None,
+        rank: None,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let items = || value.split(',').filter(|item| !item.is_empty());
+        let numbers = || items().map(str::parse).collect::<Result<Vec<usize>, _>>();
+        match name.as_str() {
+            "--gpus" => options.gpus = value.parse()?,
+            "--forms" => options.forms = items().map(form).collect::<Outcome<_>>()?,
+            "--tokens" => options.tokens = numbers()?,
+            "--keys" => options.keys = numbers()?,
+            "--rounds" => options.rounds = value.parse()?,
+            "--seconds" => options.seconds = value.parse()?,
+            "--lose" => options.lost = Some(value.parse()?),
+            "--rank" => options.rank = Some((value.parse()?, processes::id()?)),
+            _ => return Err(format!("unknown option {name}; the first lines of options() list them").into()),
+        }
+    }
+    Ok(options)
+}
+
+fn form(name: &str) -> Outcome<Form> {
+    let of = |form: &Form| format!("{form:?}").eq_ignore_ascii_case(name);
+    Form::ALL.into_iter().find(of).ok_or_else(|| format!("form {name}: ring, gather or ulysses").into())
+}
+
+/// Runs all measurements on one rank.
+fn run(options: &Options, rank: usize, id: &NcclId) -> Outcome<()> {
+    let attention = Attention::new(RawDriver::primary(rank as u32)?);
+    let nccl = Nccl::new(rank, [rank, options.gpus], id, JOINING)?;
+    let stream = attention.driver().stream()?;
+    let limit = if options.lost.is_some() { Duration::from_secs(5) } else { LIMIT };
+    let of = Rank { attention: &attention, nccl: &nccl, stream: &stream, limit };
+    options.forms.iter().try_for_each(|form| sequence::check(&of, *form, 3001))?;
+    decode::check(&of, 3001)?;
+    if let Some(lost) = options.lost {
+        return lose(&of, lost);
+    }
+    for tokens in &options.tokens {
+        sequence::measure(&of, &options.forms, *tokens, options.rounds)?;
+    }
+    for keys in &options.keys {
+        decode::measure(&of, *keys, options.rounds)?;
+    }
+    Ok(())
+}
+
+/// Ends a rank in the middle of its work. The others must end with an error, within their limit.
+fn lose(of: &Rank<'_>, lost: usize) -> Outcome<()> {
+    let rank = of.nccl.rank();
+    if rank == lost {
+        std::process::exit(0);
+    }
+    let begun = Instant::now();
+    let Err(error) = sequence::check(of, Form::Ring, 3001) else {
+        return Err(format!("rank {rank} has not noticed that rank {lost} has ended").into());
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{{\"lost\": {lost}, \"rank\": {rank}, \"seconds\": {seconds:.1}, \"error\": \"{error}\"}}");
+    Ok(())
+}
