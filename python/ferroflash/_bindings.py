@@ -107,6 +107,8 @@ class Attention(Structure):
         ("entropy_strides", c_int64 * 2),
         ("invariance", c_int32),
         ("reserved", c_int32),
+        ("seqused_q", c_void_p),
+        ("max_logits_head", c_void_p),
     ]
 
 

@@ -264,6 +264,13 @@ typedef struct ferroflash_attention {
      * _BATCH_AND_CHUNKS. */
     int32_t invariance;
     int32_t reserved; /* 0 */
+    /* [batch] in device memory, beside cu_seqlens_q: the number of used rows of each sequence. The last
+     * one aligns with the last key. Rows behind it are padding: they get o = 0 and lse = -inf, or the
+     * sink. A launch needs a workspace. NULL: every row is used. */
+    const int32_t *seqused_q;
+    /* [heads_q] in device memory: the largest of all rows' max_logits of each query head; -inf for a
+     * head whose rows see no key. Without max_logits, a launch needs a workspace. NULL: not written. */
+    float *max_logits_head;
 } ferroflash_attention_t;
 
 /* Describes the launches of a plan. */
@@ -321,7 +328,7 @@ typedef struct ferroflash_backward {
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, \
     NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, NULL, NULL, {0, 0}, \
     NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0}, NULL, 0, NULL, {0, 0}, \
-    0, 0 }
+    0, 0, NULL, NULL }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_BACKWARD_INIT { \
