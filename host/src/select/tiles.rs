@@ -4,7 +4,7 @@ use super::rule::Case;
 use super::{Choice, Query, attention, refusals, rules};
 use crate::request::Scratch;
 use crate::{AttnInfo, DType, Error};
-use spec::{Class, ProblemKind};
+use spec::{Class, Precision, ProblemKind};
 
 const NO_MAPS: &str = "the driver is older than CUDA 12.3, which kernels with tensor maps need";
 const EIGHT: &str =
@@ -30,6 +30,9 @@ const WHOLE_PANELS: [u32; 2] = [128; 2];
 pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     refusals::has_tile(q)?;
     let all: Vec<_> = solving(q).collect();
+    if q.problem.precision == Precision::Fp8 {
+        return fp8(q, &all);
+    }
     let fits = portables(q, &all);
     let Some(first) = fits.first() else { return without_portable(q, &all) };
     let hopper = hopper(q, &all, first);
@@ -41,6 +44,19 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         Some(Err(reason)) => Choice { reason, ..portable },
         None => portable,
     })
+}
+
+/// Returns Hopper's kernel for products of e4m3, which no portable kernel has.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`] if the kernel does not accept the tensors.
+fn fp8(q: &Query<'_>, all: &[&'static AttnInfo]) -> Result<Choice, Error> {
+    let kernels = &best(q, all, |e| q.runs(e));
+    let choice = rules::choose(&Case { q, kernels, all }).ok_or_else(|| refusals::no_tiles(q, all))?;
+    match q.layout.suits(choice.kernel) {
+        Ok(()) => Ok(choice),
+        Err(reason) => Err(Error::unsupported(format_args!("precision fp8 of {}", q.problem), reason)),
+    }
 }
 
 /// Returns the portable kernel that needs no workspace.
