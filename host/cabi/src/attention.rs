@@ -91,6 +91,9 @@ impl AttentionArgs {
     }
 
     fn invariance(&self) -> Result<Invariance, Error> {
+        if self.reserved != 0 {
+            return Err(invalid("reserved", self.reserved, "it must be 0"));
+        }
         let expected = "it must be FERROFLASH_INVARIANCE_NONE, _BATCH or _BATCH_AND_CHUNKS";
         let all = [Invariance::None, Invariance::Batch, Invariance::BatchAndChunks];
         constant("invariance", self.invariance, &all, expected)
@@ -335,6 +338,7 @@ mod tests {
             (AttentionArgs { splits: -1, ..cache() }, "splits: -1"),
             (AttentionArgs { splits: 2, split_keys: 128, ..cache() }, "split_keys: 128"),
             (AttentionArgs { invariance: 3, ..cache() }, "invariance: 3"),
+            (AttentionArgs { reserved: 7, ..cache() }, "reserved: 7"),
             (AttentionArgs { columns: -1, ..cache() }, "columns: -1"),
             (AttentionArgs { total_k: -1, ..cache() }, "total_k: -1"),
             (AttentionArgs { cu_seqlens_q: at(7), total_q: -1, ..cache() }, "total_q: -1"),

@@ -94,8 +94,10 @@ pub unsafe extern "C" fn ferroflash_simulator_read(
     })
 }
 
+/// Returns a number of bytes that a slice may have.
 fn size(bytes: u64) -> Result<usize, ferroflash::Error> {
-    usize::try_from(bytes).map_err(|_| invalid("bytes", bytes, "it must fit this machine's memory"))
+    let size = usize::try_from(bytes).ok().filter(|size| isize::try_from(*size).is_ok());
+    size.ok_or_else(|| invalid("bytes", bytes, "it must fit this machine's memory"))
 }
 
 #[cfg(all(test, feature = "sim"))]
@@ -154,6 +156,7 @@ mod tests {
             let words = CStr::from_ptr(ferroflash_last_error()).to_string_lossy();
             assert!(words.contains("simulated launch"), "{words}");
             assert_ne!(ferroflash_simulator_free(context, v), Fine);
+            assert_ne!(ferroflash_simulator_write(context, o, ones.as_ptr().cast(), 1 << 63), Fine);
             assert_eq!(
                 ferroflash_attention(context, &AttentionArgs { v: args.k, ..args }, std::ptr::null_mut()),
                 Fine
