@@ -182,8 +182,10 @@ pub(crate) fn lower(
         of_rows.lower(r, p, launch);
         return Ok(());
     }
-    let Some(Statistics { pass, is_named }) = &s.statistics else {
-        return lower_attention((r, p), s, launch);
+    let (pass, is_named) = match &s.statistics {
+        Some(Statistics { pass, is_named }) => (pass, is_named),
+        None if statistics::keeps_promise(r, p) => return Err(Refusal::Tensors(statistics::UNPLANNED)),
+        None => return lower_attention((r, p), s, launch),
     };
     lower_attention((&statistics::without(r), p), s, launch)?;
     let Some(r) = statistics::request(r) else { return Ok(()) };

@@ -25,6 +25,12 @@ const ANY_BOX: [u32; 2] = [64, 16];
 /// Returns the reason why TMA does not accept them.
 pub(crate) fn accepts(r: &AttentionRequest<'_>) -> Result<(), &'static str> {
     match &r.kv {
+        // In another batch, the block table may have more columns.
+        KeysValues::Cache(KvCache { pages, paged: Paged::Table { .. }, .. })
+            if r.invariance.is_promised() && !pages.keys.shape[1].is_multiple_of(LEAST_ROWS as usize) =>
+        {
+            Err(SMALL_PAGES)
+        }
         KeysValues::Cache(cache) if cache.pages.latent_columns().is_some() => {
             latent_in(cache, ANY_BOX).map(|_| ())
         }

@@ -39,6 +39,8 @@ pub struct Shape {
     pub splits: Splits,
     /// Whether the launch has counters.
     pub counters: bool,
+    /// Whether launches write the largest score of each row.
+    pub max_logits: bool,
     /// The promise.
     pub invariance: Invariance,
 }
@@ -205,6 +207,10 @@ pub fn launch(
         .invariance(shape.invariance)
         .splits(shape.splits)
         .scratch(Scratch::Fastest);
+    if shape.max_logits {
+        let maxima = memory.add(&vec![0xff; total * heads * 4]);
+        request = request.max_logits(LseView::contiguous(maxima, (total * heads) as u64, shape_of_lse));
+    }
     if shape.sinks {
         let logits: Vec<u8> = (0..heads).flat_map(|head| (head as f32 / 2.0).to_le_bytes()).collect();
         request = request.sinks(Sinks { address: memory.add(&logits), elements: heads as u64 });

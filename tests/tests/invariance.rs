@@ -33,7 +33,8 @@ fn shape(round: usize, invariance: Invariance, random: &mut Random) -> Shape {
         _ => Splits::Auto,
     };
     let sinks = below(5) == 0 && keys != Keys::Latent;
-    Shape { card, keys, heads, columns, mask, sinks, splits, counters: below(2) == 0, invariance }
+    let [counters, max_logits] = [2, 3].map(|most| below(most) == 0);
+    Shape { card, keys, heads, columns, mask, sinks, splits, counters, max_logits, invariance }
 }
 
 /// Draws a part of a sequence.
@@ -138,6 +139,7 @@ fn a_single_query_beside_prompts() -> Result<(), Error> {
         sinks: false,
         splits: Splits::Auto,
         counters: true,
+        max_logits: false,
         invariance: Invariance::Batch,
     };
     let attention = attention(shape.card);
@@ -148,6 +150,30 @@ fn a_single_query_beside_prompts() -> Result<(), Error> {
         let all = [own.clone(), part(2, beside, beside.max(120))];
         assert_eq!(launch(&attention, &shape, &all, true)?.0[0], alone[0], "beside {beside} queries");
     }
+    Ok(())
+}
+
+/// A sequence of one page has equal bits beside sequences of several pages, also if a box of Hopper's TMA
+/// kernels does not fit the pages.
+#[test]
+fn a_sequence_of_one_page_beside_longer_ones() -> Result<(), Error> {
+    let shape = Shape {
+        card: "h200",
+        keys: Keys::Pages(100),
+        heads: [4, 2],
+        columns: [64; 2],
+        mask: Mask::Causal,
+        sinks: false,
+        splits: Splits::Auto,
+        counters: true,
+        max_logits: false,
+        invariance: Invariance::Batch,
+    };
+    let attention = attention(shape.card);
+    let own = Part { seed: 1, queries: 0..70, keys: 70 };
+    let (alone, _) = launch(&attention, &shape, std::slice::from_ref(&own), false)?;
+    let all = [own, Part { seed: 2, queries: 120..190, keys: 190 }];
+    assert_eq!(launch(&attention, &shape, &all, false)?.0[0], alone[0]);
     Ok(())
 }
 
@@ -165,6 +191,7 @@ fn padding_rows_are_sequences_without_keys() -> Result<(), Error> {
             sinks: false,
             splits: Splits::Auto,
             counters: true,
+            max_logits: false,
             invariance: Invariance::Batch,
         };
         let attention = attention(card);

@@ -99,7 +99,8 @@ row_outputs! {
     /// The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias, before
     /// sinks; `-inf` for a row that sees no key. Its strides are those of the LSE. Portable kernels for dense
     /// tensors write it. They then rescale O with every new maximum, which takes up to 15 % more time. On
-    /// other keys, or together with the entropy, a kernel of statistics computes the scores again.
+    /// other keys, together with the entropy, or with [`Invariance::Batch`](crate::request::Invariance), a
+    /// kernel of statistics computes the scores again.
     max_logits: |kernel| {
         let is_dense = kernel.class() == Class::Dense && kernel.isa == Isa::Sm80 && !kernel.splits;
         is_dense && kernel.schedule != Schedule::Specialised || kernel.pass == Pass::Statistics
