@@ -1,8 +1,9 @@
 """Times a Llama of random weights from transformers, with FerroFlash in place of flash-attn, and with PyTorch's SDPA.
 
     python3 model.py --out model.json                          # prefill of 8192 tokens, 64 new tokens, a step of training of 4096
+    python3 model.py --attention ferro --out model-ferro.json  # by ferroflash.register_with_transformers()
 
-`ferroflash.install_as_flash_attn()` lets transformers find `flash_attn`. The other rows are attention of `sdpa` with FlashAttention-2 and
+Without `--attention`, `ferroflash.install_as_flash_attn()` lets transformers find `flash_attn`. The other rows are attention of `sdpa` with FlashAttention-2 and
 with cuDNN. All rows have the same weights and tokens; the losses of the steps must agree. A ratio is the other row's time divided by
 FerroFlash's. Memory is the most that PyTorch allocated in the work.
 """
@@ -17,12 +18,12 @@ import time
 import ferroflash
 
 ferroflash.install_as_flash_attn()
+ferroflash.register_with_transformers()
 import torch
 import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-CONTENDERS = {"ferroflash": ("flash_attention_2", None), "fa2": ("sdpa", SDPBackend.FLASH_ATTENTION),
-              "cudnn": ("sdpa", SDPBackend.CUDNN_ATTENTION)}
+PEERS = {"fa2": ("sdpa", SDPBackend.FLASH_ATTENTION), "cudnn": ("sdpa", SDPBackend.CUDNN_ATTENTION)}
 
 
 def model(attention):
@@ -77,11 +78,14 @@ def measured(work, of, backend, tokens, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--attention", default="flash_attention_2", choices=["flash_attention_2", "ferro"],
+                        help="transformers' name of FerroFlash's attention")
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     rng, rows = random.Random(1), []
     tokens = torch.randint(0, 32000, (1, 8192), generator=torch.Generator().manual_seed(1)).cuda()
-    models = {name: (model(attention), backend) for name, (attention, backend) in CONTENDERS.items()}
+    contenders = {"ferroflash": (args.attention, None), **PEERS}
+    models = {name: (model(attention), backend) for name, (attention, backend) in contenders.items()}
     for label, work in WORK.items():
         # cuDNN makes a plan for each new number of keys, which takes a second.
         names = [name for name in models if name != "cudnn" or work is not generate]
@@ -95,7 +99,7 @@ def main():
             print(f"{label:30} {name:10} {medians[name]:8.1f} ms  {memory / 2**20:7.0f} MiB  "
                   f"{rows[-1]['ratio']:.2f}  difference {error}", flush=True)
     if args.out:
-        about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "transformers": transformers.__version__}
+        about = {"attention": args.attention, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "transformers": transformers.__version__}
         with open(args.out, "w") as file:
             json.dump({**about, "rows": rows}, file, indent=1)
     sys.exit(any(row["difference"] is not None and not row["difference"] < 0.1 for row in rows))

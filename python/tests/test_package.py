@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+import ferroflash
+
 CASES = {
     "no framework is imported": "import sys, ferroflash; assert not {'torch', 'numpy'} & set(sys.modules)",
     "flash_attn": """
@@ -47,3 +49,8 @@ except ImportError as error:
 @pytest.mark.parametrize("name", CASES)
 def test_in_a_new_process(name):
     subprocess.run([sys.executable, "-c", CASES[name]], check=True)
+
+
+def test_transformers_would_take_some_names_for_flash_attention():
+    with pytest.raises(ferroflash.Invalid, match="name 'ferroflash': it must not contain \"flash\""):
+        ferroflash.register_with_transformers("ferroflash")
