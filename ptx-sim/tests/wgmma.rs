@@ -229,6 +229,28 @@ fn products_of_e4m3() {
     }
 }
 
+/// The accumulator of e4m3 has 13 bits of fraction. Sums of 512 products are whole. Of 16,384 products, the
+/// largest sum loses a fifth and more.
+#[test]
+fn long_sums_of_e4m3_are_too_small() {
+    let case = Case { element: "e4m3", columns: 8, ..CASE };
+    let largest = |steps: u32| {
+        let (outcome, found, expected) = run(&case, MmaMode::Exact(MmaArch::Hopper), |text| {
+            let (before, product) = text.split_once(", no, 1, 1;").expect("the first product");
+            let (product, after) = product.split_once("1, 1, 1;").expect("the second product");
+            let again = format!("add.u32 i, i, 1; setp.lt.u32 p, i, {steps}; @p bra AGAIN;");
+            format!("{before}, no, 1, 1; mov.u32 i, 1; AGAIN: {product}1, 1, 1; {again} {after}")
+        });
+        assert!(outcome.reports.is_empty(), "{steps} steps: {}", outcome.reports[0]);
+        let sums = found.into_iter().zip(expected.iter().map(|x| x / 2.0 * steps as f32));
+        sums.max_by(|a, b| a.1.total_cmp(&b.1)).expect("a sum")
+    };
+    let (found, expected) = largest(16);
+    assert_eq!(found, expected, "512 products");
+    let (found, expected) = largest(512);
+    assert!(found < 0.8 * expected, "16,384 products: {found} of {expected}");
+}
+
 /// The registers of A must be written before a fence, and must not change while a product reads them.
 #[test]
 fn a_in_registers_is_checked() {

@@ -22,7 +22,7 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
             max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool, left: int, right: int,
             softcap: float, prefix_keys: int | None, chunked: int | None, mask_keys: int, bhsd: bool,
             config: str | None, rows: Sequence[str] = ("lse",), invariance: str | None = None,
-            seqused_q: Memory = None) -> tuple[Memory, ...]:
+            seqused_q: Memory = None, precision: str | None = None) -> tuple[Memory, ...]:
     """Returns o and outputs of rows. With `cu_seqlens_q`, tensors are varlen."""
     launch: dense.Launch | varlen.Launch
     if is_empty(q, cu_seqlens_q, bhsd):
@@ -35,6 +35,8 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
         options["invariance"] = invariance
     if seqused_q is not None:
         options["seqused_q"], = _devices.integers(q, seqused_q=seqused_q)
+    if precision is not None:
+        options["precision"] = precision
     if cu_seqlens_q is None:
         launch, o, outputs = dense.prepare(q, k, v, bhsd=bhsd, **options)
     else:

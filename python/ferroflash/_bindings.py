@@ -30,6 +30,9 @@ TOP_LEFT = 1
 INVARIANCE_NONE = 0
 INVARIANCE_BATCH = 1
 INVARIANCE_BATCH_AND_CHUNKS = 2
+PRECISION_INPUTS = 0
+PRECISION_INT8_FP8 = 1
+PRECISION_FP8 = 2
 
 
 class Attention(Structure):
@@ -106,7 +109,7 @@ class Attention(Structure):
         ("entropy", c_void_p),
         ("entropy_strides", c_int64 * 2),
         ("invariance", c_int32),
-        ("reserved", c_int32),
+        ("precision", c_int32),
         ("seqused_q", c_void_p),
         ("max_logits_head", c_void_p),
     ]

@@ -87,7 +87,7 @@ def _probabilities(q: Any) -> Any:
 
 def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple[int, int], scores: tuple[Any, ...],
             config: str | None, bhsd: bool, rows: tuple[str, ...], return_attn_probs: bool, invariance: str | None,
-            device: str | None, seqused_q: Any = None) -> Any:
+            device: str | None, seqused_q: Any = None, precision: str | None = None) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
     is_tensor = hasattr(prefix, "shape") and not isinstance(prefix, numbers.Integral)
@@ -99,7 +99,7 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
                  softmax_scale, causal, left, right, softcap, None if is_tensor else prefix, chunked, mask_keys, bhsd,
                  config)
     tracked = (q, k, v, slopes, sinks, bias)
-    direct = {"invariance": invariance, "seqused_q": seqused_q}
+    direct = {"invariance": invariance, "seqused_q": seqused_q, "precision": precision}
     needed = [f"return_{name}" for name in rows if name != "lse"]
     needed += [name for name, of in direct.items() if of is not None]
     if return_attn_probs and needed and needed[0] not in direct:
@@ -111,7 +111,8 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
         if needed and hasattr(q, "requires_grad") and _through_operator(None, tracked):
             raise Unsupported(f"{needed[0]} with gradients or torch.compile: call it without them, under "
                               "torch.no_grad()")
-        o, *found = _forward(*arguments, rows, invariance=invariance, seqused_q=seqused_q, device=device)
+        o, *found = _forward(*arguments, rows, invariance=invariance, seqused_q=seqused_q, precision=precision,
+                             device=device)
     if return_attn_probs:
         # Of this LSE there is no gradient.
         lse = found[0].detach() if hasattr(found[0], "detach") else found[0]
@@ -125,8 +126,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
                     *, sinks: Array | None = None, bias: Array | None = None, prefix: Array | int | None = None,
                     chunked: int | None = None, mask_bits: Array | None = None, mask_keys: int = 0,
                     return_lse: bool = False, return_max_logits: bool = False, return_entropy: bool = False,
-                    config: str | None = None, invariance: str | None = None, bhsd: bool = False,
-                    device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
+                    config: str | None = None, invariance: str | None = None, precision: str | None = None,
+                    bhsd: bool = False, device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention, with gradients of q, k, v, sinks and bias. Masks are aligned bottom-right.
 
     | argument | shape |
@@ -142,17 +143,19 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
 
     `deterministic` changes nothing: results are always the same in every bit. With `invariance` "batch", the bits of a
     sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout
-    is refused. `config` names a kernel. docs/python.md says what becomes of `fa3`, FlashAttention-3's arguments. Returns
-    o; with return_lse, return_max_logits or return_entropy (in nats) a tuple of o and each, in this order, float32
-    (batch, heads, seqlen_q); with return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without
-    dropout.
+    is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0) or "int8-fp8" (8.9) computes
+    products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. docs/python.md
+    says what becomes of `fa3`, FlashAttention-3's arguments. Returns o; with return_lse, return_max_logits or
+    return_entropy (in nats) a tuple of o and each, in this order, float32 (batch, heads, seqlen_q); with
+    return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without dropout.
     """
     _refuse_dropout(dropout_p)
     chunked = _fa3.chunk("flash_attn_func", fa3, causal, chunked)
     scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
               softcap)
     rows = wanted(return_lse or return_attn_probs, return_max_logits, return_entropy)
-    return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, rows, return_attn_probs, invariance, device)
+    return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, rows, return_attn_probs, invariance, device,
+                   precision=precision)
 
 
 def flash_attn_func_bhsd(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor | Any:

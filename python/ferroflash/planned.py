@@ -129,6 +129,16 @@ def promise(invariance: str | None) -> int:
     return INVARIANCE[invariance]
 
 
+PRECISION = {None: c.PRECISION_INPUTS, "int8-fp8": c.PRECISION_INT8_FP8, "fp8": c.PRECISION_FP8}
+
+
+def precise(precision: str | None) -> int:
+    """Returns the library's number of a precision."""
+    if precision not in PRECISION:
+        raise Invalid(f"precision {precision!r}: it must be None, 'int8-fp8' or 'fp8'")
+    return PRECISION[precision]
+
+
 class Planned:
     """One request on the stream that is current now: its arguments, its plan, its scratch memory. It belongs to
     one thread."""
@@ -179,14 +189,16 @@ class Planned:
 
     def extras(self, sinks: Memory = None, bias: Memory = None, prefix: Memory | int | None = None,
                chunked: int | None = None, mask_bits: Memory = None, mask_keys: int = 0,
-               invariance: str | None = None, seqused_q: Memory = None) -> None:
-        """Sets sinks, a bias, masks, invariance and used queries, after the tensors of which `checks.py` takes the sizes.
+               invariance: str | None = None, seqused_q: Memory = None,
+               precision: str | None = None) -> None:
+        """Sets sinks, a bias, masks, invariance, precision and used queries, after the tensors of which `checks.py` takes
+        the sizes.
 
         `prefix` is a number of keys that every query sees, or their numbers. `chunked` is the number of positions per
         chunk. `mask_bits` has bits of the last `mask_keys` keys, or of all.
         """
         args = self.args
-        args.invariance = promise(invariance)
+        args.invariance, args.precision = promise(invariance), precise(precision)
         self.call.sizes["bytes"] = -(-(mask_keys or self.call.sizes["seqlen_k"]) // 8)
         lengths, number = (prefix, 0) if hasattr(prefix, "data_ptr") else (None, prefix)
         shared = lambda t: (ctypes.c_int64 * 3)(

@@ -3,7 +3,7 @@ use crate::errors::invalid;
 use candle::Tensor;
 #[cfg(feature = "cuda")]
 use ferroflash::cudarc::OwnVariant;
-use ferroflash::request::{Invariance, Mask};
+use ferroflash::request::{Invariance, Mask, Precision};
 
 /// Parameters of scores that candle-flash-attn's functions do not have. Functions that return the LSE and
 /// functions on KV caches take them.
@@ -19,6 +19,7 @@ pub struct Attend {
     /// The number of a sequence's last keys that have bits in `mask_bits`.
     pub(crate) mask_keys: usize,
     pub(crate) invariance: Invariance,
+    pub(crate) precision: Precision,
     pub(crate) extras: Extras<Tensor>,
     #[cfg(feature = "cuda")]
     pub(crate) variant: Option<(OwnVariant, Vec<Tensor>)>,
@@ -63,6 +64,7 @@ impl Attend {
             chunk: None,
             mask_keys: 0,
             invariance: Invariance::None,
+            precision: Precision::Inputs,
             extras: Extras::NONE,
             #[cfg(feature = "cuda")]
             variant: None,
@@ -132,6 +134,12 @@ impl Attend {
     /// place of a window. `chunk` is the number of keys per chunk.
     pub fn chunked(self, chunk: usize) -> Self {
         Attend { chunk: Some(chunk), ..self }
+    }
+
+    /// Sets the precision of the products, for dense tensors and functions without gradients. A precision of
+    /// eight bits is faster and less accurate than that of the inputs.
+    pub fn precision(self, precision: Precision) -> Self {
+        Attend { precision, ..self }
     }
 
     /// Sets what the bits of a sequence's result may depend on (batch invariance), for functions without

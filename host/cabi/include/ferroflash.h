@@ -91,6 +91,13 @@ enum {
     FERROFLASH_INVARIANCE_BATCH_AND_CHUNKS = 2 /* as _BATCH, not on the division of queries among launches */
 };
 
+/* Values of the field `precision`: the precision of the products. */
+enum {
+    FERROFLASH_PRECISION_INPUTS = 0,   /* of the tensors' elements */
+    FERROFLASH_PRECISION_INT8_FP8 = 1, /* scores of int8, outputs of e4m3 (compute capability 8.9) */
+    FERROFLASH_PRECISION_FP8 = 2       /* scores and outputs of e4m3 (compute capability 9.0) */
+};
+
 /* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi + bias)) v. The layout
  * depends on the fields that are set:
  *
@@ -263,7 +270,9 @@ typedef struct ferroflash_attention {
     /* This field limits what a result's bits depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
      * _BATCH_AND_CHUNKS. */
     int32_t invariance;
-    int32_t reserved; /* 0 */
+    /* The precision of the products: FERROFLASH_PRECISION_INPUTS, _INT8_FP8 or _FP8. The other ones than
+     * _INPUTS are faster and less accurate, and need a workspace. */
+    int32_t precision;
     /* [batch] in device memory, beside cu_seqlens_q: the number of used rows of each sequence. The last
      * one aligns with the last key. Rows behind it are padding: they get o = 0 and lse = -inf, or the
      * sink. A launch needs a workspace. NULL: every row is used. */

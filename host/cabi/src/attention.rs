@@ -4,7 +4,8 @@ use crate::call::invalid;
 use crate::structs::AttentionArgs;
 use ferroflash::request::{
     AlibiSlopes, Alignment, AttentionRequest, Counters, Index, Invariance, KeysValues, KvCache, KvPages,
-    Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries, Workspace,
+    Precision, Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries,
+    Workspace,
 };
 use ferroflash::{DType, Error};
 
@@ -32,7 +33,8 @@ impl Ask for AttentionArgs {
             .scores(self.scores([batch, heads]))
             .scratch(self.scratch())
             .splits(splits_of(self.split_keys, self.splits)?)
-            .invariance(self.invariance()?);
+            .invariance(self.invariance()?)
+            .precision(self.precision()?);
         let shape = [batches, heads, rows];
         let of_rows = |_, (address, [batch, head]): (*mut f32, [i64; 2])| {
             present(address).map(|address| rows_of(address, shape, [batch, head, 1]))
@@ -91,12 +93,15 @@ impl AttentionArgs {
     }
 
     fn invariance(&self) -> Result<Invariance, Error> {
-        if self.reserved != 0 {
-            return Err(invalid("reserved", self.reserved, "it must be 0"));
-        }
         let expected = "it must be FERROFLASH_INVARIANCE_NONE, _BATCH or _BATCH_AND_CHUNKS";
         let all = [Invariance::None, Invariance::Batch, Invariance::BatchAndChunks];
         constant("invariance", self.invariance, &all, expected)
+    }
+
+    fn precision(&self) -> Result<Precision, Error> {
+        let expected = "it must be FERROFLASH_PRECISION_INPUTS, _INT8_FP8 or _FP8";
+        let all = [Precision::Inputs, Precision::Int8Fp8, Precision::Fp8];
+        constant("precision", self.precision, &all, expected)
     }
 
     fn scratch(&self) -> Scratch {
@@ -338,7 +343,7 @@ mod tests {
             (AttentionArgs { splits: -1, ..cache() }, "splits: -1"),
             (AttentionArgs { splits: 2, split_keys: 128, ..cache() }, "split_keys: 128"),
             (AttentionArgs { invariance: 3, ..cache() }, "invariance: 3"),
-            (AttentionArgs { reserved: 7, ..cache() }, "reserved: 7"),
+            (AttentionArgs { precision: 3, ..tensors() }, "precision: 3"),
             (AttentionArgs { columns: -1, ..cache() }, "columns: -1"),
             (AttentionArgs { total_k: -1, ..cache() }, "total_k: -1"),
             (AttentionArgs { cu_seqlens_q: at(7), total_q: -1, ..cache() }, "total_q: -1"),

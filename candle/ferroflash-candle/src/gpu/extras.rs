@@ -51,9 +51,9 @@ impl<'a> Reads<'a> {
         max_k: usize,
         tables: &'v [Slice<'v>],
     ) -> Result<Inputs<'v>> {
-        let Attend { softmax_scale, softcap, mask_keys, invariance, .. } = *self.attend;
+        let Attend { softmax_scale, softcap, mask_keys, invariance, precision, .. } = *self.attend;
         let mut inputs = inputs.mask(self.attend.mask(max_k)).scale(softmax_scale).softcap(softcap);
-        inputs = inputs.invariance(invariance);
+        inputs = inputs.invariance(invariance).precision(precision);
         let Extras { alibi_slopes, bias, mask_bits, prefix_lengths, .. } = &self.extras;
         if let Some(slopes) = alibi_slopes {
             let heads = inputs.q.shape[2];

@@ -1,7 +1,7 @@
 //! Fields that several kinds of shapes share, and their errors.
 use crate::error::Error;
 use ferroflash::DType;
-use ferroflash::request::Mask;
+use ferroflash::request::{Mask, Precision};
 use serde::Deserialize;
 use std::fmt;
 
@@ -24,6 +24,14 @@ pub(super) fn sizes(all: &[(&str, usize)]) -> Result<(), Error> {
 pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
     let named = |name| crate::options::dtype(name).map_err(|e| Error::Invalid(format!("dtype {name}: {e}")));
     name.map_or(Ok(DType::F16), named)
+}
+
+/// Returns the precision of the products. Without a name, it is that of the inputs.
+pub(super) fn precision(name: Option<&str>) -> Result<Precision, Error> {
+    let all = [Precision::Inputs, Precision::Int8Fp8, Precision::Fp8];
+    let wrong = |name| Error::Invalid(format!("precision {name}: it must be inputs, int8-fp8 or fp8"));
+    let named = |name| all.into_iter().find(|precision| precision.name() == name).ok_or_else(|| wrong(name));
+    name.map_or(Ok(Precision::Inputs), named)
 }
 
 /// Returns the type of a cache. Without a name, the cache has the queries' type.

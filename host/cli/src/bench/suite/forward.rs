@@ -25,6 +25,8 @@ pub(crate) struct Shape {
     window: Option<[i64; 2]>,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
+    /// The precision of the products: inputs, int8-fp8 or fp8 [default: inputs].
+    precision: Option<String>,
     /// Whether Q, K and V lie side by side in one buffer.
     #[serde(default)]
     packed: bool,
@@ -49,7 +51,8 @@ impl Shape {
             .head_dim_v(head_dim_v)
             .seqlen_k(seqlen_k)
             .heads_k(heads_k)
-            .mask(fields::mask(self.causal, self.window)?))
+            .mask(fields::mask(self.causal, self.window)?)
+            .precision(fields::precision(self.precision.as_deref())?))
     }
 
     /// Returns the inputs of the shape.
