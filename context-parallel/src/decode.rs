@@ -86,6 +86,16 @@ fn states<D: Driver, T: Transport<D>>(
         let feature = format!("mask {} or slopes in decode on several ranks", request.mask);
         return unsupported(feature, "take a full mask without slopes: a rank does not know positions");
     }
+    let others = [
+        ("max_logits", request.max_logits.is_some()),
+        ("max_logits_head", request.max_logits_head.is_some()),
+        ("entropy", request.entropy.is_some()),
+        ("variant", request.variant.is_some()),
+    ];
+    if let Some((name, _)) = others.iter().find(|(_, is_set)| *is_set) {
+        let remedy = "leave it out: a rank knows its own keys alone";
+        return unsupported(format!("{name} in decode on several ranks"), remedy);
+    }
     let view = &request.o;
     let [batch, rows, heads, _] = view.shape;
     let (elements, values) = (view.shape.iter().product::<usize>() as u64, (batch * rows * heads) as u64);

@@ -54,6 +54,7 @@ impl Shard {
             ("sinks", sinks.is_some()),
             ("bias", bias.is_some()),
             ("max_logits", request.max_logits.is_some()),
+            ("max_logits_head", request.max_logits_head.is_some()),
             ("entropy", request.entropy.is_some()),
             ("precision", request.precision != Precision::Inputs),
             ("invariance", request.invariance != Invariance::None),

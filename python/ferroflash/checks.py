@@ -179,6 +179,15 @@ def ranks(layout: dict[str, _Requirement], **tensors: Memory) -> None:
             raise _misfit(name, tensor.shape, layout[name].shapes, {})
 
 
+def parts(name: str, packed: Memory, count: int, sizes: str) -> list[Any]:
+    """Returns the tensors of a packed one, whose size `count` counts them."""
+    names = sizes.split()
+    at, shape = names.index(str(count)), tuple(getattr(packed, "shape", ()))
+    if len(shape) != len(names) or shape[at] != count:
+        raise Invalid(f"{name} {shape}: it must be a tensor ({', '.join(names)}); permute {name}")
+    return [packed[(slice(None),) * at + (i,)] for i in range(count)]
+
+
 def converted(q: Memory, sinks: Memory, prefix: Memory | int | None) -> tuple[Memory, Memory | int | None]:
     """Returns sinks and prefixes of which the library gets addresses only: contiguous, prefixes in int32 beside q."""
     if sinks is not None:

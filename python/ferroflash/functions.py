@@ -168,8 +168,9 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
                               alibi_slopes: Array | None = None, deterministic: bool = False,
                               return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of qkv (batch, seqlen, 3, heads, head_dim)."""
-    return flash_attn_func(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], dropout_p, softmax_scale, causal, window_size,
-                           softcap, alibi_slopes, deterministic, return_attn_probs, **options)
+    q, k, v = checks.parts("qkv", qkv, 3, "batch seqlen 3 heads head_dim")
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+                           return_attn_probs, **options)
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
@@ -177,8 +178,9 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
                              alibi_slopes: Array | None = None, deterministic: bool = False,
                              return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of q and kv (batch, seqlen_k, 2, heads_k, head_dim)."""
-    return flash_attn_func(q, kv[:, :, 0], kv[:, :, 1], dropout_p, softmax_scale, causal, window_size, softcap,
-                           alibi_slopes, deterministic, return_attn_probs, **options)
+    k, v = checks.parts("kv", kv, 2, "batch seqlen_k 2 heads_k head_dim")
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+                           return_attn_probs, **options)
 
 
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -243,9 +245,10 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
                                      alibi_slopes: Array | None = None, deterministic: bool = False,
                                      return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of qkv (rows of all sequences, 3, heads, head_dim)."""
-    return flash_attn_varlen_func(qkv[:, 0], qkv[:, 1], qkv[:, 2], cu_seqlens, cu_seqlens, max_seqlen, max_seqlen,
-                                  dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                                  return_attn_probs, **options)
+    q, k, v = checks.parts("qkv", qkv, 3, "rows 3 heads head_dim")
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale,
+                                  causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+                                  **options)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -255,8 +258,9 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
                                     alibi_slopes: Array | None = None, deterministic: bool = False,
                                     return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of q and kv (rows of all sequences, 2, heads_k, head_dim)."""
-    return flash_attn_varlen_func(q, kv[:, 0], kv[:, 1], cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-                                  dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+    k, v = checks.parts("kv", kv, 2, "rows 2 heads_k head_dim")
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+                                  softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                                   return_attn_probs, **options)
 
 

@@ -115,7 +115,7 @@ def reuse(device: Any, key: Any, make: Callable[[], _Launch], **tensors: Memory)
 def is_empty(q: Memory, cu_seqlens_q: Memory = None, bhsd: bool = False) -> bool:
     """Returns whether there is no query, so that a call launches nothing."""
     if cu_seqlens_q is not None:
-        return bool(q.shape[0] == 0 or cu_seqlens_q.shape[0] == 1)
+        return bool(q.shape[0] == 0 or tuple(cu_seqlens_q.shape) == (1,))
     return 0 in (*q.shape[:1], *q.shape[2:3]) if bhsd else 0 in q.shape[:2]
 
 

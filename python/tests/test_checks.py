@@ -356,3 +356,15 @@ def test_a_latent_cache_is_not_one_of_keys_and_values():
     values = _simulator.Tensor(HERE, rows._raw, "float16", of=rows)
     run = lambda v: kvcache(q, rows, v, cache_seqlens=there(LENGTHS)).raw()
     assert np.array_equal(run(values), run(there(LATENT[..., :128]))) and len(planned.launches()) == 2
+
+
+@pytest.mark.parametrize("call", [
+    lambda: ferroflash.flash_attn_qkvpacked_func(numbers(1, 8, 4, 3, 64), **SIM),
+    lambda: ferroflash.flash_attn_qkvpacked_func(numbers(8, 3, 64), **SIM),
+    lambda: ferroflash.flash_attn_kvpacked_func(numbers(1, 8, 4, 64), numbers(1, 8, 4, 2, 64), **SIM),
+    lambda: ferroflash.flash_attn_varlen_qkvpacked_func(numbers(8, 4, 3, 64), np.array([0, 8], I32), 8, **SIM),
+    lambda: ferroflash.flash_attn_varlen_func(*[numbers(8, 4, 64)] * 3, *[np.array([[0, 8]], I32)] * 2, 8, 8, **SIM),
+])
+def test_sizes_at_the_wrong_place(call):
+    with pytest.raises(ferroflash.Error, match="must be"):
+        call()

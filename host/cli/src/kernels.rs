@@ -215,6 +215,7 @@ fn rows() -> Vec<Row> {
         let what = format!("merges states of {} into one of {}", e.states.name(), e.output.name());
         Row::beside(e.family(), &e.contract, Some(e.states), None, what)
     }));
+    rows.extend(EXTRAS.iter().map(|e| Row::beside("extra", &e.contract, None, None, e.what)));
     rows.extend(of_gradients(false).chain(of_gradients(true)));
     rows.extend(DELTAS.iter().map(|e| {
         let what = "two numbers per query, for the other backward kernels";
@@ -241,7 +242,6 @@ fn rows() -> Vec<Row> {
         let what = "quantises keys and values";
         Row::beside("quantised", &e.contract, Some(e.dtype), Some(e.head_dim), what)
     }));
-    rows.extend(EXTRAS.iter().map(|e| Row::beside("extra", &e.contract, None, None, e.what)));
     rows
 }
 

@@ -292,6 +292,10 @@ fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let mask = all[0].mask;
     match (entry.isa, entry.scheduler, entry.splits) {
         (Isa::Sm80, TileScheduler::Persistent, _) => all.push(with(many, mask, BottomRight, None)),
+        // The simulator computes sums of eight bits slowly.
+        (Isa::Sm90a, _, false) if entry.class() == Class::Quantised => {
+            all.push(with(case(7, [1, 2 * m, 4 * n + 1], [3, 3], held, Bshd), mask, BottomRight, None));
+        }
         // The second case has two tiles per head, which one block of a causal kernel takes. In the third
         // case, on a card with few SMs, a block has several tiles of `m` rows, each with several key blocks.
         (Isa::Sm90a, _, false) => all.extend(

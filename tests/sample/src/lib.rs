@@ -47,7 +47,9 @@ fn table() -> impl Iterator<Item = Contract> {
 
 /// More kernels that tests run: on caches whose values have another head dim than keys, on shared prefixes,
 /// and on int8 caches.
-const OF_TESTS: [&str; 7] = [
+const OF_TESTS: [&str; 9] = [
+    "fp8_f16_d128_full_128x128",
+    "fp8_f16_d128_causal_128x128",
     "paged_f16_d192x128_causal_64x48",
     "paged_f16_d192x128_local_64x32",
     "paged_f16_d256_local_64x32",

@@ -95,7 +95,7 @@ fn ragged_queries() {
     let mut even = tensors(4);
     (even[0].2[0], even[0].3) = (9, even[0].3[..9 * row].to_vec());
     let even = check("cache-even", &even, &["--window", "20,0"]);
-    let some = check_on("paged", "cache-some", &ragged(&[0, 3, 6, 9]), &["--window", "20,0"]);
+    let some = check_on("mixed_few", "cache-some", &ragged(&[0, 3, 6, 9]), &["--window", "20,0"]);
     assert_eq!(even[0].1, some[0].1[..9 * row]);
     let (even, some) = (numbers(&even[1].1), numbers(&some[1].1));
     assert!(even.chunks(9).zip(some.chunks(12)).all(|(even, some)| even == &some[..9]));

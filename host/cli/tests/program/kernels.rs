@@ -44,7 +44,7 @@ fn every_family_is_verified() {
         assert!(rows[0]["cases"].as_u64().is_some_and(|cases| cases > 0), "{report}");
     }
     // One captured launch is replayed with other lengths.
-    for (family, graphs) in [("packed", 1), ("decode", 1), ("paged", 1), ("mixed few", 1), ("merge", 0)] {
+    for (family, graphs) in [("packed", 1), ("decode", 1), ("paged", 1), ("mixed few", 2), ("merge", 0)] {
         let name = of_family(family);
         let verify = ["verify", "--quick", "--device", "sim", "--graphs", "2", "--config", name];
         assert_eq!(report(&verify)["kernels"][0]["graphs"], graphs, "{name}");

@@ -13,7 +13,8 @@ fn step(
 ) {
     let (mut dk, mut dv) = (Acc::<1, 8>::zero(), Acc::<1, 8>::zero());
     let (order, never) = (StepOrder::Together, Never::of_grid());
-    let step = Step { k, v, q: &q, d_o: &d_o, dv: &mut dv, dk: &mut dk, rows: 128, order, never };
+    let (dv, dk, depths, rows) = (&mut dv, &mut dk, [8; 2], 128);
+    let step = Step { k, v, q: &q, d_o: &d_o, dv, dk, depths, rows, order, never };
     let add = |_: &mut Acc<1, 8>, _: &mut Group| drop(q);
     group.five_products(joint, step, |_| AFrag::zero(), |_, _, _| AFrag::zero(), add);
 }

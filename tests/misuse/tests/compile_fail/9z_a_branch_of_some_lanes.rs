@@ -3,7 +3,7 @@
 use contract::F16;
 use tile::wgmma::{Never, Step};
 
-fn step<'p>(step: Step<'p, F16, 4, 8, 2, 8>, lane: u32) -> Step<'p, F16, 4, 8, 2, 8> {
+fn step<'p>(step: Step<'p, F16, 4, 8, 8, 8, 2>, lane: u32) -> Step<'p, F16, 4, 8, 8, 8, 2> {
     Step { never: Never(lane == 0), ..step }
 }
 
