@@ -24,11 +24,12 @@ pub const TRAINING_MB: f64 = 1.15;
 /// Size of the largest package without machine code, in MB. At that time, it had 3.7 MB, of which the source
 /// lines had 1.05 MB. 84 backward kernels came later, and 16 of Hopper's: LZMA alone makes 0.51 and 0.08 MB
 /// of their code with source lines. 20 more backward kernels make about 0.15 MB, and 54 kernels of lists of
-/// keys, statistics, eight-bit products and head dim 512 about 0.3 MB.
-pub const PACKAGE_MB: f64 = 5.4;
+/// keys, statistics, eight-bit products and head dim 512 about 0.3 MB; 46 kernels of mixed batches,
+/// eight bits on Hopper and more backward head dims about 0.35 MB.
+pub const PACKAGE_MB: f64 = 5.8;
 
 /// Size of the largest package with machine code, in MB: a registry accepts 10 MiB.
-pub const PACKAGE_WITH_CUBINS_MB: f64 = 9.0;
+pub const PACKAGE_WITH_CUBINS_MB: f64 = 9.6;
 
 /// Size of the Python wheel, in MB. With the source lines of kernels, which only simulator reports show,
 /// it had 6.06; these lines take 1.38 MB.
