@@ -14,8 +14,8 @@ use ferroflash::driver::Driver;
 use ferroflash::request::AttentionBackward;
 use ferroflash::request::{AttentionRequest, Scratch};
 
-/// What travels. All forms take and give the same tensors: a rank has the rows of its [`Chunks`]. All ranks
-/// use one form.
+/// A form says which tensors travel. All forms take and give the same tensors: a rank has the rows of its
+/// [`Chunks`]. All ranks use one form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// K and V travel from rank to rank, beside the computation. O, dQ, dK and dV have two roundings,

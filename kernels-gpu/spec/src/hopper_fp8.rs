@@ -133,7 +133,7 @@ pub struct RoundFp8Params {
     pub maxima: [Lse; 3],
     /// The scales, which the kernel writes: one of each batch and key head.
     pub scales: [Lse; 3],
-    /// What the LSE of each row lacks, which the kernel writes. Address 0: nothing.
+    /// The kernel writes here what the LSE of each row lacks. It writes nothing at address 0.
     pub lse_lacks: Lse,
     /// Blocks per head of queries and of keys.
     pub blocks: [FastDiv; 2],

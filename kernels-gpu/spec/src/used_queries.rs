@@ -67,6 +67,6 @@ impl Line for UsedQueries {
 pub struct ExtraInfo {
     /// The kernel's launch contract.
     pub contract: Contract,
-    /// What the kernel does.
+    /// This text says what the kernel does.
     pub what: &'static str,
 }
