@@ -1,5 +1,6 @@
 //! `mma.sync`: converts fragments to matrices, and multiplies in three precisions. Here are 16-bit floats.
 
+mod aligned;
 mod bytes;
 mod sums;
 
@@ -11,8 +12,9 @@ use crate::{
     op::{Element, Mma, MmaKind},
     regs::{FULL, Regs, Row32},
 };
+pub(crate) use aligned::add_hopper_e4m3;
 use sums::dot_add;
-pub(crate) use sums::{dot_add_hopper, dot_add_hopper_e4m3};
+pub(crate) use sums::dot_add_hopper;
 
 /// Eight rows of eight numbers, which one register of each lane holds in 16-bit elements.
 type Block = [[f32; 8]; 8];

@@ -3,7 +3,7 @@
 use crate::{
     MmaMode, Swizzle,
     decode::float::{from_bf16, from_e4m3, from_f16},
-    mma::{dot_add_hopper, dot_add_hopper_e4m3},
+    mma::{add_hopper_e4m3, dot_add_hopper},
     op::{Element, WgmmaElement},
 };
 
@@ -137,9 +137,11 @@ fn fetch_any(
     let element = match element {
         WgmmaElement::Half(element) => element,
         WgmmaElement::E4m3 => {
-            for (at, &chunk) in chunks.iter().enumerate() {
-                for (k, byte) in shared[chunk..chunk + 16].iter().enumerate() {
-                    out[(at % 2 * 16 + k) * extent + at / 2] = from_e4m3(*byte);
+            let of_rows = chunks.as_chunks::<2>().0.iter();
+            for (row, chunks) in of_rows.enumerate() {
+                for (half, &chunk) in chunks.iter().enumerate() {
+                    let to = out.iter_mut().skip(half * 16 * extent + row).step_by(extent);
+                    to.zip(&shared[chunk..chunk + 16]).for_each(|(value, byte)| *value = from_e4m3(*byte));
                 }
             }
             return;
@@ -183,43 +185,38 @@ pub(crate) fn fetch_registers(element: WgmmaElement, warp: usize, rows: [&[u32; 
 
 /// Computes `c += a b`, with `a[k][row]`, `b[k][column]` and `c[row][column]`.
 pub(crate) fn accumulate(element: WgmmaElement, a: &[f32], b: &[f32], c: &mut [f32], mode: MmaMode) {
-    match element {
-        WgmmaElement::Half(_) => {
-            accumulate_of::<DEPTH>(a, b, c, mode, |terms, c| dot_add_hopper(terms.iter().copied(), c));
-        }
-        WgmmaElement::E4m3 => {
-            accumulate_of::<32>(a, b, c, mode, |terms, c| dot_add_hopper_e4m3(terms.iter().copied(), c));
-        }
+    match (mode, element) {
+        (MmaMode::Fast, WgmmaElement::Half(_)) => each_row::<DEPTH>(a, b, c, |a, c| fast(a, b, c)),
+        (MmaMode::Fast, WgmmaElement::E4m3) => each_row::<32>(a, b, c, |a, c| fast(a, b, c)),
+        (MmaMode::F64, WgmmaElement::Half(_)) => each_row::<DEPTH>(a, b, c, |a, c| wide(a, b, c)),
+        (MmaMode::F64, WgmmaElement::E4m3) => each_row::<32>(a, b, c, |a, c| wide(a, b, c)),
+        (MmaMode::Exact(_), WgmmaElement::Half(_)) => each_row::<DEPTH>(a, b, c, |a, c| exact(a, b, c)),
+        (MmaMode::Exact(_), WgmmaElement::E4m3) => add_hopper_e4m3(a, b, c),
     }
 }
 
-/// [`accumulate`] with a depth of `K`. `exact` computes the sum of the terms and of an accumulator as the
-/// hardware rounds it.
-fn accumulate_of<const K: usize>(
-    a: &[f32],
-    b: &[f32],
-    c: &mut [f32],
-    mode: MmaMode,
-    exact: impl Fn(&[(f32, f32); K], f32) -> f32,
-) {
-    let columns = b.len() / K;
-    for (row, c) in c.chunks_exact_mut(columns).enumerate() {
-        let a: [f32; K] = std::array::from_fn(|k| a[k * ROWS + row]);
-        match mode {
-            MmaMode::Fast => fast(&a, b, c),
-            MmaMode::F64 => {
-                for (column, value) in c.iter_mut().enumerate() {
-                    let product = |k: usize| f64::from(a[k]) * f64::from(b[k * columns + column]);
-                    *value = (0..K).fold(f64::from(*value), |sum, k| sum + product(k)) as f32;
-                }
-            }
-            MmaMode::Exact(_) => {
-                for (column, value) in c.iter_mut().enumerate() {
-                    let terms = std::array::from_fn(|k| (a[k], b[k * columns + column]));
-                    *value = exact(&terms, *value);
-                }
-            }
-        }
+/// Calls `f` with each row of A, and of the accumulators, of a product of depth `K`.
+fn each_row<const K: usize>(a: &[f32], b: &[f32], c: &mut [f32], f: impl Fn(&[f32; K], &mut [f32])) {
+    for (row, c) in c.chunks_exact_mut(b.len() / K).enumerate() {
+        f(&std::array::from_fn(|k| a[k * ROWS + row]), c);
+    }
+}
+
+/// Computes the sums in f64.
+fn wide<const K: usize>(a: &[f32; K], b: &[f32], c: &mut [f32]) {
+    let columns = c.len();
+    for (column, value) in c.iter_mut().enumerate() {
+        let product = |k: usize| f64::from(a[k]) * f64::from(b[k * columns + column]);
+        *value = (0..K).fold(f64::from(*value), |sum, k| sum + product(k)) as f32;
+    }
+}
+
+/// Computes the sums as the hardware rounds them.
+fn exact(a: &[f32; DEPTH], b: &[f32], c: &mut [f32]) {
+    let columns = c.len();
+    for (column, value) in c.iter_mut().enumerate() {
+        let terms: [_; DEPTH] = std::array::from_fn(|k| (a[k], b[k * columns + column]));
+        *value = dot_add_hopper(terms.into_iter(), *value);
     }
 }
 

@@ -17,10 +17,19 @@ struct Case {
     in_registers: bool,
     element: &'static str,
     negated: bool,
+    /// The element of a matrix (0 is A) at a row and a depth.
+    number: fn(usize, usize, usize) -> f32,
 }
 
-const CASE: Case =
-    Case { columns: 64, span: 128, across: [false; 2], in_registers: false, element: "f16", negated: false };
+const CASE: Case = Case {
+    columns: 64,
+    span: 128,
+    across: [false; 2],
+    in_registers: false,
+    element: "f16",
+    negated: false,
+    number,
+};
 
 /// The bytes of an element.
 fn bytes(case: &Case, x: f32) -> Vec<u8> {
@@ -76,7 +85,7 @@ fn descriptor(case: &Case, across: bool, extent: usize, start: usize) -> u64 {
 
 /// The accumulators after the kernel, to which `change` was applied, and their expected values.
 fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, Vec<f32>, Vec<f32>) {
-    let Case { columns, across, .. } = *case;
+    let Case { columns, across, number, .. } = *case;
     let depth = 32 / size(case);
     let mut image = vec![0u8; IMAGE];
     for k in 0..depth {
@@ -226,6 +235,51 @@ fn products_of_e4m3() {
     for mma in [MmaMode::Fast, MmaMode::F64, MmaMode::Exact(MmaArch::Hopper)] {
         check(Case { in_registers: true, ..case }, mma);
         check(Case { negated: true, ..case }, mma);
+    }
+}
+
+/// All numbers of e4m3, zeros and subnormal numbers among them.
+fn any_e4m3(matrix: usize, row: usize, k: usize) -> f32 {
+    let bits = (row * 2_654_435_761 + k * 40_503 + matrix * 977) >> 5;
+    let (exponent, eighths) = ((bits >> 3 & 15) as i32, (bits & 7) as f32);
+    let magnitude = match exponent {
+        0 => eighths / 512.0,
+        15 => 8.0,
+        _ => (1.0 + eighths / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if bits >> 7 & 1 == 0 { magnitude } else { -magnitude }
+}
+
+/// One step of Hopper on e4m3: terms are cut to 13 bits below the largest exponent, and so is the sum.
+fn with_13_bits(terms: &[[f32; 2]], c: f32) -> f32 {
+    let exponent = |x: f32| (x.to_bits() >> 23 & 255) as i32 - 127;
+    let of_products = terms.iter().filter(|[a, b]| a * b != 0.0).map(|[a, b]| exponent(*a) + exponent(*b));
+    let top = of_products.chain((c != 0.0).then(|| exponent(c))).max().expect("a term that is not 0");
+    let unit = 2f64.powi(top - 13);
+    let terms = terms.iter().map(|[a, b]| f64::from(a * b)).chain([f64::from(c)]);
+    let sum = terms.map(|term| (term / unit).trunc() * unit).sum::<f64>() as f32;
+    f32::from_bits(sum.to_bits() & !0x3ff)
+}
+
+#[test]
+fn sums_of_e4m3_are_cut_as_on_hopper() {
+    let exact = MmaMode::Exact(MmaArch::Hopper);
+    let case = Case { element: "e4m3", number: any_e4m3, ..CASE };
+    for negated in [false, true] {
+        let (outcome, found, rounded) = run(&Case { negated, ..case }, exact, str::to_owned);
+        assert!(outcome.reports.is_empty(), "{}", outcome.reports[0]);
+        let mut cut = 0;
+        for (i, found) in found.into_iter().enumerate() {
+            let sign = if negated { -1.0 } else { 1.0 };
+            let terms = |sign: f32| -> Vec<_> {
+                let (row, column) = (i / case.columns, i % case.columns);
+                (0..32).map(|k| [sign * any_e4m3(0, row, k), any_e4m3(1, column, k)]).collect()
+            };
+            let expected = with_13_bits(&terms(sign), with_13_bits(&terms(1.0), 0.0));
+            assert_eq!(found.to_bits(), expected.to_bits(), "{i}: {found} is not {expected}");
+            cut += usize::from(found != rounded[i]);
+        }
+        assert!(cut > 1000, "{cut} sums were cut");
     }
 }
 

@@ -70,19 +70,30 @@ pub(crate) fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { 0x7fff } else { rounded as u16 }
 }
 
-/// Converts OCP's E4M3 to f32, by the definition of E4M3.
+/// The numbers of OCP's E4M3, by the definition of E4M3.
+static E4M3: [f32; 256] = {
+    let (mut numbers, mut x) = ([0.0; 256], 0);
+    while x < 256 {
+        // The multiplication by 2^120 moves the exponent and normalises subnormal numbers.
+        let magnitude = match x as u32 & 0x7f {
+            0x7f => NAN,
+            bits => f32::from_bits(bits << 20) * f32::from_bits(0x7b80_0000),
+        };
+        numbers[x] = if x < 0x80 { magnitude } else { -magnitude };
+        x += 1;
+    }
+    numbers
+};
+
+/// Converts OCP's E4M3 to f32.
+#[inline(always)]
 pub(crate) fn from_e4m3(x: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(x >> 3 & 15), f32::from(x & 7));
-    let magnitude = match x & 0x7f {
-        0x7f => NAN,
-        0..8 => mantissa * 2f32.powi(-9),
-        _ => (8.0 + mantissa) * 2f32.powi(exponent - 10),
-    };
-    if x < 0x80 { magnitude } else { -magnitude }
+    E4M3[usize::from(x)]
 }
 
 /// Converts f32 to OCP's E4M3, rounded to nearest even. A magnitude above the largest number becomes the
 /// largest number. NaN becomes 0x7f.
+#[inline(always)]
 pub(crate) fn to_e4m3(x: f32) -> u8 {
     if x.is_nan() {
         return 0x7f;
@@ -90,10 +101,11 @@ pub(crate) fn to_e4m3(x: f32) -> u8 {
     let magnitude = x.abs().min(448.0);
     // Exponents below -6 belong to subnormal numbers. The distance of two subnormal numbers is the distance
     // of two numbers with exponent -6.
-    let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(-6);
-    let eighths = (magnitude / 2f32.powi(exponent - 3)).round_ties_even();
+    let exponent = (magnitude.to_bits() >> 23).max(127 - 6);
+    // The factor is 2^(3 - exponent). The addition rounds to whole numbers.
+    let eighths = magnitude * f32::from_bits((2 * 127 + 3 - exponent) << 23) + 8_388_608.0;
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
-    ((exponent + 6) as u8 * 8 + eighths as u8) | sign
+    ((exponent - 121) as u8 * 8 + eighths.to_bits() as u8) | sign
 }
 
 /// Converts f64 to binary16, rounded once.

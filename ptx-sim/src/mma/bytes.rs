@@ -19,12 +19,28 @@ type C = [[u32; 8]; 16];
 pub(super) fn execute_e4m3(mma: &Mma, regs: &mut Regs, mode: MmaMode) {
     let (a, b) = operands(mma, regs);
     let (a, b) = (a.map(|row| row.map(from_e4m3)), b.map(|column| column.map(from_e4m3)));
+    if mode == MmaMode::Fast {
+        let mut across = [[0.0; 8]; 32];
+        for (column, b) in b.iter().enumerate() {
+            across.iter_mut().zip(b).for_each(|(row, b)| row[column] = *b);
+        }
+        return every(mma, regs, |c| {
+            for (a, c) in a.iter().zip(c) {
+                let mut sums = c.map(f32::from_bits);
+                for (a, b) in a.iter().zip(&across) {
+                    sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += a * b);
+                }
+                *c = sums.map(f32::to_bits);
+            }
+        });
+    }
     each(mma, regs, |[row, column], c| {
         let (a, b, c) = (&a[row], &b[column], f32::from_bits(c));
         let terms = a.iter().copied().zip(b.iter().copied());
         let sum = match mode {
-            MmaMode::Fast => terms.fold(c, |sum, (a, b)| sum + a * b),
-            MmaMode::F64 => terms.fold(f64::from(c), |sum, (a, b)| sum + f64::from(a) * f64::from(b)) as f32,
+            MmaMode::Fast | MmaMode::F64 => {
+                terms.fold(f64::from(c), |sum, (a, b)| sum + f64::from(a) * f64::from(b)) as f32
+            }
             MmaMode::Exact(arch) => [0, 16].into_iter().fold(c, |sum, first| {
                 let terms = terms.clone().skip(first).take(16);
                 match arch {
@@ -73,6 +89,16 @@ fn place(lines: &mut [[u8; 32]], first: usize, lanes: &Row32) {
 /// Replaces each accumulator by `sum` of its row and column and of its bits.
 #[inline(always)]
 fn each(mma: &Mma, regs: &mut Regs, sum: impl Fn([usize; 2], u32) -> u32) {
+    every(mma, regs, |c| {
+        for (row, c) in c.iter_mut().enumerate() {
+            c.iter_mut().enumerate().for_each(|(column, c)| *c = sum([row, column], *c));
+        }
+    });
+}
+
+/// Replaces the accumulators by those that `f` makes of them.
+#[inline(always)]
+fn every(mma: &Mma, regs: &mut Regs, f: impl Fn(&mut C)) {
     let at = |r: usize, lane: usize| [r / 2 * 8 + lane / 4, lane % 4 * 2 + r % 2];
     let mut c = C::default();
     for (r, &reg) in mma.c.iter().enumerate() {
@@ -82,10 +108,11 @@ fn each(mma: &Mma, regs: &mut Regs, sum: impl Fn([usize; 2], u32) -> u32) {
             c[row][column] = *bits;
         }
     }
+    f(&mut c);
     for (r, &reg) in mma.d.iter().enumerate() {
         let lanes: Row32 = from_fn(|lane| {
             let [row, column] = at(r, lane);
-            sum([row, column], c[row][column])
+            c[row][column]
         });
         regs.set32(reg, FULL, &lanes);
     }

@@ -7,7 +7,7 @@ pub(crate) fn dot_add_hopper(terms: impl Iterator<Item = (f32, f32)> + Clone, c:
 
 /// Computes one step of `wgmma` on e4m3 for one accumulator: 13 fraction bits. (99.99 % of an H100's results
 /// are equal in every bit.)
-pub(crate) fn dot_add_hopper_e4m3(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32) -> f32 {
+pub(super) fn dot_add_hopper_e4m3(terms: impl Iterator<Item = (f32, f32)> + Clone, c: f32) -> f32 {
     cut(dot_add(terms, c, 13, i32::MIN))
 }
 

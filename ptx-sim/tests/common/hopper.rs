@@ -15,10 +15,14 @@ pub fn number(matrix: usize, row: usize, k: usize) -> f32 {
     ((row * 7 + k * 5 + matrix * 3 + row * k % 11) % 17) as f32 - 8.0
 }
 
-/// The e4m3 number `x`, whose magnitude is 0, or a normal number of at most four significant bits.
+/// The e4m3 number `x`, which e4m3 represents exactly.
 pub fn e4m3(x: f32) -> u8 {
     let bits = x.to_bits();
-    let magnitude = if x == 0.0 { 0 } else { ((bits >> 20 & 0x7ff) - ((127 - 7) << 3)) as u8 };
+    let magnitude = match x.abs() {
+        // Zero and subnormal numbers.
+        small if small < 1.0 / 64.0 => (small * 512.0) as u8,
+        _ => ((bits >> 20 & 0x7ff) - ((127 - 7) << 3)) as u8,
+    };
     (bits >> 24 & 0x80) as u8 | magnitude
 }
 
