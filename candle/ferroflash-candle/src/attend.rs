@@ -51,7 +51,7 @@ macro_rules! extras {
         }
     };
 }
-extras!(alibi_slopes, sinks, bias, mask_bits, prefix_lengths);
+extras!(alibi_slopes, sinks, bias, mask_bits, prefix_lengths, seqused_q);
 
 impl Attend {
     /// Creates the parameters of attention to every key. `softmax_scale` is the factor of the scores, above
@@ -130,6 +130,13 @@ impl Attend {
         self
     }
 
+    /// Sets the number of used queries of each varlen sequence, i32 or u32 `[sequences]`. The other rows of the
+    /// sequence are padding. The last used query aligns with the last key.
+    pub fn seqused_q(mut self, used: &Tensor) -> Self {
+        self.extras.seqused_q = Some(used.clone());
+        self
+    }
+
     /// Shows each query the keys of its chunk, up to its own position (chunked-local attention, Llama 4), in
     /// place of a window. `chunk` is the number of keys per chunk.
     pub fn chunked(self, chunk: usize) -> Self {
@@ -193,10 +200,12 @@ impl Attend {
             tensor => Ok(tensor),
         };
         let mut own = self.clone();
-        let Extras { bias, mask_bits, prefix_lengths, .. } = &self.extras;
+        let Extras { bias, mask_bits, prefix_lengths, seqused_q, .. } = &self.extras;
         own.extras.bias = bias.as_ref().map(rows).transpose()?;
         own.extras.mask_bits = mask_bits.as_ref().map(rows).transpose()?;
-        own.extras.prefix_lengths = prefix_lengths.as_ref().map(|lengths| of(lengths, 1)).transpose()?;
+        let lengths = |of_all: &Option<Tensor>| of_all.as_ref().map(|lengths| of(lengths, 1)).transpose();
+        own.extras.prefix_lengths = lengths(prefix_lengths)?;
+        own.extras.seqused_q = lengths(seqused_q)?;
         Ok(own)
     }
 

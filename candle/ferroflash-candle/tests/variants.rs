@@ -3,7 +3,9 @@
 //! changes to each model.
 #![cfg(feature = "cuda")]
 use candle::{D, DType, Device, Result, Tensor};
-use ferroflash_candle::{Attend, PagedKv, RowOutputs, append, flash_attn_with_rows};
+use ferroflash_candle::{
+    Attend, PagedKv, RowOutputs, append, flash_attn_varlen_with, flash_attn_with_rows,
+};
 
 /// Models' calls, on `(batch, heads, positions, head_dim)` as candle-transformers has them.
 mod models {
@@ -172,6 +174,23 @@ fn largest_scores() -> Result<()> {
         (&[2, 77, 4, 64][..], Some(vec![2, 4, 77]))
     );
     check("max_logits", &rows.max_logits.expect("asked for"), &expected)
+}
+
+/// Sequences whose last rows are padding have the results of sequences without padding.
+#[test]
+fn padded_queries() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let random = |rows| Tensor::randn(0f32, 1.0, (rows, 4, 64), &device)?.to_dtype(DType::F16);
+    let (q, k, [used, rows], keys) = (random(192)?, random(150)?, [[70u32, 9], [96, 96]], [90, 60]);
+    let starts = |[first, second]: [u32; 2]| Tensor::new(&[0, first, first + second], &device);
+    let causal = Attend::causal(0.125);
+    let padded = causal.clone().seqused_q(&Tensor::new(&used, &device)?);
+    let (starts_q, starts_k) = (starts(rows)?, starts(keys)?);
+    let found = flash_attn_varlen_with(&q, &k, &k, &starts_q, &starts_k, 96, 90, &padded)?;
+    let used_rows = |x: &Tensor| Tensor::cat(&[x.narrow(0, 0, 70)?, x.narrow(0, 96, 9)?], 0);
+    let q = used_rows(&q)?;
+    let expected = flash_attn_varlen_with(&q, &k, &k, &starts(used)?, &starts_k, 70, 90, &causal)?;
+    check("padded queries", &used_rows(&found)?, &expected.to_dtype(DType::F32)?)
 }
 
 /// A tree of seven drafts follows a prefix. Each node sees the prefix, its ancestors and itself.

@@ -7,7 +7,8 @@ use super::cases;
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::work::{Binder, LaunchOptions, Work};
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
-use ferroflash::plan::plan;
+use ferroflash::plan::{plan, supports};
+use ferroflash::request::Precision;
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, Entry, ExtraInfo, GRADIENTS, KERNELS,
     MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside, combine_of, quantise_of,
@@ -186,8 +187,13 @@ impl Subject for AttnInfo {
         delta.chain(others).chain(DSINKS.iter().map(|e| e.contract)).chain(sums).collect()
     }
 
-    /// Hopper's kernels may run all problems of a portable kernel of dK and dV.
+    /// Hopper's kernels may run all problems of a portable kernel of dK and dV. A precision may be refused on
+    /// a GPU that could run its kernels.
     fn passed_over(&self, on: &Capabilities) -> Option<String> {
+        if self.precision() != Precision::Inputs {
+            let problem = cases::edges(self, 1).first().map(Case::problem)?;
+            return supports(&problem, on).err().map(|refusal| refusal.to_string());
+        }
         let takes_none = || !self.edges(1).iter().any(|task| self.takes(task, on));
         (self.pass == Pass::DkDv && takes_none()).then(|| format!("Hopper's kernels run on {}", on.name))
     }
@@ -199,7 +205,9 @@ impl Subject for AttnInfo {
         if self.pass == Pass::Statistics {
             return is_planned_of_carried(task, Some(self.contract.symbol), on);
         }
-        let Task::Attention(case @ Case { backward: Some(_), .. }) = task else { return true };
+        let Task::Attention(case @ Case { backward: Some(_), .. }) = task else {
+            return self.precision() == Precision::Inputs || self.passed_over(on).is_none();
+        };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
         let solves = |e: &AttnInfo| {
             (e.pass, kind(e)) == (Pass::Gradients, kind(self))

@@ -1,11 +1,11 @@
-//! Tensors beside queries, keys and values: slopes, sinks, a bias, bits of a mask, prefixes, and tables of a
-//! variant.
+//! Tensors beside queries, keys and values: slopes, sinks, a bias, bits of a mask, prefixes, used queries,
+//! and tables of a variant.
 use crate::attend::{Attend, Extras};
 use crate::errors::{invalid, unsupported};
 use crate::gpu::inputs::{Read, long, number};
 use candle::{DType, Result};
 use ferroflash::cudarc::{Inputs, OwnVariant, Slice};
-use ferroflash::request::{AlibiSlopes, Bias, Mask, MaskBits, Prefix, Sinks};
+use ferroflash::request::{AlibiSlopes, Bias, Mask, MaskBits, Prefix, Queries, Sinks};
 
 /// The parameters of an operation, whose tensors are locked against writes.
 pub(crate) struct Reads<'a> {
@@ -54,7 +54,14 @@ impl<'a> Reads<'a> {
         let Attend { softmax_scale, softcap, mask_keys, invariance, precision, .. } = *self.attend;
         let mut inputs = inputs.mask(self.attend.mask(max_k)).scale(softmax_scale).softcap(softcap);
         inputs = inputs.invariance(invariance).precision(precision);
-        let Extras { alibi_slopes, bias, mask_bits, prefix_lengths, .. } = &self.extras;
+        let Extras { alibi_slopes, bias, mask_bits, prefix_lengths, seqused_q, .. } = &self.extras;
+        if let Some(used) = seqused_q {
+            let Queries::Varlen(queries) = inputs.queries else {
+                let expected = "varlen queries; queries of equal lengths have no padding";
+                return Err(invalid("seqused_q", "queries of equal lengths", expected));
+            };
+            inputs.queries = Queries::Varlen(queries.seqused_q(used.numbers(1)?));
+        }
         if let Some(slopes) = alibi_slopes {
             let heads = inputs.q.shape[2];
             inputs = inputs.alibi(AlibiSlopes::new(slopes.per_head(heads)?, heads as u64));
