@@ -46,8 +46,11 @@ fn table() -> impl Iterator<Item = Contract> {
 }
 
 /// More kernels that tests run: on caches whose values have another head dim than keys, on shared prefixes,
-/// and on int8 caches.
-const OF_TESTS: [&str; 9] = [
+/// on int8 caches, and of requests whose bits do not depend on other sequences.
+const OF_TESTS: [&str; 12] = [
+    "fwd_f16_d64_causal_128x32",
+    "fwd_f16_d64_causal_128x32_packed",
+    "stats_f16_d64_local_128x64_paged",
     "fp8_f16_d128_full_128x128",
     "fp8_f16_d128_causal_128x128",
     "paged_f16_d192x128_causal_64x48",
