@@ -3,9 +3,7 @@
 //! changes to each model.
 #![cfg(feature = "cuda")]
 use candle::{D, DType, Device, Result, Tensor};
-use ferroflash_candle::{
-    Attend, PagedKv, RowOutputs, append, flash_attn_varlen_with, flash_attn_with_rows,
-};
+use ferroflash_candle::{Attend, PagedKv, RowOutputs, append, flash_attn_varlen_with, flash_attn_with_rows};
 
 /// Models' calls, on `(batch, heads, positions, head_dim)` as candle-transformers has them.
 mod models {
