@@ -48,8 +48,9 @@ pub(crate) fn is_persistent(kernel: &Contract) -> bool {
 pub fn run(attention: &Attention<SimDriver>, subject: &dyn Subject, task: &Task) -> Result<(), Error> {
     let (work, symbol) = (task.work(), subject.contract().symbol);
     let judge = work.judge(Rule::Tolerance).expect("problems are valid");
-    for (round, written) in OnDevice::new(attention, &*work, Some(symbol))?.run_all()?.iter().enumerate() {
-        assert_eq!(written.entry, symbol, "{task}");
+    let mut device = OnDevice::new(attention, &*work, Some(symbol))?;
+    assert!(device.runs(symbol)?, "{symbol} does not run: {task}");
+    for (round, written) in device.run_all()?.iter().enumerate() {
         let failures = judge(round, written).failures;
         assert!(failures.is_empty(), "{symbol}: {task}, launch {round}: {}", failures.join("; "));
     }

@@ -7,8 +7,8 @@ use super::cases;
 use super::merge::{MergeCase, MergeMemory, merge_edges};
 use super::work::{Binder, LaunchOptions, Work};
 use ferroflash::kernels::{AttnInfo, Contract, MaskKind};
-use ferroflash::plan::{plan, supports};
-use ferroflash::request::Precision;
+use ferroflash::plan::{explain, plan};
+use ferroflash::request::{Precision, Scratch};
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, Entry, ExtraInfo, GRADIENTS, KERNELS,
     MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside, combine_of, quantise_of,
@@ -192,7 +192,7 @@ impl Subject for AttnInfo {
     fn passed_over(&self, on: &Capabilities) -> Option<String> {
         if self.precision() != Precision::Inputs {
             let problem = cases::edges(self, 1).first().map(Case::problem)?;
-            return supports(&problem, on).err().map(|refusal| refusal.to_string());
+            return explain(&problem, on, Scratch::Fastest).err().map(|refusal| refusal.to_string());
         }
         let takes_none = || !self.edges(1).iter().any(|task| self.takes(task, on));
         (self.pass == Pass::DkDv && takes_none()).then(|| format!("Hopper's kernels run on {}", on.name))

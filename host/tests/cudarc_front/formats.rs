@@ -141,7 +141,8 @@ fn latent_caches() {
         };
         let (o, lse) = front.attend_with_lse::<f16>(&stream, &listed(100), &mut scratch).expect("valid");
         assert_eq!((o.len(), lse.len()), (4 * 16 * 512, 4 * 16));
-        assert_eq!(launched(cuda), ["sparse", "decode"]);
+        // One thread block takes all keys of so short a list.
+        assert_eq!(launched(cuda), ["sparse"]);
         let whole = Cache::paged(
             Pages::latent(Tensor::of(&rows, shape), 520),
             Integers::of(&table),

@@ -341,6 +341,10 @@ fn candles_functions() {
         let few = stream.alloc_zeros::<f32>(7).expect("room");
         let request = Inputs::of(q, kv, kv);
         let [one, two, three] = [1, 2, 3].map(|count| starts.slice(..count));
+        // No sequence is a launch that does nothing.
+        let empty = Inputs::of_varlen(q, kv, kv, VarlenQueries::of(&one, 50), VarlenKeys::of(&starts, 50));
+        front.attend::<f16>(&stream, &empty, &mut ScratchMemory::new()).expect("valid");
+        assert_eq!(of("launch fwd_", &cuda.calls()), 0);
         let cases = [
             ("alibi.elements", request.alibi(AlibiSlopes::of(&few))),
             ("alibi.elements", request.alibi(AlibiSlopes::of(&slopes).strides([8, 2]))),
@@ -358,7 +362,6 @@ fn candles_functions() {
                 "cu_seqlens_k.elements",
                 Inputs::of_varlen(q, kv, kv, VarlenQueries::of(&starts, 50), VarlenKeys::of(&three, 50)),
             ),
-            ("batch", Inputs::of_varlen(q, kv, kv, VarlenQueries::of(&one, 50), VarlenKeys::of(&starts, 50))),
         ];
         for (name, request) in cases {
             let error = front

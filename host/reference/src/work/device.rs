@@ -114,6 +114,12 @@ impl<'a, D: Harness> OnDevice<'a, D> {
         Ok(self.attention.plan(&self.asked(None, self.scratch()))?.contract())
     }
 
+    /// Returns whether launches will run this kernel, perhaps beside others.
+    pub fn runs(&self, symbol: &str) -> Result<bool, Error> {
+        let plan = self.attention.plan(&self.asked(None, self.scratch()))?;
+        Ok(plan.kernels().any(|kernel| kernel.symbol == symbol))
+    }
+
     /// Returns the allocated scratch memory.
     fn scratch(&self) -> Scratch {
         let driver = self.attention.driver();
