@@ -130,8 +130,8 @@ impl Attend {
         self
     }
 
-    /// Sets the number of used queries of each varlen sequence, i32 or u32 `[sequences]`. The other rows of the
-    /// sequence are padding. The last used query aligns with the last key.
+    /// Sets the number of used queries of each varlen sequence, i32 or u32 `[sequences]`. The other rows of
+    /// the sequence are padding. The last used query aligns with the last key.
     pub fn seqused_q(mut self, used: &Tensor) -> Self {
         self.extras.seqused_q = Some(used.clone());
         self
