@@ -53,7 +53,8 @@ def install_as_flash_attn() -> None:
     root.__path__, root.__version__, root.is_ferroflash = [], VERSION, True
     root.flash_attn_interface = interface
     root.bert_padding = _module("flash_attn.bert_padding", bert_padding)
-    sys.meta_path.append(_Finder)
+    # Before the finder of files, which may find metadata of an installed FlashAttention.
+    sys.meta_path.insert(0, _Finder)
 
 
 def _module(name: str, of: Any) -> Any:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ._library import LIB, WrongType, c, check
+from ._library import LIB, Invalid, WrongType, c, check
 from ._types import Memory
 
 _CODES = {"float16": c.F16, "bfloat16": c.BF16, "float8_e4m3fn": c.E4M3, "int8": c.INT8, "float32": c.F32}
@@ -113,8 +113,8 @@ _devices: dict[Any, Cuda] = {}
 _lock = threading.Lock()
 
 
-def of(tensor: Memory) -> Any:
-    """Returns the device of a tensor."""
+def of(tensor: Memory, what: str = "q") -> Any:
+    """Returns the device of a tensor, which errors call `what`."""
     device = tensor.device
     found = _devices.get(device)
     if found is not None:
@@ -123,11 +123,33 @@ def of(tensor: Memory) -> Any:
         # A simulated card is its own device.
         return device
     if getattr(device, "type", None) != "cuda":
-        raise WrongType(f"an argument is on {device}; it must be on a GPU, or pass device=\"sim\" to run in the simulator")
+        raise not_on_gpu(device, what)
     with _lock:
         if device not in _devices:
             _devices[device] = Cuda(device)
         return _devices[device]
+
+
+def not_on_gpu(device: Any, what: str = "q") -> WrongType:
+    """Returns the error of a tensor that is not on a GPU."""
+    return WrongType(f"{what} is on {device}; it must be on a GPU: move the tensors there, or pass device=\"sim\" to run "
+                     "in the simulator")
+
+
+def on_cpu(what: str, tensor: Memory) -> None:
+    """Checks a tensor of torch for the simulator."""
+    if tensor.device.type != "cpu":
+        raise Invalid(f"{what} is on {tensor.device} with device=\"sim\": it must be on the CPU; call {what}.cpu(), or leave "
+                      "device out")
+
+
+def known(tensor: Memory) -> list[int] | None:
+    """Returns the numbers of an integer tensor that the host has, else None: of a GPU's tensor it would have to wait for
+    them."""
+    device = getattr(tensor, "device", None)
+    if not (hasattr(device, "context") or getattr(device, "type", None) == "cpu") or name(tensor.dtype) not in _INTEGERS:
+        return None
+    return (tensor.integers() if hasattr(tensor, "integers") else tensor).tolist()
 
 
 def integers(like: Memory, **tensors: Memory) -> list[Memory]:

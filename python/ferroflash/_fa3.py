@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from . import checks
 from ._library import Invalid, Unsupported
 
 # Results do not depend on how FlashAttention-3 schedules its work.
@@ -12,8 +13,8 @@ REFUSED = {
     "qv": "scores have one product; concatenate q with qv, and k with v, along head_dim; for a latent cache call "
           "flash_mla_with_kvcache",
     "q_descale": _WIDE.format("q"), "k_descale": _WIDE.format("k"), "v_descale": _WIDE.format("v"),
-    "seqused_q": "only flash_attn_varlen_func takes it, without block_table; on a cache, make the rows behind a sequence's "
-                 "queries a sequence without keys, and leave it None",
+    "seqused_q": "only flash_attn_varlen_func takes it, and flash_attn_with_kvcache with cu_seqlens_q; slice q, and leave it "
+                 "None",
     "cu_seqlens_k_new": "new keys are (batch, new, heads_k, head_dim), of one length; write keys of several lengths "
                         "into the cache before the call",
     "rotary_seqlens": "angles begin at cache_seqlens; rotate q and k before the call",
@@ -29,11 +30,11 @@ def chunk(function: str, options: Mapping[str, object], causal: bool, chunked: i
         if name not in (*REFUSED, *HINTS, "attention_chunk"):
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
     attention_chunk = options.get("attention_chunk", 0)
-    if not attention_chunk:
+    if attention_chunk is None or checks.scalar("attention_chunk", attention_chunk) == 0:
         return chunked
-    if not isinstance(attention_chunk, int) or attention_chunk < 0 or chunked is not None:
-        raise Invalid(f"attention_chunk {attention_chunk}: it must be 0 or more, and chunked, its other name, None")
+    if chunked is not None:
+        raise Invalid(f"attention_chunk {attention_chunk} beside chunked, its other name: leave one of them out")
     if not causal:
         raise Unsupported(f"attention_chunk {attention_chunk} without causal: a query sees no later key of its chunk; "
                           "pass causal=True")
-    return attention_chunk
+    return checks.scalar("attention_chunk", attention_chunk)

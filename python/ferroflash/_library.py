@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from typing import Any
 
 from . import _bindings as c
@@ -57,12 +58,36 @@ def _open() -> Any:
 
 LIB = _open()
 _ERRORS = {c.INVALID: Invalid, c.UNSUPPORTED: Unsupported}
+# The library's words for arguments, values and dtypes, and Python's.
+_WORDS = {
+    r"`?Precision::Inputs`?": "precision=None", r"`Batch`|\bBatch\b": "'batch'", r"\bBatchAndChunks\b": "'batch_and_chunks'",
+    r"\bExactly\((\d+)\)": r"num_splits=\1", r"\bKeys\((\d+)\)": r"split_keys=\1", r"\bValue\((.*?)\)": r"\1",
+    r"\bleave splits out\b": "leave num_splits and split_keys 0", r"^((?:not supported|invalid):?) splits\b": r"\1 num_splits",
+    r"^((?:not supported|invalid):?) scale\b": r"\1 softmax_scale", r"\bcache\.([kv])_scale: One\b": r"\1_descale: None",
+    r"\bcache\.([kv])_scale\b": r"\1_descale", r"\bTokenScales \{.*?\}": "a tensor of each key's factors",
+    r"\bcache\.keys\b": "k_cache", r"\bcache\.values\b": "v_cache", r"\bcache\.lengths\b": "cache_seqlens",
+    r"\bcache\.rows\b": "cache_batch_idx", r"\bcache\.table\b": "block_table", r"\bcache\.max_k\b": "keys per sequence",
+    r"\balibi\b": "alibi_slopes", r"\bmask\.bits\b": "mask_bits", r"\bmask\.prefix\b": "prefix",
+    r"\bmask\.chunk\b": "chunked", r"\bmask bits\b": "mask_bits", r"\brotary\.(cos|sin)\b": r"rotary_\1",
+    r"\bshared_prefixes\.(groups|pages)\b": r"\1 of shared_prefixes",
+    r"\bshared_prefixes\.rest\.lengths\b": "rest of shared_prefixes",
+    r"\.address\b": ".data_ptr()", r"\.elements\b": ".numel()", r"\.strides\b": ".stride()",
+    r"`ferroflash kernels[^`]*`(, or `paged`)?": "ferroflash.entries()", r"\brequest(s?)\b": r"call\1",
+    r"\bf16\b": "float16", r"\bbf16\b": "bfloat16", r"\bf32\b": "float32", r"\be4m3\b": "float8_e4m3fn",
+}
+
+
+def said(text: str) -> str:
+    """Returns the library's text of an error with Python's words."""
+    for word, replacement in _WORDS.items():
+        text = re.sub(word, replacement, text)
+    return text
 
 
 def check(status: int) -> None:
     """Raises the error of a failed call."""
     if status != c.OK:
-        raise _ERRORS.get(status, Error)(LIB.ferroflash_last_error().decode())
+        raise _ERRORS.get(status, Error)(said(LIB.ferroflash_last_error().decode()))
 
 
 def entries() -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _fa3, _torch, functions, mla
+from . import _fa3, _torch, checks, functions, mla
 from ._types import Memory
 
 # The schema of an argument by its annotation. An argument of two types is two arguments of the operator.
@@ -40,7 +40,10 @@ class _Operator:
             mark = f"Tensor({letter}!)"
             schema = schema.replace(f"Tensor {of},", f"{mark} {of},").replace(f"Tensor? {of},", f"{mark}? {of},")
         _torch.define(name, f"({schema}, str? device) -> ({', '.join(['Tensor'] * count)})", self.on_gpu, self.on_cpu, self.without_numbers)
-        self.operator = getattr(_torch.OPERATORS, name)
+        self.operator, self.writes = getattr(_torch.OPERATORS, name), bool(written)
+        if not written:
+            # torch takes no autograd formula of an operator that writes arguments.
+            _torch.refuse_gradients(name, function.__name__)
 
     def __call__(self, arguments: tuple[Any, ...], options: Mapping[str, Any], device: str | None) -> Any:
         """Calls the operator with a function's arguments."""
@@ -51,14 +54,19 @@ class _Operator:
         flat: list[Any] = []
         for name, kind in self.kinds.items():
             of = values[name]
+            if name in checks.SCALARS and not isinstance(of, torch.Tensor) and kind != "Window":
+                of = None if of is None and kind.endswith("None") else checks.scalar(name, of)
             if kind.startswith("tuple"):
+                of = None if of is None else checks.prefixes(of)
                 flat += (None, None) if of is None else (list(of[:2]), of[2])
             elif kind.count("|") == 2:
                 flat += (of, None) if of is None or isinstance(of, torch.Tensor) else (None, of)
             else:
-                flat.append(list(of) if kind == "Window" else of)
+                flat.append(list(checks.window(of)) if kind == "Window" else of)
+        if self.writes and _torch.all_tracked(*flat):
+            raise _torch.without_formula(self.function.__name__)
         out = self.operator(*flat, device)
-        return self.pack([of for of in out if of.dim() > 1] if self.count else [])
+        return self.pack([of for of in out if tuple(of.shape) != (0,)] if self.count else [])
 
     def arguments(self, flat: tuple[Any, ...]) -> dict[str, Any]:
         """Returns the function's arguments of the operator's."""
@@ -92,23 +100,23 @@ class _Operator:
         return (*tensors, *(like.new_empty(0) for _ in range(self.count - len(tensors)))) if self.count else None
 
 
-def _rows(q: Memory, count: int) -> list[Memory]:
-    shape = (*q.shape[:-3], q.shape[-2], q.shape[-3])
-    return [q.new_empty(shape, dtype=torch.float32) for _ in range(count)]
+def _rows(q: Memory, count: int, of_heads: bool) -> list[Memory]:
+    shapes = [(*q.shape[:-3], q.shape[-2], q.shape[-3])] * count + [q.shape[-2:-1]] * int(of_heads)
+    return [q.new_empty(shape, dtype=torch.float32) for shape in shapes]
 
 
 def _of_cache(q: Memory, v_cache: Memory, return_softmax_lse: bool, return_max_logits: bool, return_entropy: bool,
-              **_others: Any) -> list[Memory]:
+              return_max_logits_head: bool, **_others: Any) -> list[Memory]:
     count = int(return_softmax_lse) + int(return_max_logits) + int(return_entropy)
-    return [q.new_empty((*q.shape[:-1], v_cache.shape[-1])), *_rows(q, count)]
+    return [q.new_empty((*q.shape[:-1], v_cache.shape[-1])), *_rows(q, count, return_max_logits_head)]
 
 
 def _of_latents(q: Memory, head_dim_v: int, indices: Memory, return_max_logits: bool, return_entropy: bool,
-                **_others: Any) -> list[Memory]:
+                return_max_logits_head: bool, **_others: Any) -> list[Memory]:
     o = q.new_empty((*q.shape[:-1], head_dim_v))
     if indices is not None:
         return [o, q.new_empty(q.shape[:-1], dtype=torch.float32).transpose(1, 2)]
-    return [o, *_rows(q, 1 + int(return_max_logits) + int(return_entropy))]
+    return [o, *_rows(q, 1 + int(return_max_logits) + int(return_entropy), return_max_logits_head)]
 
 
 def _of_lists(q: Memory, d_v: int, **_others: Any) -> list[Memory]:
@@ -118,15 +126,15 @@ def _of_lists(q: Memory, d_v: int, **_others: Any) -> list[Memory]:
 _single = lambda out: tuple(out) if len(out) > 1 else out[0]
 _CACHE = functions.flash_attn_with_kvcache
 _OPERATORS = {
-    "flash_attn_with_kvcache": _Operator(_CACHE, "flash_attn_with_kvcache", 4, _of_cache, _single),
-    "flash_mla_with_kvcache": _Operator(mla.flash_mla_with_kvcache, "flash_mla_with_kvcache", 4, _of_latents, tuple),
+    "flash_attn_with_kvcache": _Operator(_CACHE, "flash_attn_with_kvcache", 5, _of_cache, _single),
+    "flash_mla_with_kvcache": _Operator(mla.flash_mla_with_kvcache, "flash_mla_with_kvcache", 5, _of_latents, tuple),
     "flash_mla_sparse_fwd": _Operator(mla.flash_mla_sparse_fwd, "flash_mla_sparse_fwd", 2, _of_lists,
                                       lambda out: (out[0], None, out[1])),
     "merge_attn_states": _Operator(functions.merge_attn_states, "merge_attn_states", 0, lambda **_: [], lambda _: None,
                                    ("output", "output_lse")),
 }
 # An append also writes the factors of an int8 cache.
-_APPEND = _Operator(_CACHE, "append_and_attend", 4, _of_cache, _single, ("k_cache", "v_cache", "k_descale", "v_descale"))
+_APPEND = _Operator(_CACHE, "append_and_attend", 5, _of_cache, _single, ("k_cache", "v_cache", "k_descale", "v_descale"))
 
 
 def call(name: str, arguments: tuple[Any, ...], options: Mapping[str, Any], device: str | None) -> Any:

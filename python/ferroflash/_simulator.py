@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -9,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from . import _devices
+from . import _devices, checks
 from ._library import LIB, Invalid, WrongType, check
 from ._types import Memory
 
 # The card of device="sim". Its kernels are the portable ones, which run on every GPU.
 CARD = "l4"
 _RAW = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "bool": 1, "float32": 4, "int32": 4,
-          "int64": 8}
+_BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "bool": 1, "float32": 4, "int16": 2,
+          "int32": 4, "int64": 8}
 
 
 class Card:
@@ -205,6 +207,14 @@ def card(device: Any) -> Card:
         return _cards[name or CARD]
 
 
+def _share(one: Any, other: Any) -> bool:
+    try:
+        return np.shares_memory(one, other, max_work=100_000)
+    except RuntimeError:
+        # numpy gives up at some combinations of strides.
+        return False
+
+
 class _Numpy:
     """Arrays of numpy. bfloat16 and float8_e4m3fn are those of the package ml_dtypes."""
 
@@ -226,6 +236,10 @@ class _Numpy:
     @staticmethod
     def write(array: Memory, raw: Any) -> None:
         array[...] = raw.view(array.dtype)
+
+    @staticmethod
+    def shares(one: Memory, other: Memory) -> bool:
+        return isinstance(other, np.ndarray) and _share(one, other)
 
 
 class _Torch:
@@ -252,16 +266,39 @@ class _Torch:
     def write(tensor: Memory, raw: Any) -> None:
         tensor.detach().copy_(_Torch.back(raw, _devices.name(tensor.dtype)))
 
+    @staticmethod
+    def shares(one: Memory, other: Memory) -> bool:
+        return not isinstance(other, np.ndarray) and _share(_Torch.raw(one), _Torch.raw(other))
 
-def _kind(x: Memory) -> Any:
+
+def _kind(x: Memory, name: str) -> Any:
     if isinstance(x, np.ndarray):
         return _Numpy
-    if type(x).__module__.split(".")[0] == "torch" and hasattr(x, "data_ptr"):
-        if x.device.type != "cpu":
-            raise Invalid(f"a tensor is on {x.device} with device=\"sim\": it must be on the CPU; call .cpu(), or "
-                          "leave device out")
-        return _Torch
-    return None
+    if not (type(x).__module__.split(".")[0] == "torch" and hasattr(x, "data_ptr")):
+        return None
+    _devices.on_cpu(name, x)
+    if str(x.layout) != "torch.strided":
+        raise WrongType(f"{name} has the layout {x.layout}; it must be a dense tensor; call {name}.to_dense()")
+    return _Torch
+
+
+@functools.cache
+def _names(function: Any) -> list[str]:
+    """Returns the names of a function's arguments."""
+    return [*inspect.signature(function).parameters]
+
+
+def _write_back(changed: Sequence[tuple[str, Any, Memory, Any]]) -> None:
+    """Writes arrays that a call has changed."""
+    for at, (name, kind, original, _) in enumerate(changed):
+        for other, _, of, _ in changed[:at]:
+            if kind.shares(original, of):
+                raise Invalid(f"{name} has memory of {other}, and the call writes both; copy one of them")
+    for name, kind, original, after in changed:
+        try:
+            kind.write(original, after)
+        except ValueError as error:
+            raise Invalid(f"{name} cannot be written ({error}); the call writes it; copy {name}") from None
 
 
 def run(function: Callable[..., Any], arguments: Any, options: Any, device: Any) -> Any:
@@ -271,29 +308,26 @@ def run(function: Callable[..., Any], arguments: Any, options: Any, device: Any)
     kinds: list[Any] = []
     copies: list[tuple[Any, ...]] = []
 
-    def there(x: Memory) -> Any:
-        kind = _kind(x)
+    def there(name: str, x: Memory) -> Any:
+        kind = None if name in checks.SCALARS and name not in checks.OR_TENSORS else _kind(x, name)
         if kind is not None:
             dtype = kind.dtype(x)
             if dtype not in _BYTES:
-                raise WrongType(f"an array is {dtype}; it must be one of {', '.join(_BYTES)}; convert it")
+                raise WrongType(f"{name} is {dtype}; it must be one of {', '.join(_BYTES)}; convert {name}")
             raw = kind.raw(x)
             tensor = Tensor.uploaded(on, raw, dtype)
             kinds.append(kind)
-            copies.append((kind, x, np.array(raw, copy=True), tensor))
+            copies.append((name, kind, x, np.array(raw, copy=True), tensor))
             return tensor
-        if isinstance(x, (tuple, list)):
-            return type(x)(map(there, x))
-        return x
+        return type(x)(there(name, of) for of in x) if type(x) in (tuple, list) else x
 
     def here(x: Memory) -> Any:
         if isinstance(x, Tensor):
             return kinds[0].back(x.raw(), x.dtype)
         return tuple(map(here, x)) if isinstance(x, tuple) else x
 
-    out = function(*map(there, arguments), **{name: there(x) for name, x in options.items()})
-    for kind, original, before, tensor in copies:
-        after = tensor.raw()
-        if (after != before).any():
-            kind.write(original, after)
+    names = (*_names(function), *("an argument" for _ in arguments))
+    out = function(*map(there, names, arguments), **{name: there(name, x) for name, x in options.items()})
+    _write_back([(name, kind, original, after) for name, kind, original, before, tensor in copies
+                 if ((after := tensor.raw()) != before).any()])
     return here(out)

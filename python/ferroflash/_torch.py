@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.utils._python_dispatch
 
-from . import _attention, _devices
-from ._library import Unsupported
+from . import _attention, _devices, checks
+from ._library import Invalid, Unsupported
 from ._types import Memory
 
 _ARGUMENTS = (
@@ -15,6 +15,7 @@ _ARGUMENTS = (
     "Tensor? sinks, Tensor? bias, Tensor? prefix, Tensor? mask_bits, SymInt max_seqlen_q, SymInt max_seqlen_k, "
     "float? softmax_scale, bool causal, SymInt left, SymInt right, float softcap, SymInt? prefix_keys, SymInt? chunked, "
     "SymInt mask_keys, bool bhsd, str? config, str? device")
+_TENSORS = [argument.split()[1] for argument in _ARGUMENTS.split(", ") if argument.startswith("Tensor")]
 # Two packages in one process, of two commits, have one namespace each.
 _NAME = __package__
 _LIBRARY = torch.library.Library(_NAME, "DEF")
@@ -39,8 +40,7 @@ def _forward(*arguments: Any) -> Any:
 def simulator(arguments: Any, device: Any) -> Any:
     """Returns the simulator, which a call on CPU tensors must name."""
     if device is None:
-        raise Unsupported(f"q is on {arguments[0].device}: FerroFlash runs on a GPU; move the tensors there, or pass "
-                          "device=\"sim\" to run in the simulator")
+        raise _devices.not_on_gpu(arguments[0].device)
     from . import _simulator
     return _simulator
 
@@ -116,6 +116,48 @@ def _differentiates(ctx: Any, d_o: Memory, d_lse: Memory, backward: Any = None) 
     return (*three, *[None] * 4, dsinks if wants[0] else None, dbias if wants[1] else None, *[None] * 15)
 
 
+def without_formula(name: str) -> Unsupported:
+    """Returns the error of a gradient that a function lacks."""
+    return Unsupported(f"a gradient of {name}: FerroFlash has gradients of flash_attn_func, flash_attn_varlen_func and their "
+                       "packed forms only; call one of these, or this function under torch.no_grad()")
+
+
+class _WithoutGradients(torch.autograd.Function):  # type: ignore[misc]
+    """Results of a function without gradients, on tensors that require some: the backward pass says so."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, count: int, *tensors: Any) -> Any:
+        ctx.name = name
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        raise without_formula(ctx.name)
+
+
+def without_gradients(name: str, tracked: list[Any], run: Any) -> Any:
+    """Calls a function without gradients on tensors that require some, `tracked`."""
+    if name == "merge_attn_states":
+        # It writes its results, of which autograd knows nothing.
+        raise without_formula(name)
+    with torch.no_grad():
+        out = run()
+    results = out if isinstance(out, tuple) else (out,)
+    tensors = [of for of in results if of is not None]
+    with_errors = iter(_WithoutGradients.apply(name, len(tensors), *tensors, *tracked))
+    results = tuple(None if of is None else next(with_errors) for of in results)
+    return results if isinstance(out, tuple) else results[0]
+
+
+def refuse_gradients(operator: str, function: str) -> None:
+    """Gives an operator an autograd formula that names the function without gradients."""
+
+    def refuses(ctx: Any, *gradients: Any) -> None:
+        raise without_formula(function)
+
+    torch.library.register_autograd(f"{_NAME}::{operator}", refuses, lib=_LIBRARY)
+
+
 def _refuses(ctx: Any, *gradients: Any) -> None:
     raise Unsupported("a second derivative of attention: FerroFlash computes first derivatives only; leave out "
                       "create_graph")
@@ -167,6 +209,13 @@ def tracked(*tensors: Any) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def all_tracked(*arguments: Any) -> list[Any]:
+    """Returns the tensors of which a gradient is wanted."""
+    if not torch.is_grad_enabled():
+        return []
+    return [of for of in arguments if isinstance(of, torch.Tensor) and of.requires_grad]
+
+
 def refuse_tracked(**options: Any) -> None:
     """Raises an error if a gradient of an option is wanted."""
     for name, option in options.items():
@@ -184,12 +233,23 @@ def attend(*arguments: Any) -> Any:
             n > 1 and stride == 0 for n, stride in zip(bias.shape, bias.stride())):
         inputs[8] = bias.contiguous()
     refuse_tracked(alibi_slopes=inputs[6])
+    q, device, is_seen = inputs[0], inputs[-1], sees_operators()
+    if inputs[3] is not None and device is None and not is_seen:
+        checks.of_sequences(q, inputs[1], inputs[3], inputs[4], inputs[11], inputs[12], inputs[5])
     # The backward pass reads these, too.
-    for at in (3, 4, 5):
+    for at, name in ((3, "cu_seqlens_q"), (4, "cu_seqlens_k"), (5, "seqused_k")):
         of = inputs[at]
-        inputs[at] = None if of is None else _devices.narrowed(of).to(inputs[0].device, torch.int32).contiguous()
-    q, device = inputs[0], inputs[-1]
+        if of is not None:
+            if device is not None:
+                _devices.on_cpu(name, of)
+            inputs[at] = _devices.narrowed(of).to(q.device, torch.int32).contiguous()
     plain = device is None and type(q) in (torch.Tensor, torch.nn.Parameter) and q.is_cuda
-    if plain and not sees_operators():
+    if plain and not is_seen:
         return _Eager.apply(*inputs)
+    # The dispatcher runs the fake kernel if one of the tensors is on the device "meta".
+    for name, of in zip(_TENSORS, inputs):
+        if of is not None and device is not None:
+            _devices.on_cpu(name, of)
+        elif of is not None and of.device != q.device:
+            raise Invalid(f"{name} is on {of.device}; it must be on {q.device}, as q; move {name}")
     return OPERATORS.attention(*inputs)

@@ -5,7 +5,7 @@ import inspect
 from typing import Any
 
 from . import functions
-from ._library import Invalid, Unsupported
+from ._library import Invalid, Unsupported, WrongType
 from ._types import Memory
 
 
@@ -15,6 +15,8 @@ def register_with_transformers(name: str = "ferro", *, device: str | None = None
     It takes the models that have `flash_attention_2`, in float16, bfloat16 or under autocast, for inference and
     training. `device` is that of flash_attn_func: "sim" runs models on the CPU in the simulator.
     """
+    if not isinstance(name, str):
+        raise WrongType(f"name is {name!r:.60}; it must be a string")
     if "flash" in name:
         raise Invalid(f"name {name!r}: it must not contain \"flash\", by which transformers recognises FlashAttention; "
                       "choose another name")

@@ -54,6 +54,7 @@ class Varlen(Hopper, total=False):
     return_lse: bool
     return_max_logits: bool
     return_entropy: bool
+    return_max_logits_head: bool
     config: str | None
     invariance: str | None
     device: str | None

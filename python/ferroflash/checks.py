@@ -1,6 +1,8 @@
-"""What each tensor of a call must be: dtype, shape, device, strides. A launch checks it before it takes addresses."""
+"""What each argument of a call must be. Of a tensor: dtype, shape, device, strides, which a launch checks before it takes
+addresses. Of a number, a flag or a name: type and range."""
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ _FIELDS = {
     "q": (INPUTS, ROW), "k": (("q",), ROW), "v": (("k",), ROW), "o": (("q",), ROW),
     "k_cache": (("q", *_EIGHT_BIT), ROW), "v_cache": (("k_cache",), ROW),
     "lse": (_FLOAT32, ROW), "max_logits": (_FLOAT32, ROW), "entropy": (_FLOAT32, ROW),
+    "max_logits_head": (_FLOAT32, WHOLE),
     "cu_seqlens_q": (_INT32, ROW), "cu_seqlens_k": (_INT32, ROW), "seqused_k": (_INT32, ROW),
     "seqused_q": (_INT32, ROW),
     "cache_seqlens": (_INT32, ROW), "cache_batch_idx": (_INT32, ROW), "block_table": (_INT32, ROW),
@@ -32,6 +35,42 @@ _FIELDS = {
     "o of state 0": (WIDE, ANY), "o of a state": (("o of state 0",), ANY), "lse of a state": (_FLOAT32, ANY),
 }
 _REMEDIES = {"mask_bits": "; numpy.packbits(.., axis=-1, bitorder=\"little\") makes bits of booleans"}
+
+
+# The largest number of an int32 and of a float32
+_INT32_MAX, _FLOAT32_MAX = 2**31 - 1, (2 - 2**-23) * 2.0**127
+_REQUIRED = object()
+
+
+class _Scalar(NamedTuple):
+    """A number, a flag or a name."""
+    kind: type
+    text: str
+    least: float = 0
+    most: float = _INT32_MAX
+    # What None stands for
+    none: Any = _REQUIRED
+
+
+_FLAG, _NAME = _Scalar(bool, "True or False"), _Scalar(str, "a string or None", none=None)
+_COUNT = _Scalar(int, "an integer from 0 to 2**31 - 1")
+_NUMBER = _Scalar(float, "a number that float32 has", -_FLOAT32_MAX, _FLOAT32_MAX)
+SCALARS = {
+    **dict.fromkeys(("causal", "bhsd", "rotary_interleaved", "is_fp8_kvcache", "return_lse", "return_softmax_lse",
+                     "return_attn_probs", "return_max_logits", "return_entropy", "return_max_logits_head"), _FLAG),
+    **dict.fromkeys(("config", "invariance", "precision"), _NAME),
+    **dict.fromkeys(("max_seqlen_q", "max_seqlen_k", "mask_keys", "num_splits", "split_keys", "cache_seqlens", "groups",
+                     "pages", "attention_chunk", "head_dim_v", "d_v"), _COUNT),
+    **dict.fromkeys(("chunked", "prefix"), _COUNT._replace(text="an integer from 0 to 2**31 - 1, or None", none=None)),
+    "window_size": _Scalar(int, "two integers (left, right) below 2**31, of which -1 is no bound", -2**63),
+    "softmax_scale": _NUMBER._replace(text="a number that float32 has, or None for 1 / sqrt(head_dim)", none=None),
+    "softcap": _NUMBER._replace(text="0.0 (none) or a number above it that float32 has", least=0, none=0.0),
+    **dict.fromkeys(("sm_scale", "k_descale", "v_descale"), _NUMBER),
+}
+# These arguments are numbers or tensors.
+OR_TENSORS = ("prefix", "cache_seqlens", "k_descale", "v_descale")
+_ABSTRACT = {int: numbers.Integral, float: numbers.Real}
+_SYMBOLS = ("SymInt", "SymFloat", "SymBool")
 
 
 class _Shape(NamedTuple):
@@ -62,13 +101,14 @@ def _layout(shapes: dict[str, str], **dtypes: tuple[str, ...]) -> dict[str, _Req
 _OPTIONS = {"alibi_slopes": "heads | batch heads", "sinks": "heads", "prefix": "batch",
             "bias": "batch? heads? seqlen_q? seqlen_k", "mask_bits": "batch? heads? seqlen_q bytes+"}
 _OF_ROWS = ("lse", "max_logits", "entropy")
+_OF_HEADS = {"max_logits_head": "heads"}
 _BSHD = {"q": "batch seqlen_q heads head_dim", "k": "batch seqlen_k heads_k head_dim",
          "v": "batch seqlen_k heads_k head_dim_v", "o": "batch seqlen_q heads head_dim_v",
-         **dict.fromkeys(_OF_ROWS, "batch heads seqlen_q")}
+         **dict.fromkeys(_OF_ROWS, "batch heads seqlen_q"), **_OF_HEADS}
 _BHSD = {"q": "batch heads seqlen_q head_dim", "k": "batch heads_k seqlen_k head_dim",
          "v": "batch heads_k seqlen_k head_dim_v", "o": "batch heads seqlen_q head_dim_v"}
 _ROWS = {"q": "total_q heads head_dim", "o": "total_q heads head_dim_v", "cu_seqlens_q": "batch+1",
-         **dict.fromkeys(_OF_ROWS, "heads total_q")}
+         **dict.fromkeys(_OF_ROWS, "heads total_q"), **_OF_HEADS, "seqused_q": "batch"}
 _PAGES = {"k_cache": "pages page heads_k head_dim", "v_cache": "pages page heads_k head_dim_v",
           "block_table": "batch columns", "cache_batch_idx": "batch", "cache_seqlens": "batch",
           "descale of keys": "pages page heads_k"}
@@ -77,7 +117,7 @@ _CACHE = {**_OPTIONS, **_BSHD, **_PAGES, "rest": "batch", "descale": "batch head
 # One table for each kind of call
 DENSE, BHSD = _layout({**_OPTIONS, **_BSHD}), _layout({**_OPTIONS, **_BSHD, **_BHSD})
 VARLEN = _layout({**_OPTIONS, **_ROWS, "k": "total_k heads_k head_dim", "v": "total_k heads_k head_dim_v",
-                  "cu_seqlens_k": "batch+1", "seqused_q": "batch", "seqused_k": "batch"})
+                  "cu_seqlens_k": "batch+1", "seqused_k": "batch"})
 CACHE, VARLEN_CACHE = _layout(_CACHE), _layout({**_CACHE, **_ROWS})
 # FlashMLA's sinks; lists of keys of its prefill, of its decode, and of a launch
 SINK = _layout({"attn_sink": "heads"})
@@ -158,7 +198,118 @@ def _misfit(name: str, shape: Any, shapes: Sequence[_Shape], sizes: dict[str, An
     def text(known: dict[str, Any]) -> str:
         extents = ([f"{known.get(size, size)}{more[suffix]}" for size, suffix in zip(*shape)] for shape in shapes)
         return " or ".join(f"({', '.join(of)})" for of in extents)
-    return Invalid(f"{name} {tuple(shape)}: it must be {text({})}, here {text(sizes)}; slice or expand {name}")
+    here = "" if text(sizes) == text({}) else f", here {text(sizes)}"
+    return Invalid(f"{name} {tuple(shape)}: it must be {text({})}{here}; slice, expand or reshape {name}")
+
+
+def scalars(**arguments: Any) -> list[Any]:
+    """Returns numbers, flags and names as Python's own types, if they are what the table says."""
+    found = []
+    for name, of in arguments.items():
+        kind, _, least, most, none = SCALARS[name]
+        is_exact = of is none is None or type(of) is kind and (kind is bool or kind is not str and least <= of <= most)
+        found.append(of if is_exact else scalar(name, of))
+    return found
+
+
+def scalar(name: str, of: Any) -> Any:
+    """Returns one number, flag or name. numpy's numbers are Python's, and so is the number of an array or a CPU tensor
+    without dimensions."""
+    kind, text, least, most, none = SCALARS[name]
+    if of is None and none is not _REQUIRED:
+        return none
+    if type(of).__name__ in _SYMBOLS:
+        return of
+    wrong = WrongType(f"{name} is {of!r:.60}; it must be {text}; convert {name}")
+    if hasattr(of, "item") and hasattr(of, "shape"):
+        on = getattr(getattr(of, "device", None), "type", "cpu")
+        if on != "cpu":
+            raise WrongType(f"{name} is a tensor on {of.device}; it must be {text}; pass {name}.item(), which waits for the "
+                            "device")
+        if tuple(of.shape) != ():
+            raise wrong
+        of = of.item()
+    if kind is bool:
+        if type(of) is bool or type(of) is int and of in (0, 1):
+            return bool(of)
+        raise wrong
+    if kind is str:
+        if not isinstance(of, str):
+            raise wrong
+        if "\0" in of:
+            raise Invalid(f"{name} {of!r:.60}: it must have no zero byte")
+        return of
+    if isinstance(of, bool) or not isinstance(of, _ABSTRACT[kind]):
+        raise wrong
+    if not least <= of <= most:
+        raise Invalid(f"{name} {of!r:.60}: it must be {text}")
+    return kind(of)
+
+
+def window(of: Any) -> tuple[int, int]:
+    """Returns the sides of a window. A negative side means no bound."""
+    if of is None:
+        return -1, -1
+    try:
+        left, right = of
+    except (TypeError, ValueError):
+        remedy = f"; pass ({of}, {of})" if isinstance(of, int) else ""
+        raise WrongType(f"window_size is {of!r:.60}; it must be {SCALARS['window_size'].text}{remedy}") from None
+    left, right = (of if type(of) is int and -1 <= of <= _INT32_MAX else max(scalar("window_size", of), -1)
+                   for of in (left, right))
+    return left, right
+
+
+def of_sequences(q: Memory, k: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, max_seqlen_q: int, max_seqlen_k: int,
+                 seqused_k: Memory) -> None:
+    """Checks the offsets of varlen tensors."""
+    if getattr(cu_seqlens_q, "shape", None) == getattr(cu_seqlens_k, "shape", ()):
+        offsets("cu_seqlens_q", cu_seqlens_q, q.shape[0], max_seqlen_q, "q")
+        # Of the keys of a sequence, seqused_k may name fewer.
+        offsets("cu_seqlens_k", cu_seqlens_k, k.shape[0], max_seqlen_k if seqused_k is None else None, "k")
+
+
+def offsets(name: str, cu_seqlens: Memory, rows: int, longest: int | None, tensor: str) -> None:
+    """Checks offsets whose numbers the host has: `tensor` has `rows` rows, and no sequence may have more than `longest`. A
+    GPU's numbers are not checked, because the call would wait for them."""
+    starts = _devices.known(cu_seqlens)
+    if starts is None or len(cu_seqlens.shape) != 1:
+        return
+    shown = f"{name} {starts[:6]}{' ..' if len(starts) > 6 else ''}"
+    counts = [end - start for start, end in zip(starts, starts[1:])]
+    if not starts or starts[0] != 0 or any(n < 0 for n in counts) or starts[-1] > rows:
+        raise Invalid(f"{shown}: offsets must begin with 0, never decrease, and end with at most {rows}, the rows of "
+                      f"{tensor}; pass cumulative sums of the lengths, behind a 0")
+    most = max(counts, default=0)
+    if longest is not None and most > longest:
+        of = name.replace("cu_seqlens", "max_seqlen")
+        raise Invalid(f"{of} {longest}: it must be at least {most}, the length of the longest sequence of {name}; pass "
+                      f"{of}={most}")
+
+
+def lengths(name: str, tensor: Memory, most: int) -> None:
+    """Checks the keys of each sequence of a cache, if the host has the numbers."""
+    found = _devices.known(tensor)
+    if found is not None and len(tensor.shape) == 1 and not all(0 <= n <= most for n in found):
+        raise Invalid(f"{name} {found[:6]}{' ..' if len(found) > 6 else ''}: each must be from 0 to {most}, the keys of a "
+                      "sequence in the cache without the new ones; allocate a larger cache")
+
+
+def needed(**tensors: Any) -> None:
+    """Checks that offsets of sequences are given."""
+    for name, of in tensors.items():
+        if of is None:
+            raise WrongType(f"{name} is None; it must be a tensor of int32 (batch + 1), the offsets of the sequences and their "
+                            f"end; pass cumulative sums of the lengths, behind a 0")
+
+
+def prefixes(of: Any) -> tuple[int, int, Any]:
+    """Returns groups, pages and the rest of shared prefixes."""
+    if not isinstance(of, (tuple, list)) or len(of) != 3:
+        raise WrongType(f"shared_prefixes is {of!r:.60}; it must be (groups, pages, rest), the last one a tensor of int32 "
+                        "(batch)")
+    groups, pages = scalars(groups=of[0], pages=of[1])
+    return groups, pages, of[2]
 
 
 def given(options: Mapping[str, Any], **tensors: Any) -> None:
@@ -192,6 +343,6 @@ def converted(q: Memory, sinks: Memory, prefix: Memory | int | None) -> tuple[Me
     """Returns sinks and prefixes of which the library gets addresses only: contiguous, prefixes in int32 beside q."""
     if sinks is not None:
         if not hasattr(sinks, "data_ptr"):
-            raise WrongType(f"sinks is {sinks!r}; it must be a tensor of float32 (heads)")
+            raise WrongType(f"sinks is {sinks!r:.60}; it must be a tensor of float32 (heads)")
         sinks = sinks.contiguous()
     return sinks, _devices.integers(q, prefix=prefix)[0] if hasattr(prefix, "data_ptr") else prefix

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _devices, checks, planned
-from ._types import Memory, Window
+from ._types import Memory
 from .planned import Planned, layout, masked
 
 
@@ -41,7 +41,7 @@ def shapes(bhsd: bool) -> Any:
 
 
 def prepare(q: Memory, k: Memory, v: Memory, *, softmax_scale: float | None = None, causal: bool = False,
-            window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
+            window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
             rows: Sequence[str] = (), config: str | None = None, bhsd: bool = False,
             **extras: Any) -> tuple[Launch, Memory, dict[str, Memory]]:
     """Allocates o and outputs of rows, and finds or makes the launch on the current stream: (launch, o, outputs)."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from . import _attention, _devices, _fa3, checks, kvcache, merge
 from ._library import Invalid, Unsupported
 from ._types import Array, Memory, Tensor, Window
-from .planned import is_empty, masked, of_rows, wanted
+from .planned import is_empty, masked, of_no_rows, wanted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -26,27 +26,28 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def simulated(function: _Function, is_operator: bool = False) -> _Function:
     """Runs a function in the simulator if its argument `device` names a card. `is_operator` says that `_operators.py` has
-    the function as an operator of torch."""
+    the function as an operator of torch, without gradients."""
 
-    @functools.wraps(function)
-    def call(*arguments: Any, device: str | None = None, **options: Any) -> Any:
-        if is_operator and _is_traced(arguments[0] if arguments else next(iter(options.values()), None)):
-            from . import _operators
-            return _operators.call(function.__name__, arguments, options, device)
+    def run(arguments: Any, options: Any, device: str | None) -> Any:
         if device is None:
             return function(*arguments, **options)
         from . import _simulator
         return _simulator.run(function, arguments, options, device)
 
+    @functools.wraps(function)
+    def call(*arguments: Any, device: str | None = None, **options: Any) -> Any:
+        if is_operator and hasattr(arguments[0] if arguments else next(iter(options.values()), None), "requires_grad"):
+            from . import _torch
+            # torch.compile, modes and transforms see the calls of operators only.
+            if _torch.sees_operators():
+                from . import _operators
+                return _operators.call(function.__name__, arguments, options, device)
+            tracked = _torch.all_tracked(*arguments, *options.values())
+            if tracked:
+                return _torch.without_gradients(function.__name__, tracked, lambda: run(arguments, options, device))
+        return run(arguments, options, device)
+
     return cast(_Function, call)
-
-
-def _is_traced(tensor: Any) -> bool:
-    """Returns whether torch.compile, a mode or a transform sees the calls of operators."""
-    if not hasattr(tensor, "requires_grad"):
-        return False
-    from . import _torch
-    return _torch.sees_operators()
 
 
 operator = functools.partial(simulated, is_operator=True)
@@ -54,8 +55,8 @@ _forward: Callable[..., Any] = simulated(_attention.forward)
 
 
 def _refuse_dropout(dropout_p: float) -> None:
-    if dropout_p != 0.0:
-        raise Unsupported(f"dropout_p {dropout_p}: FerroFlash has no dropout; it must be 0.0")
+    if not isinstance(dropout_p, numbers.Real) or dropout_p != 0.0:
+        raise Unsupported(f"dropout_p {dropout_p!r:.60}: FerroFlash has no dropout; it must be 0.0")
 
 
 def _through_operator(device: str | None, tensors: tuple[Any, ...]) -> bool:
@@ -69,6 +70,11 @@ def _refuse_gradients(*tensors: Any) -> None:
         if _torch.tracked(*tensors):
             raise Unsupported("block_table with q, k or v that require gradients: a KV cache has none; call it under "
                               "torch.no_grad(), or leave block_table out")
+
+
+def _is_tensor(prefix: Any) -> bool:
+    """Returns whether an argument that may be a number is none: a tensor, or what no function takes."""
+    return prefix is not None and not isinstance(prefix, (numbers.Number, str)) and tuple(getattr(prefix, "shape", (0,))) != ()
 
 
 def _replaced(lse: Any, old: float, new: float) -> Any:
@@ -90,11 +96,16 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
             device: str | None, seqused_q: Any = None, precision: str | None = None) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
-    is_tensor = hasattr(prefix, "shape") and not isinstance(prefix, numbers.Integral)
-    options = {"cu_seqlens_q": starts[0], "alibi_slopes": slopes, "sinks": sinks, "bias": bias, "mask_bits": mask_bits,
-               "prefix": None if isinstance(prefix, numbers.Integral) else prefix}
+    is_tensor = _is_tensor(prefix)
+    options = {"cu_seqlens_q": starts[0], "cu_seqlens_k": starts[1], "alibi_slopes": slopes, "sinks": sinks, "bias": bias,
+               "mask_bits": mask_bits, "prefix": prefix if is_tensor else None}
     checks.given(options, q=q, k=k, v=v)
-    left, right = window_size
+    left, right = checks.window(window_size)
+    chunked, mask_keys, softmax_scale, causal, softcap, config, invariance, precision, bhsd = checks.scalars(
+        chunked=chunked, mask_keys=mask_keys, softmax_scale=softmax_scale, causal=causal, softcap=softcap, config=config,
+        invariance=invariance, precision=precision, bhsd=bhsd)
+    if not is_tensor:
+        prefix = checks.scalar("prefix", prefix)
     arguments = (q, k, v, *starts, slopes, sinks, bias, prefix if is_tensor else None, mask_bits, *lengths,
                  softmax_scale, causal, left, right, softcap, None if is_tensor else prefix, chunked, mask_keys, bhsd,
                  config)
@@ -120,14 +131,23 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
     return (o, *found) if rows else o
 
 
+def _outputs(return_lse: bool, return_attn_probs: bool, return_max_logits: bool, return_entropy: bool,
+             return_max_logits_head: bool) -> tuple[tuple[str, ...], bool]:
+    """Returns the names of outputs beside o, and whether they are FlashAttention-2's."""
+    lse, probs, *others = checks.scalars(
+        return_lse=return_lse, return_attn_probs=return_attn_probs, return_max_logits=return_max_logits,
+        return_entropy=return_entropy, return_max_logits_head=return_max_logits_head)
+    return wanted(lse or probs, *others), probs
+
+
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
                     causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                     alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False,
                     *, sinks: Array | None = None, bias: Array | None = None, prefix: Array | int | None = None,
                     chunked: int | None = None, mask_bits: Array | None = None, mask_keys: int = 0,
                     return_lse: bool = False, return_max_logits: bool = False, return_entropy: bool = False,
-                    config: str | None = None, invariance: str | None = None, precision: str | None = None,
-                    bhsd: bool = False, device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
+                    return_max_logits_head: bool = False, config: str | None = None, invariance: str | None = None,
+                    precision: str | None = None, bhsd: bool = False, device: str | None = None, **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention, with gradients of q, k, v, sinks and bias. Masks are aligned bottom-right.
 
     | argument | shape |
@@ -146,14 +166,16 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
     is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0) or "int8-fp8" (8.9) computes
     products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. docs/python.md
     says what becomes of `fa3`, FlashAttention-3's arguments. Returns o; with return_lse, return_max_logits or
-    return_entropy (in nats) a tuple of o and each, in this order, float32 (batch, heads, seqlen_q); with
+    return_entropy (in nats) a tuple of o and each, in this order, float32 (batch, heads, seqlen_q), and at its end, with
+    return_max_logits_head, the largest score of each head, float32 (heads), -inf for a head without a key; with
     return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without dropout.
     """
     _refuse_dropout(dropout_p)
     chunked = _fa3.chunk("flash_attn_func", fa3, causal, chunked)
     scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
               softcap)
-    rows = wanted(return_lse or return_attn_probs, return_max_logits, return_entropy)
+    rows, return_attn_probs = _outputs(return_lse, return_attn_probs, return_max_logits, return_entropy,
+                                       return_max_logits_head)
     return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, rows, return_attn_probs, invariance, device,
                    precision=precision)
 
@@ -191,16 +213,21 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            seqused_k: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
                            prefix: Array | int | None = None, chunked: int | None = None,
                            mask_bits: Array | None = None, mask_keys: int = 0, return_lse: bool = False,
-                           return_max_logits: bool = False, return_entropy: bool = False, config: str | None = None, invariance: str | None = None, device: str | None = None,
+                           return_max_logits: bool = False, return_entropy: bool = False,
+                           return_max_logits_head: bool = False, config: str | None = None,
+                           invariance: str | None = None, device: str | None = None,
                            **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention of varlen sequences, with gradients of q, k, v, sinks and bias.
 
     q, k and v are (rows of all sequences, heads, head_dim); `cu_seqlens_q` and `cu_seqlens_k` are int32 (batch + 1) on
-    the device. No call waits for them, and a captured graph stays valid when they change. `seqused_k` (batch) is the
-    number of valid keys of each sequence, and `seqused_q` (batch), without gradients, the number of its used queries:
-    the last one aligns with the last key, and o of the rows behind them is 0. With `block_table`, k and v are a cache (pages, page, heads_k, head_dim)
-    without gradients, and sequence b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys. Rows of o that belong to no
-    sequence are not written. The other arguments are flash_attn_func's.
+    the device: sequence b has the rows from cu_seqlens[b] to cu_seqlens[b + 1]. `max_seqlen_q` and `max_seqlen_k` are at
+    least the lengths of the longest sequences. No call waits for the device, so it checks offsets only where the host
+    has them: in the simulator, and on the CPU. Of wrong offsets on a GPU, rows of o are wrong or not written. A captured
+    graph stays valid when they change. `seqused_k` (batch) is the number of valid keys of each sequence, and `seqused_q`
+    (batch), without gradients, the number of its used queries: the last one aligns with the last key, and o of the rows
+    behind them is 0. With `block_table`, k and v are a cache (pages, page, heads_k, head_dim) without gradients, and
+    sequence b has seqused_k[b] keys, without seqused_k cu_seqlens_k[b + 1] - cu_seqlens_k[b]. Rows of o that belong to
+    no sequence are not written. The other arguments are flash_attn_func's.
 
     Returns what flash_attn_func returns; outputs of rows are (heads, rows). For a row without a key, lse and the largest
     score are -inf, or with return_attn_probs +inf, as in FlashAttention-2, and the entropy is 0.
@@ -210,9 +237,12 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     if block_table is not None:
         _refuse_gradients(q, k, v)
         scales = {"k_descale": fa3.pop("k_descale", None), "v_descale": fa3.pop("v_descale", None)}
-    seqused_q = fa3.pop("seqused_q", None) if block_table is None else None
+    seqused_q = fa3.pop("seqused_q", None)
     chunked = _fa3.chunk("flash_attn_varlen_func", fa3, causal, chunked)
-    rows = wanted(return_lse or return_attn_probs, return_max_logits, return_entropy)
+    rows, return_attn_probs = _outputs(return_lse, return_attn_probs, return_max_logits, return_entropy,
+                                       return_max_logits_head)
+    max_seqlen_q, max_seqlen_k = checks.scalars(max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
+    checks.needed(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k if seqused_k is None or block_table is None else 0)
     if block_table is None:
         scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
                   softcap)
@@ -223,15 +253,20 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap, config=config,
         alibi_slopes=alibi_slopes, sinks=sinks, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
         mask_keys=mask_keys, invariance=invariance, return_softmax_lse="lse" in rows,
-        return_max_logits=return_max_logits, return_entropy=return_entropy, **scales)
+        return_max_logits="max_logits" in rows, return_entropy="entropy" in rows,
+        return_max_logits_head="max_logits_head" in rows, seqused_q=seqused_q, **scales)
     return (*out, _probabilities(q)) if return_attn_probs else out
 
 
 def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_k: Any, block_table: Any,
                   max_seqlen_q: int, like_fa2: bool, **options: Any) -> Any:
     """Computes flash_attn_varlen_func on a cache with a block table."""
-    checks.given({}, q=q, cu_seqlens_k=cu_seqlens_k)
-    used = cu_seqlens_k[1:] - cu_seqlens_k[:-1] if seqused_k is None else seqused_k
+    checks.given({"block_table": block_table, "seqused_k": seqused_k}, q=q)
+    used = seqused_k
+    if seqused_k is None:
+        checks.given({"cu_seqlens_k": cu_seqlens_k}, q=q)
+        checks.ranks(checks.VARLEN, cu_seqlens_k=cu_seqlens_k)
+        used = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
     out = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=block_table, cu_seqlens_q=cu_seqlens_q,
                                   max_seqlen_q=max_seqlen_q, **options)
     if options["return_softmax_lse"] and not like_fa2:
@@ -278,8 +313,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
                             prefix: Array | int | None = None, chunked: int | None = None,
                             mask_bits: Array | None = None, mask_keys: int = 0, split_keys: int = 0,
                             invariance: str | None = None, shared_prefixes: tuple[int, int, Array] | None = None,
-                            return_max_logits: bool = False, return_entropy: bool = False, config: str | None = None,
-                            device: str | None = None, **fa3: Unpack[HopperCache]) -> Tensor | Any:
+                            return_max_logits: bool = False, return_entropy: bool = False,
+                            return_max_logits_head: bool = False, seqused_q: Array | None = None,
+                            config: str | None = None, device: str | None = None, **fa3: Unpack[HopperCache]) -> Tensor | Any:
     """Computes attention of q (batch, seqlen_q, heads, head_dim) on a cache. Masks are aligned bottom-right.
 
     The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with `block_table` (pages, page, heads_k, head_dim).
@@ -288,8 +324,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     the dtype of q, it rotates `k` on the way, and q: row i of a sequence by the angles of position cache_seqlens + i.
     `alibi_slopes` are (heads) or (batch, heads) in float32. `cache_leftpad` is refused.
 
-    With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), and a
-    sequence has at most `max_seqlen_q` queries. `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors
+    With `cu_seqlens_q`, q is (rows of all sequences, heads, head_dim), a sequence has at most `max_seqlen_q` queries, and
+    of these, `seqused_q` (batch) are used (flash_attn_varlen_func). `k_descale` and `v_descale`, floats or (batch, heads_k), are the factors
     of a float8_e4m3fn cache. For an int8 cache they are float32 (pages, page, heads_k), without pages (batch_cache,
     seqlen_cache, heads_k): the factor of each row. The call writes the factors of the rows of `k` and `v`: largest
     magnitude / 127. `sinks` (heads) are logits that belong to no key. `split_keys` are keys per split, in place of
@@ -298,42 +334,62 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     bias, prefix, chunked, mask_bits, mask_keys and invariance are flash_attn_func's.
 
     Returns o; with return_softmax_lse, return_max_logits or return_entropy (in nats) a tuple of o and each, in this
-    order, float32 (batch, heads, seqlen_q), or (heads, rows) for varlen. For a row without a key, lse is +inf, as in
-    FlashAttention-2.
+    order, float32 (batch, heads, seqlen_q), or (heads, rows) for varlen, and at its end, with return_max_logits_head, the
+    largest score of each head, float32 (heads). For a row without a key, lse is +inf, as in FlashAttention-2.
     """
     chunked = _fa3.chunk("flash_attn_with_kvcache", fa3, causal, chunked)
     if page_table is not None:
         if block_table is not None:
             raise Invalid("page_table beside block_table: one is FlashAttention-3's name of the other; pass one")
         block_table = page_table
+    window_size = checks.window(window_size)
+    (causal, softmax_scale, softcap, rotary_interleaved, num_splits, split_keys, mask_keys, chunked, invariance, config,
+     return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head) = checks.scalars(
+        causal=causal, softmax_scale=softmax_scale, softcap=softcap, rotary_interleaved=rotary_interleaved,
+        num_splits=num_splits, split_keys=split_keys, mask_keys=mask_keys, chunked=chunked, invariance=invariance,
+        config=config, return_softmax_lse=return_softmax_lse, return_max_logits=return_max_logits,
+        return_entropy=return_entropy, return_max_logits_head=return_max_logits_head)
+    if max_seqlen_q is not None:
+        max_seqlen_q = checks.scalar("max_seqlen_q", max_seqlen_q)
+    if not _is_tensor(prefix):
+        prefix = checks.scalar("prefix", prefix)
+    k_descale, v_descale = (of if of is None or _is_tensor(of) or hasattr(of, "data_ptr") else checks.scalar(name, of)
+                            for name, of in (("k_descale", k_descale), ("v_descale", v_descale)))
     checks.given({"k": k, "v": v, "block_table": block_table, "cu_seqlens_q": cu_seqlens_q, "alibi_slopes": alibi_slopes,
-                  "sinks": sinks, "bias": bias, "mask_bits": mask_bits}, q=q, k_cache=k_cache, v_cache=v_cache)
+                  "sinks": sinks, "bias": bias, "mask_bits": mask_bits, "rotary_cos": rotary_cos,
+                  "rotary_sin": rotary_sin, "seqused_q": seqused_q, "prefix": prefix if _is_tensor(prefix) else None,
+                  "k_descale": None if isinstance(k_descale, float) else k_descale,
+                  "v_descale": None if isinstance(v_descale, float) else v_descale},
+                 q=q, k_cache=k_cache, v_cache=v_cache)
     layout = checks.CACHE if cu_seqlens_q is None else checks.VARLEN_CACHE
     checks.ranks(layout, k_cache=k_cache, v_cache=v_cache, block_table=block_table, k=k, v=v, cu_seqlens_q=cu_seqlens_q)
     kvcache.check(q, k_cache, v_cache, k, v, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
-                  cache_leftpad)
-    outputs = wanted(return_softmax_lse, return_max_logits, return_entropy)
+                  cache_leftpad, seqused_q)
+    outputs = wanted(return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head)
     # Tensors of a device, even if the caller's are arrays.
     queries: Memory = q
     if is_empty(q, cu_seqlens_q):
         if k is not None:
             raise Unsupported("k, v beside q without queries: nothing is appended then; append with at least one query")
         o = queries.new_empty((*q.shape[:-1], v_cache.shape[-1]))
-        empty: dict[str, Memory] = of_rows(queries, (*q.shape[:-3], q.shape[-2], q.shape[-3]), outputs)
-        return (o, *empty.values()) if outputs else o
+        return (o, *of_no_rows(queries, (*q.shape[:-3], q.shape[-2], q.shape[-3]), outputs)) if outputs else o
     scales = kvcache.descales(k_cache, k, (k_descale, v_descale))
     on, batch = _devices.of(q), q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-    rows, table, starts = _devices.integers(
-        q, cache_batch_idx=cache_batch_idx, block_table=block_table, cu_seqlens_q=cu_seqlens_q)
+    if cu_seqlens_q is not None:
+        checks.offsets("cu_seqlens_q", cu_seqlens_q, q.shape[0], max_seqlen_q, "q")
+    rows, table, starts, used = _devices.integers(
+        q, cache_batch_idx=cache_batch_idx, block_table=block_table, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q)
     # Without lengths, every sequence has all keys of the cache, as in FlashAttention.
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
     lengths: Memory = (full if k is None else 0) if cache_seqlens is None else cache_seqlens
-    if isinstance(lengths, numbers.Integral):
-        lengths = queries.new_full((batch,), int(lengths), dtype=on.dtype("int32"))
+    if isinstance(lengths, (numbers.Number, str)):
+        lengths = queries.new_full((batch,), checks.scalar("cache_seqlens", lengths), dtype=on.dtype("int32"))
+    if full:
+        checks.lengths("cache_seqlens", lengths, full - (0 if k is None else k.shape[1]))
     (lengths,) = _devices.integers(q, cache_seqlens=lengths)
     sinks, prefix = checks.converted(q, sinks, prefix)
     if shared_prefixes is not None:
-        groups, pages, rest = shared_prefixes
+        groups, pages, rest = checks.prefixes(shared_prefixes)
         shared_prefixes = (groups, pages, _devices.integers(q, rest=rest)[0])
     if k is not None:
         own = on.arange(batch) if rows is None else rows
@@ -347,7 +403,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         window=window, scale=softmax_scale, softcap=softcap, splits=num_splits, split_keys=split_keys, config=config,
         cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes,
         shared_prefixes=shared_prefixes, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
-        mask_keys=mask_keys, invariance=invariance)
+        mask_keys=mask_keys, invariance=invariance, seqused_q=used)
     return out if outputs else out[0]
 
 

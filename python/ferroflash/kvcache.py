@@ -9,7 +9,7 @@ from . import _devices, checks, planned
 from ._library import LIB, Invalid, Unsupported, c
 from ._library import check as succeed
 from ._types import Memory, Window
-from .planned import FULL, Planned, layout
+from .planned import FULL, HEAD, Planned, layout
 
 
 def is_tensor(x: Memory) -> bool:
@@ -19,7 +19,7 @@ def is_tensor(x: Memory) -> bool:
 
 def check(q: Memory, k_cache: Memory, v_cache: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory,
           max_seqlen_q: int | None, causal: bool, window_size: Window, cos: Memory, sin: Memory,
-          leftpad: Memory) -> None:
+          leftpad: Memory, seqused_q: Memory) -> None:
     """Checks which arguments of flash_attn_with_kvcache go together."""
     if (k is None) != (v is None):
         raise Invalid("k and v belong together: pass both, or neither")
@@ -42,9 +42,14 @@ def check(q: Memory, k_cache: Memory, v_cache: Memory, k: Memory, v: Memory, cu_
                       f"{tuple(k_cache.shape[:3])}")
     if k is not None and (k_cache.stride() != v_cache.stride() or k_cache.shape != v_cache.shape):
         raise Unsupported(f"k, v with v_cache of strides {v_cache.stride()}: an append needs k_cache's shape and strides")
+    if cu_seqlens_q is not None and max_seqlen_q is None:
+        raise Invalid("max_seqlen_q None beside cu_seqlens_q: it must be at least the length of the longest sequence; pass it")
     if (cu_seqlens_q is None) != (max_seqlen_q is None) or len(q.shape) != (4 if cu_seqlens_q is None else 3):
         raise Invalid(f"q {tuple(q.shape)}: packed queries are (rows, heads, head_dim), with cu_seqlens_q and "
                       "max_seqlen_q")
+    if seqused_q is not None and cu_seqlens_q is None:
+        raise Invalid("seqused_q without cu_seqlens_q: it counts the used rows of varlen queries; slice q, or pass "
+                      "cu_seqlens_q")
     if cu_seqlens_q is not None and k is not None:
         raise Unsupported("k, v beside cu_seqlens_q: append new keys and values first")
 
@@ -98,12 +103,12 @@ class Launch(Planned):
                  splits: int = 0, split_keys: int = 0, config: str | None = None, share: Planned | None = None,
                  cu_seqlens_q: Memory = None, seqlen_q: int | None = None, scales: tuple[Any, Any] = (None, None),
                  alibi_slopes: Memory = None, shared_prefixes: tuple[int, int, Memory] | None = None,
-                 max_logits: Memory = None, entropy: Memory = None, **extras: Any) -> None:
+                 max_logits: Memory = None, entropy: Memory = None, max_logits_head: Memory = None, **extras: Any) -> None:
         layout, sizes = checks.CACHE, dict[str, Any]()
         if cu_seqlens_q is not None:
             layout, sizes = checks.VARLEN_CACHE, {**checks.of_varlen(cu_seqlens_q), "seqlen_q": seqlen_q}
         super().__init__(q, mask, window, scale, softcap, config, checks.Call(layout, q.device, sizes))
-        outputs = {"lse": lse, "max_logits": max_logits, "entropy": entropy}
+        outputs = {"lse": lse, "max_logits": max_logits, "entropy": entropy, HEAD: max_logits_head}
         named = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "o": o, "block_table": table,
                  "cache_batch_idx": rows, "cache_seqlens": lengths, "cu_seqlens_q": cu_seqlens_q,
                  "alibi_slopes": alibi_slopes, **outputs}
@@ -194,7 +199,7 @@ def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory
     interleaved. With `head_dim_v`, and None for v and v_cache, k are rows of a latent cache (MLA), whose values are
     the first head_dim_v columns; the other columns rotate.
     """
-    device = _devices.of(k)
+    device = _devices.of(k, "k")
     context, stream = device.context, device.stream()
     args: Any = c.Append(size=ctypes.sizeof(c.Append))
     call = checks.Call(checks.APPEND, k.device)

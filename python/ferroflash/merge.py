@@ -20,7 +20,7 @@ def prepare(output: Memory, states: Sequence[tuple[Memory, Memory]], output_lse:
     o and output are (tokens, heads, head_dim). lse is (heads, tokens) in float32, with logarithms to base `unit`.
     output and output_lse may be the memory of a state.
     """
-    device = _devices.of(output)
+    device = _devices.of(output, "output")
     context, stream, call = device.context, device.stream(), checks.Call(checks.MERGE, output.device)
     call.require(output=output, output_lse=output_lse, sinks=sinks)
     for n, (o, lse) in enumerate(states):

@@ -11,7 +11,7 @@ from . import _devices, checks, kvcache
 from ._library import Invalid, Unsupported, WrongType
 from ._types import Array, Memory, Tensor
 from .functions import operator
-from .planned import CAUSAL, FULL, Planned, layout, like_flash_attn, of_rows, promise, reuse, wanted
+from .planned import CAUSAL, FULL, INVARIANCE, Planned, layout, like_flash_attn, of_rows, one_of, reuse, wanted
 
 
 class ListedLaunch(Planned):
@@ -31,7 +31,7 @@ class ListedLaunch(Planned):
         args.batch, args.heads_q, args.head_dim = q.shape
         args.seqlen_q, args.topk, args.head_dim_v = 1, indices.shape[-1], o.shape[-1]
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
-        args.cache_dtype, args.invariance = args.dtype, promise(invariance)
+        args.cache_dtype, args.invariance = args.dtype, one_of("invariance", invariance, INVARIANCE)
         self.strides({}, None, k=k_cache.stride(), **{name: (query, 0, head, column) for name, (query, head, column)
                                                        in (("q", q.stride()), ("o", o.stride()))})
         args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride())
@@ -66,7 +66,7 @@ def _sinks(q: Memory, attn_sink: Memory) -> Memory:
     """Checks the sinks of q's heads under FlashMLA's name."""
     if attn_sink is not None:
         if not hasattr(attn_sink, "data_ptr"):
-            raise WrongType(f"attn_sink is {attn_sink!r}; it must be a tensor of float32 (heads)")
+            raise WrongType(f"attn_sink is {attn_sink!r:.60}; it must be a tensor of float32 (heads)")
         checks.Call(checks.SINK, q.device, {"heads": q.shape[-2]}).require(attn_sink=attn_sink)
     return attn_sink
 
@@ -91,7 +91,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
                            extra_k_cache: Array | None = None, extra_indices_in_kvcache: Array | None = None,
                            topk_length: Array | None = None, extra_topk_length: Array | None = None, *,
                            return_max_logits: bool = False, return_entropy: bool = False,
-                           invariance: str | None = None, device: str | None = None) -> tuple[Any, ...]:
+                           return_max_logits_head: bool = False, invariance: str | None = None,
+                           device: str | None = None) -> tuple[Any, ...]:
     """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
 
     The values are the first `head_dim_v` columns of the cache. The default of `softmax_scale` is FlashMLA's, head_dim
@@ -104,8 +105,14 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
 
     Returns o (batch, seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key,
     lse is +inf; for a sink of +inf, it is 2.4e38. With return_max_logits or return_entropy (in nats), which lists do not
-    have, the tuple goes on with each, of the shape of lse.
+    have, the tuple goes on with each, of the shape of lse, and with return_max_logits_head with the largest score of each
+    head, float32 (heads).
     """
+    (head_dim_v, softmax_scale, causal, is_fp8_kvcache, return_max_logits, return_entropy, return_max_logits_head,
+     invariance) = checks.scalars(
+        head_dim_v=head_dim_v, softmax_scale=softmax_scale, causal=causal, is_fp8_kvcache=is_fp8_kvcache,
+        return_max_logits=return_max_logits, return_entropy=return_entropy,
+        return_max_logits_head=return_max_logits_head, invariance=invariance)
     checks.given({"attn_sink": attn_sink}, q=q, k_cache=k_cache)
     _refuse("store the latents in the dtype of q", is_fp8_kvcache=is_fp8_kvcache)
     _refuse("put all keys into one cache", extra_k_cache=extra_k_cache,
@@ -115,7 +122,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     if indices is not None:
         others = {"block_table": block_table, "cache_seqlens": cache_seqlens, "causal": causal or None,
-                  "return_max_logits": return_max_logits or None, "return_entropy": return_entropy or None}
+                  "return_max_logits": return_max_logits or None, "return_entropy": return_entropy or None,
+                  "return_max_logits_head": return_max_logits_head or None}
         for name, value in others.items():
             if value is not None:
                 raise Invalid(f"{name} beside indices: a query's list is its mask, of slots of the whole cache, and its "
@@ -131,9 +139,9 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
     if lengths is None:
         raise Invalid("cache_seqlens None: it must be int32 (batch), the keys of each sequence; pass it, or indices")
-    return kvcache.attend(queries, k_cache, None, lengths, head_dim_v, wanted(True, return_max_logits, return_entropy),
-                          table=table, sinks=_sinks(q, attn_sink), mask=CAUSAL if causal else FULL, scale=scale,
-                          invariance=invariance)
+    outputs = wanted(True, return_max_logits, return_entropy, return_max_logits_head)
+    return kvcache.attend(queries, k_cache, None, lengths, head_dim_v, outputs, table=table, sinks=_sinks(q, attn_sink),
+                          mask=CAUSAL if causal else FULL, scale=scale, invariance=invariance)
 
 
 @operator
@@ -149,6 +157,7 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, 
     Returns o (queries, heads, d_v), None in place of FlashMLA's max_logits, and lse, float32 (queries, heads). For a
     row without a key, lse is +inf; for a sink of +inf, it is 2.4e38.
     """
+    sm_scale, d_v = checks.scalars(sm_scale=sm_scale, d_v=d_v)
     checks.given({"attn_sink": attn_sink}, q=q, kv=kv)
     _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
     _refuse("leave it 0", indexer_topk=indexer_topk)

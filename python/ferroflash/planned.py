@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from . import _devices, checks
 from ._library import LIB, Invalid, Unsupported, c, check
-from ._types import Memory, Window
+from ._types import Memory
 
 # Names of the functions' arguments, and of the struct's fields where these differ
 _FIELDS = {"k_cache": "k", "v_cache": "v", "cache_seqlens": "seqused_k", "rest": "rest_lengths",
@@ -26,9 +26,9 @@ def padded(strides: Sequence[int], count: int) -> Any:
     return (ctypes.c_int64 * count)(*([0] * (count - len(strides)) + list(strides)))
 
 
-def masked(causal: bool, window_size: Window) -> tuple[int, tuple[int, int]]:
-    """Returns the mask and the window for FlashAttention's arguments. A negative side means no bound."""
-    left, right = (max(int(side), -1) for side in window_size)
+def masked(causal: bool, window_size: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """Returns the mask and the window for FlashAttention's arguments, of which -1 means no bound."""
+    left, right = window_size
     right = 0 if causal else right
     return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
 
@@ -36,8 +36,6 @@ def masked(causal: bool, window_size: Window) -> tuple[int, tuple[int, int]]:
 def scaled(softmax_scale: float | None) -> float:
     """Returns a scale for the structs. In a struct, 0 means the library's default, so a caller's 0 becomes an
     error."""
-    if hasattr(softmax_scale, "data_ptr"):
-        raise Invalid("softmax_scale is a tensor: it must be a number; pass softmax_scale.item()")
     if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
         raise Invalid(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
     return 0.0 if softmax_scale is None else softmax_scale
@@ -49,16 +47,28 @@ def like_flash_attn(lse: Memory) -> Memory:
     return lse.masked_fill_(lse.isneginf(), math.inf)
 
 
-def wanted(return_lse: bool, return_max_logits: bool, return_entropy: bool) -> tuple[str, ...]:
-    """Returns the names of outputs of rows, in the order in which functions return them."""
-    asked = {"lse": return_lse, "max_logits": return_max_logits, "entropy": return_entropy}
+# The output that has one number per head
+HEAD = "max_logits_head"
+
+
+def wanted(return_lse: bool, return_max_logits: bool, return_entropy: bool,
+           return_max_logits_head: bool) -> tuple[str, ...]:
+    """Returns the names of outputs beside o, in the order in which functions return them."""
+    asked = {"lse": return_lse, "max_logits": return_max_logits, "entropy": return_entropy, HEAD: return_max_logits_head}
     return tuple(name for name, is_asked in asked.items() if is_asked)
 
 
 def of_rows(q: Memory, shape: Sequence[int], rows: Sequence[str]) -> dict[str, Memory]:
-    """Allocates outputs of rows."""
+    """Allocates outputs of rows, whose `shape` is (.., heads, rows), and that of heads."""
     float32 = _devices.of(q).dtype("float32")
-    return {name: q.new_empty(shape, dtype=float32) for name in rows}
+    return {name: q.new_empty(shape[-2:-1] if name == HEAD else shape, dtype=float32) for name in rows}
+
+
+def of_no_rows(q: Memory, shape: Sequence[int], rows: Sequence[str]) -> list[Memory]:
+    """Returns the outputs of a call without queries. The largest score of a head is then -inf."""
+    device = _devices.of(q)
+    return [q.new_full(shape[-2:-1], -math.inf, dtype=device.dtype("float32")) if name == HEAD else of
+            for name, of in of_rows(q, shape, rows).items()]
 
 
 # Launches that a thread keeps. Lengths of prompts change at every call.
@@ -119,24 +129,16 @@ def is_empty(q: Memory, cu_seqlens_q: Memory = None, bhsd: bool = False) -> bool
     return 0 in (*q.shape[:1], *q.shape[2:3]) if bhsd else 0 in q.shape[:2]
 
 
+def one_of(name: str, of: str | None, known: Mapping[str | None, int]) -> int:
+    """Returns the library's number of a name."""
+    if of not in known:
+        raise Invalid(f"{name} {of!r:.60}: it must be {', '.join(map(repr, [*known][:-1]))} or {[*known][-1]!r}")
+    return known[of]
+
+
 INVARIANCE = {None: c.INVARIANCE_NONE, "batch": c.INVARIANCE_BATCH, "batch_and_chunks": c.INVARIANCE_BATCH_AND_CHUNKS}
 
-
-def promise(invariance: str | None) -> int:
-    """Returns the library's number of an invariance."""
-    if invariance not in INVARIANCE:
-        raise Invalid(f"invariance {invariance!r}: it must be None, 'batch' or 'batch_and_chunks'")
-    return INVARIANCE[invariance]
-
-
 PRECISION = {None: c.PRECISION_INPUTS, "int8-fp8": c.PRECISION_INT8_FP8, "fp8": c.PRECISION_FP8}
-
-
-def precise(precision: str | None) -> int:
-    """Returns the library's number of a precision."""
-    if precision not in PRECISION:
-        raise Invalid(f"precision {precision!r}: it must be None, 'int8-fp8' or 'fp8'")
-    return PRECISION[precision]
 
 
 class Planned:
@@ -182,7 +184,7 @@ class Planned:
         for name, strides in tensors.items():
             setattr(self.args, f"{name}_strides", padded(strides, 4))
         for name, of in rows.items():
-            if of is not None:
+            if of is not None and name != HEAD:
                 setattr(self.args, f"{name}_strides", padded(of.stride()[:-1], 2))
         if slopes is not None:
             self.args.alibi_strides = padded(slopes.stride(), 2)
@@ -198,7 +200,8 @@ class Planned:
         chunk. `mask_bits` has bits of the last `mask_keys` keys, or of all.
         """
         args = self.args
-        args.invariance, args.precision = promise(invariance), precise(precision)
+        args.invariance = one_of("invariance", invariance, INVARIANCE)
+        args.precision = one_of("precision", precision, PRECISION)
         self.call.sizes["bytes"] = -(-(mask_keys or self.call.sizes["seqlen_k"]) // 8)
         lengths, number = (prefix, 0) if hasattr(prefix, "data_ptr") else (None, prefix)
         shared = lambda t: (ctypes.c_int64 * 3)(

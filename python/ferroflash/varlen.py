@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _devices, checks, planned
-from ._types import Memory, Window
-from .planned import FULL, Planned, layout, masked
+from ._types import Memory
+from .planned import FULL, HEAD, Planned, layout, masked
 
 
 class Launch(Planned):
@@ -20,10 +20,10 @@ class Launch(Planned):
                  max_seqlen_q: int, max_seqlen_k: int, *, lse: Memory = None, seqused_k: Memory = None,
                  mask: int = FULL, window: tuple[int, int] = (-1, -1), scale: float | None = None,
                  softcap: float = 0.0, config: str | None = None, alibi_slopes: Memory = None,
-                 max_logits: Memory = None, entropy: Memory = None, plans: bool = True, **extras: Any) -> None:
+                 max_logits: Memory = None, entropy: Memory = None, max_logits_head: Memory = None, plans: bool = True, **extras: Any) -> None:
         sizes = {**checks.of_varlen(cu_seqlens_q), "seqlen_q": max_seqlen_q, "seqlen_k": max_seqlen_k}
         super().__init__(q, mask, window, scale, softcap, config, checks.Call(checks.VARLEN, q.device, sizes))
-        args, rows = self.args, {"lse": lse, "max_logits": max_logits, "entropy": entropy}
+        args, rows = self.args, {"lse": lse, "max_logits": max_logits, "entropy": entropy, HEAD: max_logits_head}
         tensors = {"q": q, "k": k, "v": v, "o": o, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
                    "seqused_k": seqused_k, "alibi_slopes": alibi_slopes, **rows}
         self.take(**tensors)
@@ -40,11 +40,12 @@ class Launch(Planned):
 
 def prepare(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memory, max_seqlen_q: int,
             max_seqlen_k: int, *, softmax_scale: float | None = None, causal: bool = False,
-            window_size: Window = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
+            window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Memory = None,
             seqused_k: Memory = None, config: str | None = None, rows: Sequence[str] = (),
             **extras: Any) -> tuple[Launch, Memory, dict[str, Memory]]:
     """Allocates o and outputs of rows, and finds or makes the launch on the current stream: (launch, o, outputs)."""
     checks.ranks(checks.VARLEN, q=q, k=k, v=v)
+    checks.of_sequences(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
     o, outputs = q.new_empty((*q.shape[:2], v.shape[2])), planned.of_rows(q, (q.shape[1], q.shape[0]), rows)
     starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     mask, window = masked(causal, window_size)

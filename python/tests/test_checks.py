@@ -80,10 +80,10 @@ SHAPES = [
     (func, dict(k=K[:1]), "k (1, 16, 1, 64): it must be (batch, seqlen_k, heads_k, head_dim), here (2, 16, 1, 64)"),
     (func, dict(v=K[:, :8]), "v (2, 8, 1, 64)"),
     (func, dict(k=K[..., :32]), "k (2, 16, 1, 32)"),
-    (func, dict(q=Q[0]), "q (16, 2, 64)"),
+    (func, dict(q=Q[0]), "q (16, 2, 64): it must be (batch, seqlen_q, heads, head_dim); slice"),
     (func, dict(q=Q[0, 0, 0]), "q (64,): it must be (batch, seqlen_q, heads, head_dim)"),
     (varlen, dict(q=ROWS[0, 0]), "q (64,): it must be (total_q, heads, head_dim)"),
-    (varlen, dict(max_seqlen_q=0), "max_seqlen_q: 0"),
+    (varlen, dict(max_seqlen_q=0), "max_seqlen_q 0: it must be at least 4"),
     (func, dict(prefix=of(3)), "prefix (1,): it must be (batch), here (2)"),
     (func, dict(sinks=numbers(1, dtype=F32)), "sinks (1,)"),
     (func, dict(alibi_slopes=numbers(1, 2, dtype=F32)), "alibi_slopes (1, 2): it must be (heads) or (batch, heads)"),
@@ -132,12 +132,16 @@ DTYPES = [
     (func, dict(mask_bits=np.ones((1, 1, 16, 16), bool)), "numpy.packbits"),
     (func, dict(bias=BIAS.astype(I32)), "bias is int32; it must be float16 or bfloat16 or float32"),
     (func, dict(sinks=numbers(2)), "sinks is float16"),
-    (func, dict(q=Q.astype(">f2")), "an array is >f2"),
-    (func, dict(q=Q.astype(complex)), "an array is complex128"),
+    (func, dict(q=Q.astype(">f2")), "q is >f2"),
+    (func, dict(v=K.astype(complex)), "v is complex128; it must be one of"),
+    (varlen, dict(seqused_k=np.array(["a", "b"])), "seqused_k is str32; it must be one of"),
+    (kvcache, dict(k_cache=CACHE.astype(float)), "k_cache is float64"),
     (func, dict(sinks=F32(1)), "it must be a tensor of float32 (heads)"),
+    (varlen, dict(cu_seqlens_q=None), "cu_seqlens_q is None; it must be a tensor of int32 (batch + 1)"),
+    (varlen, dict(cu_seqlens_k=None), "cu_seqlens_k is None; it must be a tensor of int32 (batch + 1)"),
     (func, dict(prefix=numbers(2)), "prefix is float16; it must be a tensor of int32 or int64"),
     (varlen, dict(cu_seqlens_q=STARTS.astype(F32)), "cu_seqlens_q is float32; it must be a tensor of int32 or int64"),
-    (varlen, dict(cu_seqlens_k=8), "cu_seqlens_k is 8; it must be a tensor of int32 or int64"),
+    (varlen, dict(cu_seqlens_k=8), "cu_seqlens_k is 8; it must be a tensor"),
     (kvcache, dict(cache_seqlens=np.ones(2, bool)), "cache_seqlens is bool"),
     (varlen, dict(k=ROWS.astype(BF16)), "k is bfloat16; it must be float16 (as q)"),
     (kvcache, dict(v_cache=CACHE.astype(BF16)), "v_cache is bfloat16; it must be float16 (as k_cache)"),
@@ -162,8 +166,80 @@ DTYPES = [
 ]
 
 
+# Offsets of rows of another length than their tensors have, and sizes of a sequence
+OFFSETS = [
+    (varlen, dict(cu_seqlens_q=of(4, 4), cu_seqlens_k=of(4, 4)), "cu_seqlens_q [4, 4]: offsets must begin with 0"),
+    (varlen, dict(cu_seqlens_q=of(0, 5, 4)), "cu_seqlens_q [0, 5, 4]: offsets must begin with 0, never decrease"),
+    (varlen, dict(cu_seqlens_k=of(0, 4, 9)), "and end with at most 8, the rows of k"),
+    (varlen, dict(cu_seqlens_q=np.array([0, 4, 2**40])), "end with at most 8, the rows of q"),
+    (varlen, dict(max_seqlen_q=3), "max_seqlen_q 3: it must be at least 4, the length of the longest sequence of cu_seqlens_q"),
+    (varlen, dict(max_seqlen_k=3), "max_seqlen_k 3: it must be at least 4"),
+    (varlen, dict(k=CACHE, v=CACHE, block_table=TABLE, max_seqlen_q=3), "max_seqlen_q 3: it must be at least 4"),
+    (kvcache, dict(q=ROWS, cu_seqlens_q=of(3, 5, 8), max_seqlen_q=4), "cu_seqlens_q [3, 5, 8]: offsets must begin with 0"),
+    (kvcache, dict(q=ROWS, cu_seqlens_q=STARTS), "max_seqlen_q None beside cu_seqlens_q"),
+    (kvcache, dict(seqused_q=LENGTHS), "seqused_q without cu_seqlens_q"),
+    (kvcache, dict(cache_seqlens=of(5, 33)), "cache_seqlens [5, 33]: each must be from 0 to 32, the keys of a sequence"),
+    (kvcache, dict(**PAIR, cache_seqlens=of(5, 32)), "each must be from 0 to 31"),
+    (kvcache, dict(cache_seqlens=-1), "cache_seqlens -1"),
+    (kvcache, dict(cache_seqlens=99), "each must be from 0 to 32"),
+]
+# Numbers, flags and names
+SCALARS = [
+    (func, dict(causal="yes"), "causal is 'yes'; it must be True or False"),
+    (func, dict(causal=None), "causal is None"),
+    (func, dict(causal=2), "causal is 2"),
+    (func, dict(window_size=16), "window_size is 16; it must be two integers (left, right) below 2**31, of which -1 is no "
+                                 "bound; pass (16, 16)"),
+    (func, dict(window_size=(1, 2, 3)), "window_size is (1, 2, 3)"),
+    (func, dict(window_size=(1.5, 0)), "window_size is 1.5"),
+    (func, dict(softcap="5"), "softcap is '5'"),
+    (func, dict(softcap=[1.0]), "softcap is [1.0]"),
+    (func, dict(softmax_scale="1"), "softmax_scale is '1'"),
+    (func, dict(softmax_scale=numbers(2)), "softmax_scale is array("),
+    (func, dict(softmax_scale=True), "softmax_scale is True"),
+    (func, dict(config=7), "config is 7; it must be a string or None"),
+    (func, dict(invariance=[1]), "invariance is [1]"),
+    (func, dict(precision=8), "precision is 8"),
+    (func, dict(chunked=2.5), "chunked is 2.5"),
+    (func, dict(prefix=2.5), "prefix is 2.5"),
+    (func, dict(prefix="2"), "prefix is '2'"),
+    (func, dict(mask_keys=None), "mask_keys is None"),
+    (func, dict(return_lse=numbers(2)), "return_lse is array("),
+    (func, dict(bhsd="q"), "bhsd is 'q'"),
+    (varlen, dict(max_seqlen_q=4.0), "max_seqlen_q is 4.0"),
+    (varlen, dict(max_seqlen_k=True), "max_seqlen_k is True"),
+    (kvcache, dict(num_splits="2"), "num_splits is '2'"),
+    (kvcache, dict(cache_seqlens=1.5), "cache_seqlens is 1.5"),
+    (kvcache, dict(cache_seqlens="5"), "cache_seqlens is '5'"),
+    (kvcache, dict(**EIGHTS, k_descale="1"), "k_descale is '1'"),
+    (kvcache, dict(attention_chunk="1", causal=True), "attention_chunk is '1'"),
+    (kvcache, dict(block_table=TABLE, shared_prefixes=3), "shared_prefixes is 3; it must be (groups, pages, rest)"),
+    (kvcache, dict(rotary_cos=[1], rotary_sin=[1], **PAIR), "rotary_cos is [1]"),
+    (mla, dict(head_dim_v=None), "head_dim_v is None"),
+    (mla, dict(causal=numbers(2)), "causal is array("),
+    (sparse, dict(sm_scale=None), "sm_scale is None"),
+    (sparse, dict(d_v="512"), "d_v is '512'"),
+]
+RANGES = [
+    (func, dict(window_size=(2**40, 0)), f"window_size {2**40}: it must be two integers (left, right) below 2**31"),
+    (func, dict(softcap=-1.0), "softcap -1.0: it must be 0.0 (none) or a number above it"),
+    (func, dict(softcap=1e300), "softcap 1e+300"),
+    (func, dict(softmax_scale=float("nan")), "softmax_scale nan"),
+    (func, dict(softmax_scale=1e39), "softmax_scale 1e+39"),
+    (func, dict(chunked=2**32 + 5), f"chunked {2**32 + 5}: it must be an integer from 0 to 2**31 - 1, or None"),
+    (func, dict(prefix=2**32 + 5), f"prefix {2**32 + 5}"),
+    (func, dict(mask_keys=-1), "mask_keys -1"),
+    (func, dict(config="a\0b"), "it must have no zero byte"),
+    (varlen, dict(max_seqlen_q=2**64 + 4), f"max_seqlen_q {2**64 + 4}"),
+    (kvcache, dict(num_splits=-1), "num_splits -1"),
+    (kvcache, dict(split_keys=2**32), f"split_keys {2**32}"),
+    (mla, dict(head_dim_v=2**64 + 512), f"head_dim_v {2**64 + 512}"),
+]
+
+
 @pytest.mark.parametrize("kind, function, changed, words", [
-    (kind, *case) for kind, cases in ((ferroflash.Invalid, SHAPES), (ferroflash.WrongType, DTYPES)) for case in cases])
+    (kind, *case) for kind, cases in (
+        (ferroflash.Invalid, SHAPES + OFFSETS + RANGES), (ferroflash.WrongType, DTYPES + SCALARS)) for case in cases])
 def test_refusals(kind, function, changed, words):
     with pytest.raises(kind, match=re.escape(words)):
         function(**{**ARGUMENTS[function], **changed}, **SIM)
@@ -246,10 +322,10 @@ def test_strided_vectors(name):
     assert all(map(np.array_equal, call(tensors, there(vector)), call(tensors, Strided(vector))))
 
 
-def test_prefixes_in_int64():
+def test_prefixes_of_other_integers():
     for lengths in ([12, 3], [2, 15]):
-        narrow, wide = (func(Q, K, K, prefix=np.array(lengths, dtype), **SIM) for dtype in (I32, I64))
-        assert np.array_equal(narrow, wide)
+        narrow, wide, short = (func(Q, K, K, prefix=np.array(lengths, dtype), **SIM) for dtype in (I32, I64, np.int16))
+        assert np.array_equal(narrow, wide) and np.array_equal(narrow, short)
 
 
 def test_rest_in_int64():
@@ -263,6 +339,12 @@ def test_rest_in_int64():
 
 
 def test_numbers_of_numpy():
+    plain = func(Q, K, K, 0.0, 0.5, True, (3, 0), 5.0, **SIM)
+    assert np.array_equal(plain, func(Q, K, K, F32(0), F32(0.5), np.True_, np.array([3, 0]), np.array(5.0), **SIM))
+    assert np.array_equal(plain, func(Q, K, K, 0, F16(0.5), 1, [np.int64(3), 0], 5, **SIM))
+    assert np.array_equal(func(Q, K, K, **SIM), func(Q, K, K, softcap=None, window_size=None, **SIM))
+    rows = {**ARGUMENTS[varlen], "max_seqlen_q": np.int64(4), "max_seqlen_k": np.array(4)}
+    assert np.array_equal(varlen(**rows, **SIM), varlen(**ARGUMENTS[varlen], **SIM))
     assert np.array_equal(kvcache(Q1, CACHE, CACHE, cache_seqlens=np.int64(5), **SIM),
                           kvcache(Q1, CACHE, CACHE, cache_seqlens=5, **SIM))
     assert np.array_equal(func(Q, K, K, prefix=np.int64(5), **SIM), func(Q, K, K, prefix=5, **SIM))

@@ -99,3 +99,29 @@ def test_modes_see_attention_without_gradients():
 def test_an_unknown_keyword_is_refused():
     with torch._subclasses.FakeTensorMode() as mode, pytest.raises(TypeError, match="unexpected keyword argument 'sink'"):
         kvcache(*map(mode.from_tensor, (Q, CACHE, CACHE)), sink=None, **SIM)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "merge"])
+def test_gradients_of_functions_without_any_are_refused(name):
+    function, (q, *arguments), options = CALLS[name]
+    if name == "varlen on pages":
+        function, options = kvcache, {}
+        arguments = [PAGES, PAGES]
+    out = function(q.clone().requires_grad_(), *(of.clone() if isinstance(of, torch.Tensor) else of for of in arguments),
+                   **options, **SIM)
+    for of in [of for of in (out if isinstance(out, tuple) else (out,)) if of is not None]:
+        with pytest.raises(ferroflash.Unsupported, match=f"a gradient of {function.__name__}: "):
+            of.sum().backward(retain_graph=True)
+
+
+def test_an_operator_without_gradients_says_so():
+    q, lists = LATENT_Q[:, 0].clone().requires_grad_(), of([[3, 4]], [[2, -1]])
+    o, _ = torch.ops.ferroflash.flash_mla_sparse_fwd(q, LATENTS[0], lists, 0.1, 256, None, None, 0, "sim")
+    with pytest.raises(ferroflash.Unsupported, match="a gradient of flash_mla_sparse_fwd: "):
+        o.sum().backward()
+
+
+def test_a_merge_refuses_tensors_that_require_gradients():
+    function, arguments, _ = CALLS["merge"]
+    with pytest.raises(ferroflash.Unsupported, match="a gradient of merge_attn_states: "):
+        function(arguments[0], O.clone().requires_grad_(), *arguments[2:], **SIM)

@@ -34,6 +34,18 @@ try:
 except RuntimeError as error:
     assert "before" in str(error)
 """,
+    "another flash_attn is installed": """
+import importlib.metadata, os, sys, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    os.makedirs(f"{folder}/flash_attn-2.0.0.dist-info")
+    with open(f"{folder}/flash_attn-2.0.0.dist-info/METADATA", "w") as file:
+        file.write("Metadata-Version: 2.1\\nName: flash_attn\\nVersion: 2.0.0\\n")
+    sys.path.insert(0, folder)
+    assert importlib.metadata.version("flash_attn") == "2.0.0"
+    import ferroflash
+    ferroflash.install_as_flash_attn()
+    assert importlib.metadata.version("flash_attn") == "2.8.3"
+""",
     "no library": """
 import os
 os.environ["FERROFLASH_LIBRARY"] = "nowhere.so"
@@ -49,6 +61,11 @@ except ImportError as error:
 @pytest.mark.parametrize("name", CASES)
 def test_in_a_new_process(name):
     subprocess.run([sys.executable, "-c", CASES[name]], check=True)
+
+
+def test_names_of_an_attention_are_strings():
+    with pytest.raises(TypeError, match="name is 7; it must be a string"):
+        ferroflash.register_with_transformers(7)
 
 
 def test_transformers_would_take_some_names_for_flash_attention():

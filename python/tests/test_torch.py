@@ -253,11 +253,20 @@ def twice(q, k, v):
 # What the error must say, its class, the call on q, k and v that require gradients
 REFUSED = {
     "device=\"sim\"": (TypeError, lambda q, k, v: flash_attn_func(q.detach(), k.detach(), v.detach())),
-    "q is on cpu": (NotImplementedError, lambda q, k, v: flash_attn_func(q, k, v)),
-    "call .cpu()": (ValueError, lambda q, k, v: flash_attn_with_kvcache(q, k, v.to("meta"), **SIM)),
+    "q is on cpu": (TypeError, lambda q, k, v: flash_attn_func(q, k, v)),
+    "call v_cache.cpu()": (ValueError, lambda q, k, v: flash_attn_with_kvcache(q, k, v.to("meta"), **SIM)),
+    "call k.cpu()": (ValueError, lambda q, k, v: flash_attn_func(q, k.to("meta"), v, **SIM)),
+    "call bias.cpu()": (ValueError, lambda q, k, v: flash_attn_func(q, k, v, bias=q[:, :, :, :16].to("meta"), **SIM)),
+    "call cu_seqlens_k.cpu()": (ValueError, lambda q, k, v: flash_attn_varlen_func(
+        q[0], k[0], v[0], starts(q), starts(q).to("meta"), 16, 16, **SIM)),
+    "v is on meta; it must be on cpu, as q": (ValueError, lambda q, k, v: flash_attn_func(q, k, v.to("meta"))),
+    "max_seqlen_q 15": (ValueError, lambda q, k, v: flash_attn_varlen_func(
+        q[0], k[0], v[0], starts(q), starts(q), 15, 16, **SIM)),
+    "q has the layout torch.sparse_coo": (TypeError, lambda q, k, v: flash_attn_with_kvcache(
+        q.detach().to_sparse(), k.detach(), v.detach(), **SIM)),
     "q is float32": (TypeError, lambda q, k, v: flash_attn_func(q.float(), k.float(), v.float(), **SIM)),
     "k is bfloat16; it must be float16": (TypeError, lambda q, k, v: flash_attn_func(q, k.bfloat16(), v, **SIM)),
-    "an array is float64": (TypeError, lambda q, k, v: flash_attn_func(q.double(), k, v, **SIM)),
+    "q is float64": (TypeError, lambda q, k, v: flash_attn_func(q.double(), k, v, **SIM)),
     "k (1, 16, 2, 32)": (ValueError, lambda q, k, v: flash_attn_func(q, k[..., :32], v, **SIM)),
     "sinks is float16": (TypeError, lambda q, k, v: flash_attn_func(q, k, v, sinks=torch.zeros(2, dtype=F16), **SIM)),
     "alibi_slopes.detach()": (NotImplementedError, lambda q, k, v: flash_attn_func(
