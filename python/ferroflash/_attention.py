@@ -27,7 +27,7 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
     launch: dense.Launch | varlen.Launch
     if is_empty(q, cu_seqlens_q, bhsd):
         shape = q.shape[:-1] if bhsd else (*q.shape[:-3], q.shape[-2], q.shape[-3])
-        return q.new_empty((*q.shape[:-1], v.shape[-1])), *of_no_rows(q, shape, rows)
+        return _devices.of(q).zeros_like(q.new_empty((*q.shape[:-1], v.shape[-1]))), *of_no_rows(q, shape, rows)
     options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": (left, right), "softcap": softcap,
                "alibi_slopes": alibi_slopes, "config": config, "rows": rows,
                **_extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}

@@ -62,7 +62,8 @@ _ERRORS = {c.INVALID: Invalid, c.UNSUPPORTED: Unsupported}
 _WORDS = {
     r"`?Precision::Inputs`?": "precision=None", r"`Batch`|\bBatch\b": "'batch'", r"\bBatchAndChunks\b": "'batch_and_chunks'",
     r"\bExactly\((\d+)\)": r"num_splits=\1", r"\bKeys\((\d+)\)": r"split_keys=\1", r"\bValue\((.*?)\)": r"\1",
-    r"\bleave splits out\b": "leave num_splits and split_keys 0", r"^((?:not supported|invalid):?) splits\b": r"\1 num_splits",
+    r"\bmask window (-?\d+),(-?\d+)": r"window_size (\1, \2)", r"\bmask (chunked|prefix) (\d+)": r"\1 \2",
+    r"\bsplits of (\d+) keys\b": r"split_keys \1", r"\bleave splits out\b": "leave num_splits and split_keys 0", r"^((?:not supported|invalid):?) splits\b": r"\1 num_splits",
     r"^((?:not supported|invalid):?) scale\b": r"\1 softmax_scale", r"\bcache\.([kv])_scale: One\b": r"\1_descale: None",
     r"\bcache\.([kv])_scale\b": r"\1_descale", r"\bTokenScales \{.*?\}": "a tensor of each key's factors",
     r"\bcache\.keys\b": "k_cache", r"\bcache\.values\b": "v_cache", r"\bcache\.lengths\b": "cache_seqlens",

@@ -3,12 +3,13 @@ addresses. Of a number, a flag or a name: type and range."""
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _devices
 from ._devices import CACHES, INPUTS, WIDE
-from ._library import Invalid, WrongType
+from ._library import Error, Invalid, WrongType
 from ._types import Memory
 
 # The strides of a tensor: the library gets all of them, all but the last, or none.
@@ -54,18 +55,21 @@ class _Scalar(NamedTuple):
 
 _FLAG, _NAME = _Scalar(bool, "True or False"), _Scalar(str, "a string or None", none=None)
 _COUNT = _Scalar(int, "an integer from 0 to 2**31 - 1")
+_SCALE = "a number above 0 that float32 has (for a negative scale, negate q)"
 _NUMBER = _Scalar(float, "a number that float32 has", -_FLOAT32_MAX, _FLOAT32_MAX)
 SCALARS = {
     **dict.fromkeys(("causal", "bhsd", "rotary_interleaved", "is_fp8_kvcache", "return_lse", "return_softmax_lse",
                      "return_attn_probs", "return_max_logits", "return_entropy", "return_max_logits_head"), _FLAG),
     **dict.fromkeys(("config", "invariance", "precision"), _NAME),
     **dict.fromkeys(("max_seqlen_q", "max_seqlen_k", "mask_keys", "num_splits", "split_keys", "cache_seqlens", "groups",
-                     "pages", "attention_chunk", "head_dim_v", "d_v"), _COUNT),
+                     "pages", "attention_chunk"), _COUNT),
+    **dict.fromkeys(("head_dim_v", "d_v"), _COUNT._replace(text="an integer from 1 to 2**31 - 1", least=1)),
     **dict.fromkeys(("chunked", "prefix"), _COUNT._replace(text="an integer from 0 to 2**31 - 1, or None", none=None)),
     "window_size": _Scalar(int, "two integers (left, right) below 2**31, of which -1 is no bound", -2**63),
-    "softmax_scale": _NUMBER._replace(text="a number that float32 has, or None for 1 / sqrt(head_dim)", none=None),
+    "softmax_scale": _NUMBER._replace(text=_SCALE + ", or None for 1 / sqrt(head_dim)", least=2.0**-149, none=None),
+    "sm_scale": _NUMBER._replace(text=_SCALE, least=2.0**-149),
     "softcap": _NUMBER._replace(text="0.0 (none) or a number above it that float32 has", least=0, none=0.0),
-    **dict.fromkeys(("sm_scale", "k_descale", "v_descale"), _NUMBER),
+    **dict.fromkeys(("k_descale", "v_descale"), _NUMBER),
 }
 # These arguments are numbers or tensors.
 OR_TENSORS = ("prefix", "cache_seqlens", "k_descale", "v_descale")
@@ -269,7 +273,7 @@ def of_sequences(q: Memory, k: Memory, cu_seqlens_q: Memory, cu_seqlens_k: Memor
         offsets("cu_seqlens_k", cu_seqlens_k, k.shape[0], max_seqlen_k if seqused_k is None else None, "k")
 
 
-def offsets(name: str, cu_seqlens: Memory, rows: int, longest: int | None, tensor: str) -> None:
+def offsets(name: str, cu_seqlens: Memory, rows: int | None, longest: int | None, tensor: str) -> None:
     """Checks offsets whose numbers the host has: `tensor` has `rows` rows, and no sequence may have more than `longest`. A
     GPU's numbers are not checked, because the call would wait for them."""
     starts = _devices.known(cu_seqlens)
@@ -277,9 +281,10 @@ def offsets(name: str, cu_seqlens: Memory, rows: int, longest: int | None, tenso
         return
     shown = f"{name} {starts[:6]}{' ..' if len(starts) > 6 else ''}"
     counts = [end - start for start, end in zip(starts, starts[1:])]
-    if not starts or starts[0] != 0 or any(n < 0 for n in counts) or starts[-1] > rows:
-        raise Invalid(f"{shown}: offsets must begin with 0, never decrease, and end with at most {rows}, the rows of "
-                      f"{tensor}; pass cumulative sums of the lengths, behind a 0")
+    if not starts or starts[0] != 0 or any(n < 0 for n in counts) or rows is not None and starts[-1] > rows:
+        end = "" if rows is None else f", and end with at most {rows}, the rows of {tensor}"
+        raise Invalid(f"{shown}: offsets must begin with 0, never decrease{end}; pass cumulative sums of the lengths, behind a "
+                      "0")
     most = max(counts, default=0)
     if longest is not None and most > longest:
         of = name.replace("cu_seqlens", "max_seqlen")
@@ -295,12 +300,33 @@ def lengths(name: str, tensor: Memory, most: int) -> None:
                       "sequence in the cache without the new ones; allocate a larger cache")
 
 
+def renamed(names: Mapping[str, str], call: Callable[[], Any]) -> Any:
+    """Returns what `call` returns. Its errors name a function's arguments: `names` are of what it calls, and the
+    function's."""
+    try:
+        return call()
+    except Error as error:
+        pattern = "|".join(rf"(?<![\w.]){re.escape(name)}(?![\w])" for name in names)
+        raise type(error)(re.sub(pattern, lambda found: names[found[0]], str(error))) from None
+
+
+def unpacked(name: str, parts: str, call: Callable[[], Any]) -> Any:
+    """Returns what `call` returns. Its errors say that `parts` are those of the packed tensor `name`."""
+    try:
+        return call()
+    except Error as error:
+        raise type(error)(f"{error} ({parts} are parts of {name})") from None
+
+
+_NEEDED = {"indices": "(queries, heads_k, topk), the rows of each query's list; pass it"}
+_OFFSETS = "(batch + 1), the offsets of the sequences and their end; pass cumulative sums of the lengths, behind a 0"
+
+
 def needed(**tensors: Any) -> None:
-    """Checks that offsets of sequences are given."""
+    """Checks that integers are given."""
     for name, of in tensors.items():
         if of is None:
-            raise WrongType(f"{name} is None; it must be a tensor of int32 (batch + 1), the offsets of the sequences and their "
-                            f"end; pass cumulative sums of the lengths, behind a 0")
+            raise WrongType(f"{name} is None; it must be a tensor of int32 {_NEEDED.get(name, _OFFSETS)}")
 
 
 def prefixes(of: Any) -> tuple[int, int, Any]:
@@ -317,7 +343,9 @@ def given(options: Mapping[str, Any], **tensors: Any) -> None:
     before a launch checks them."""
     kind = "shape"
     for name, of in (*tensors.items(), *options.items()):
-        if not hasattr(of, kind) and (of is not None or name in tensors):
+        # Numbers of numpy have a shape, but no elements that code may set.
+        is_one = hasattr(of, kind) and (hasattr(of, "data_ptr") or hasattr(of, "__setitem__"))
+        if not is_one and (of is not None or name in tensors):
             like = "a tensor, or an array with device=\"sim\"" if kind == "shape" else "a tensor, as the others"
             raise WrongType(f"{name} is {of!r:.60}; it must be {like}; convert {name}")
         kind = "data_ptr" if hasattr(of, "data_ptr") else kind

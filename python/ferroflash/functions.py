@@ -191,8 +191,9 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
                               return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of qkv (batch, seqlen, 3, heads, head_dim)."""
     q, k, v = checks.parts("qkv", qkv, 3, "batch seqlen 3 heads head_dim")
-    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                           return_attn_probs, **options)
+    return checks.unpacked("qkv", "q, k and v", lambda: flash_attn_func(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+        **options))
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
@@ -201,8 +202,9 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
                              return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of q and kv (batch, seqlen_k, 2, heads_k, head_dim)."""
     k, v = checks.parts("kv", kv, 2, "batch seqlen_k 2 heads_k head_dim")
-    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                           return_attn_probs, **options)
+    return checks.unpacked("kv", "k and v", lambda: flash_attn_func(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+        **options))
 
 
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -262,13 +264,15 @@ def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, 
                   max_seqlen_q: int, like_fa2: bool, **options: Any) -> Any:
     """Computes flash_attn_varlen_func on a cache with a block table."""
     checks.given({"block_table": block_table, "seqused_k": seqused_k}, q=q)
-    used = seqused_k
+    used, name = seqused_k, "seqused_k"
     if seqused_k is None:
         checks.given({"cu_seqlens_k": cu_seqlens_k}, q=q)
         checks.ranks(checks.VARLEN, cu_seqlens_k=cu_seqlens_k)
-        used = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
-    out = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, block_table=block_table, cu_seqlens_q=cu_seqlens_q,
-                                  max_seqlen_q=max_seqlen_q, **options)
+        checks.offsets("cu_seqlens_k", cu_seqlens_k, None, None, "k")
+        used, name = cu_seqlens_k[1:] - cu_seqlens_k[:-1], "lengths of cu_seqlens_k"
+    names = {"cache_seqlens": name, "k_cache": "k", "v_cache": "v"}
+    out = checks.renamed(names, lambda: flash_attn_with_kvcache(
+        q, k, v, cache_seqlens=used, block_table=block_table, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, **options))
     if options["return_softmax_lse"] and not like_fa2:
         return (out[0], _replaced(out[1], math.inf, -math.inf), *out[2:])
     return out
@@ -281,9 +285,11 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
                                      return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of qkv (rows of all sequences, 3, heads, head_dim)."""
     q, k, v = checks.parts("qkv", qkv, 3, "rows 3 heads head_dim")
-    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale,
-                                  causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-                                  **options)
+    names = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), "cu_seqlens")
+    names |= dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), "max_seqlen")
+    return checks.unpacked("qkv", "q, k and v", lambda: checks.renamed(names, lambda: flash_attn_varlen_func(
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap,
+        alibi_slopes, deterministic, return_attn_probs, **options)))
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -294,9 +300,9 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
                                     return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of q and kv (rows of all sequences, 2, heads_k, head_dim)."""
     k, v = checks.parts("kv", kv, 2, "rows 2 heads_k head_dim")
-    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
-                                  softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                                  return_attn_probs, **options)
+    return checks.unpacked("kv", "k and v", lambda: flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size,
+        softcap, alibi_slopes, deterministic, return_attn_probs, **options))
 
 
 @operator
@@ -341,7 +347,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     if page_table is not None:
         if block_table is not None:
             raise Invalid("page_table beside block_table: one is FlashAttention-3's name of the other; pass one")
-        block_table = page_table
+        checks.given({"page_table": page_table}, q=q)
+        checks.renamed({"block_table": "page_table"}, lambda: checks.ranks(checks.CACHE, block_table=page_table))
+        block_table, = _devices.integers(q, page_table=page_table)
     window_size = checks.window(window_size)
     (causal, softmax_scale, softcap, rotary_interleaved, num_splits, split_keys, mask_keys, chunked, invariance, config,
      return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head) = checks.scalars(
@@ -371,7 +379,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     if is_empty(q, cu_seqlens_q):
         if k is not None:
             raise Unsupported("k, v beside q without queries: nothing is appended then; append with at least one query")
-        o = queries.new_empty((*q.shape[:-1], v_cache.shape[-1]))
+        o = _devices.of(q).zeros_like(queries.new_empty((*q.shape[:-1], v_cache.shape[-1])))
         return (o, *of_no_rows(queries, (*q.shape[:-3], q.shape[-2], q.shape[-3]), outputs)) if outputs else o
     scales = kvcache.descales(k_cache, k, (k_descale, v_descale))
     on, batch = _devices.of(q), q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -419,4 +427,7 @@ def merge_attn_states(output: Tensor, prefix_output: Array, prefix_lse: Array, s
     checks.given({"output_lse": output_lse, "sinks": sinks}, output=output, prefix_output=prefix_output,
                  prefix_lse=prefix_lse, suffix_output=suffix_output, suffix_lse=suffix_lse)
     sinks, _ = checks.converted(output, sinks, None)
-    merge.prepare(output, [(prefix_output, prefix_lse), (suffix_output, suffix_lse)], output_lse, sinks)()
+    names = {f"{of} of state {n}": f"{part}_{full}" for n, part in enumerate(("prefix", "suffix"))
+             for of, full in (("o", "output"), ("lse", "lse"))}
+    states = [(prefix_output, prefix_lse), (suffix_output, suffix_lse)]
+    checks.renamed(names, lambda: merge.prepare(output, states, output_lse, sinks)())

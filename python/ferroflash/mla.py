@@ -119,7 +119,9 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
             extra_indices_in_kvcache=extra_indices_in_kvcache, extra_topk_length=extra_topk_length)
     _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
     queries: Memory = q
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
+    # An empty row is refused later.
+    scale = max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale
     if indices is not None:
         others = {"block_table": block_table, "cache_seqlens": cache_seqlens, "causal": causal or None,
                   "return_max_logits": return_max_logits or None, "return_entropy": return_entropy or None,
@@ -135,7 +137,6 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
         o, lse = _listed(queries.reshape(rows, heads, head_dim), k_cache, slots.reshape(rows, 1, slots.shape[-1]),
                          head_dim_v, scale, attn_sink, invariance)
         return o.reshape(batch, seqlen_q, heads, head_dim_v), lse.reshape(batch, seqlen_q, heads).transpose(1, 2)
-    checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
     lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
     if lengths is None:
         raise Invalid("cache_seqlens None: it must be int32 (batch), the keys of each sequence; pass it, or indices")
@@ -159,10 +160,12 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, 
     """
     sm_scale, d_v = checks.scalars(sm_scale=sm_scale, d_v=d_v)
     checks.given({"attn_sink": attn_sink}, q=q, kv=kv)
+    checks.needed(indices=indices)
     _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
     _refuse("leave it 0", indexer_topk=indexer_topk)
     (slots,) = _devices.integers(q, indices=indices)
     checks.Call(checks.LISTED, q.device).require(q=q, kv=kv, indices=slots)
     keys: Memory = kv
-    o, lse = _listed(q, keys.reshape(1, *keys.shape), slots, d_v, sm_scale, attn_sink)
+    names = {"softmax_scale": "sm_scale", "head_dim_v": "d_v", "k_cache": "kv", "sinks": "attn_sink"}
+    o, lse = checks.renamed(names, lambda: _listed(q, keys.reshape(1, *keys.shape), slots, d_v, sm_scale, attn_sink))
     return o, None, lse

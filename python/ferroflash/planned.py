@@ -33,14 +33,6 @@ def masked(causal: bool, window_size: tuple[int, int]) -> tuple[int, tuple[int, 
     return CAUSAL if causal and left < 0 else WINDOW if left >= 0 or right >= 0 else FULL, (left, right)
 
 
-def scaled(softmax_scale: float | None) -> float:
-    """Returns a scale for the structs. In a struct, 0 means the library's default, so a caller's 0 becomes an
-    error."""
-    if softmax_scale is not None and ctypes.c_float(softmax_scale).value == 0.0:
-        raise Invalid(f"softmax_scale {softmax_scale}: it must be above 0 as a float32; None is 1 / sqrt(head_dim)")
-    return 0.0 if softmax_scale is None else softmax_scale
-
-
 def like_flash_attn(lse: Memory) -> Memory:
     """Converts the LSE of rows without a key to +inf, as FlashAttention-2 returns it. FerroFlash returns -inf,
     the logarithm of 0."""
@@ -165,7 +157,8 @@ class Planned:
         self.args, self.where = args, ctypes.addressof(args)
         args.dtype = _devices.code(q.dtype, "q", _devices.INPUTS)
         args.mask, (args.window_left, args.window_right) = mask, window
-        args.scale, args.softcap = scaled(scale), softcap
+        # In a struct, 0 means the library's default.
+        args.scale, args.softcap = 0.0 if scale is None else scale, softcap
         args.config = config.encode() if config else None
 
     def point(self, **tensors: Memory) -> None:

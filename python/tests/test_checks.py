@@ -121,8 +121,8 @@ SHAPES = [
     (mla, dict(cache_seqlens=of(5)), "cache_seqlens (1,)"),
     (mla, dict(q=LATENT_Q[..., :512]), "k_cache (4, 64, 1, 576)"),
     (mla, dict(q=LATENT_Q[0]), "q (1, 16, 576)"),
-    (merge, dict(suffix_output=O[:2]), "o of state 1 (2, 2, 64)"),
-    (merge, dict(suffix_lse=LSE.T), "lse of state 1 (4, 2): it must be (heads, tokens), here (2, 4)"),
+    (merge, dict(suffix_output=O[:2]), "suffix_output (2, 2, 64)"),
+    (merge, dict(suffix_lse=LSE.T), "suffix_lse (4, 2): it must be (heads, tokens), here (2, 4)"),
     (merge, dict(output_lse=LSE[:, :2]), "output_lse (2, 2)"),
     (merge, dict(sinks=numbers(3, dtype=F32)), "sinks (3,)"),
 ]
@@ -136,7 +136,10 @@ DTYPES = [
     (func, dict(v=K.astype(complex)), "v is complex128; it must be one of"),
     (varlen, dict(seqused_k=np.array(["a", "b"])), "seqused_k is str32; it must be one of"),
     (kvcache, dict(k_cache=CACHE.astype(float)), "k_cache is float64"),
-    (func, dict(sinks=F32(1)), "it must be a tensor of float32 (heads)"),
+    (func, dict(sinks=F32(1)), "sinks is np.float32(1.0); it must be a tensor"),
+    (func, dict(bias=np.int64(3)), "bias is np.int64(3); it must be a tensor"),
+    (varlen, dict(k=CACHE, v=CACHE, block_table=TABLE, seqused_k=numbers(2)), "seqused_k is float16"),
+    (kvcache, dict(page_table=3), "page_table is 3"),
     (varlen, dict(cu_seqlens_q=None), "cu_seqlens_q is None; it must be a tensor of int32 (batch + 1)"),
     (varlen, dict(cu_seqlens_k=None), "cu_seqlens_k is None; it must be a tensor of int32 (batch + 1)"),
     (func, dict(prefix=numbers(2)), "prefix is float16; it must be a tensor of int32 or int64"),
@@ -149,8 +152,8 @@ DTYPES = [
     (kvcache, dict(k=NEW, v=NEW.astype(F32)), "v is float32"),
     (kvcache, dict(k=NEW.astype(BF16), v=NEW.astype(BF16)), "k is bfloat16"),
     (kvcache, dict(**PAIR, rotary_cos=numbers(8, 8, dtype=F32), rotary_sin=numbers(8, 8)), "rotary_sin is float16"),
-    (merge, dict(suffix_output=O.astype(F32)), "o of state 1 is float32; it must be float16 (as o of state 0)"),
-    (merge, dict(suffix_lse=LSE.astype(F16)), "lse of state 1 is float16"),
+    (merge, dict(suffix_output=O.astype(F32)), "suffix_output is float32; it must be float16 (as prefix_output)"),
+    (merge, dict(suffix_lse=LSE.astype(F16)), "suffix_lse is float16"),
     (merge, dict(sinks=numbers(2)), "sinks is float16; it must be float32"),
     (func, dict(k=None), "k is None; it must be a tensor"),
     (func, dict(v=[1.0]), "v is [1.0]; it must be a tensor"),
@@ -180,6 +183,8 @@ OFFSETS = [
     (kvcache, dict(seqused_q=LENGTHS), "seqused_q without cu_seqlens_q"),
     (kvcache, dict(cache_seqlens=of(5, 33)), "cache_seqlens [5, 33]: each must be from 0 to 32, the keys of a sequence"),
     (kvcache, dict(**PAIR, cache_seqlens=of(5, 32)), "each must be from 0 to 31"),
+    (varlen, dict(k=CACHE, v=CACHE, block_table=TABLE, cu_seqlens_k=of(8, 4, 0)), "cu_seqlens_k [8, 4, 0]: offsets must"),
+    (varlen, dict(k=CACHE, v=CACHE, block_table=TABLE, cu_seqlens_k=of(0, 4, 99)), "lengths of cu_seqlens_k [4, 95]: each must"),
     (kvcache, dict(cache_seqlens=-1), "cache_seqlens -1"),
     (kvcache, dict(cache_seqlens=99), "each must be from 0 to 32"),
 ]
@@ -234,6 +239,8 @@ RANGES = [
     (kvcache, dict(num_splits=-1), "num_splits -1"),
     (kvcache, dict(split_keys=2**32), f"split_keys {2**32}"),
     (mla, dict(head_dim_v=2**64 + 512), f"head_dim_v {2**64 + 512}"),
+    (sparse, dict(sm_scale=0), "sm_scale 0: it must be a number above 0"),
+    (func, dict(softmax_scale=-1.0), "for a negative scale, negate q"),
 ]
 
 

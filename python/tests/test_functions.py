@@ -144,10 +144,28 @@ def test_statistics_of_caches(paged):
 
 def test_statistics_of_latent_caches():
     q, pages, lengths = numbers(1, (2, 1, 4, 288)), numbers(2, (2, 32, 1, 288)), np.array([20, 9], I32)
-    _, _, *found = ferroflash.flash_mla_with_kvcache(q, pages, np.array([[0], [1]], I32), lengths, 256, softmax_scale=0.1,
-                                                     **STATISTICS)
+    _, _, *found, of_heads = ferroflash.flash_mla_with_kvcache(
+        q, pages, np.array([[0], [1]], I32), lengths, 256, softmax_scale=0.1, return_max_logits_head=True, **STATISTICS)
     for n in range(2):
         check_statistics([of[n] for of in found], q[n], pages[n, :lengths[n]], scale=0.1)
+    assert np.array_equal(of_heads, found[0].max((0, 2)))
+
+
+def test_the_largest_score_of_a_head():
+    """FerroFlash finds it with the largest scores of the rows, and without them."""
+    q, k, v = tensors([2, 33, 40, 2, 1, 64])
+    o, most, of_heads = func(q, k, v, return_max_logits=True, return_max_logits_head=True, **SIM)
+    assert of_heads.dtype == F32 and np.array_equal(of_heads, most.max((0, 2)))
+    alone, found = func(q, k, v, return_max_logits_head=True, **SIM)
+    assert np.array_equal(o, alone) and np.array_equal(of_heads, found)
+    starts, ends = np.array([0, 33, 66], I32), np.array([0, 40, 80], I32)
+    flat = [t.reshape(-1, *t.shape[2:]) for t in (q, k, v)]
+    _, found = varlen(*flat, starts, ends, 33, 40, return_max_logits_head=True, **SIM)
+    assert np.abs(of_heads - found).max() <= 1e-3
+    _, found = kvcache(q, k, v, return_max_logits_head=True, **SIM)
+    assert np.abs(of_heads - found).max() <= 1e-3
+    _, found = func(q[:0], k[:0], v[:0], return_max_logits_head=True, **SIM)
+    assert found.shape == (2,) and np.isneginf(found).all()
 
 
 @pytest.mark.parametrize("used", [None, [30, 1]])
@@ -179,6 +197,24 @@ def test_padded_queries():
         check(o[rows], exact[0], attend(*sequence, F16, causal=True)[0][0])
         check_lse(lse[:, rows], exact_lse[0])
     assert not o[13:20].any() and np.isneginf(lse[:, 13:20]).all()
+
+
+def test_padded_queries_on_pages():
+    table, starts, used = np.array([[3, 0], [1, 2]], I32), np.array([0, 4, 9], I32), np.array([2, 99], I32)
+    q, pages, lengths = numbers(1, (9, 2, 64)), numbers(2, (4, 16, 2, 64)), np.array([20, 30], I32)
+    ends = np.array([0, 20, 50], I32)
+    o, lse = varlen(q, pages, pages, starts, ends, 5, 32, causal=True, block_table=table, seqused_q=used, return_lse=True,
+                    **SIM)
+    for n, count in enumerate([2, 5]):
+        rows = slice(starts[n], starts[n] + count)
+        keys = pages[table[n]].reshape(1, 32, 2, 64)[:, :lengths[n]]
+        exact, exact_lse = attend(q[None, rows], keys, keys, causal=True)
+        check(o[rows], exact[0], attend(q[None, rows], keys, keys, F16, causal=True)[0][0])
+        check_lse(lse[:, rows], exact_lse[0])
+    assert not o[2:4].any() and np.isneginf(lse[:, 2:4]).all()
+    on_cache = kvcache(q, pages, pages, cache_seqlens=lengths, block_table=table, cu_seqlens_q=starts, max_seqlen_q=5,
+                       seqused_q=used, causal=True, **SIM)
+    assert np.array_equal(o, on_cache)
 
 
 def cache(dtype, keys, values):
@@ -320,6 +356,7 @@ REFUSED = {
     "entropy or max_logits of": (NotImplementedError, lambda: func(Q, K, V, bias=Q[..., 0, :16][:, None], return_entropy=True, **SIM)),
     "qv": (NotImplementedError, lambda: func(Q, K, V, qv=Q, **SIM)),
     "multiply q by it": (NotImplementedError, lambda: kvcache(Q, CACHE, CACHE, q_descale=np.ones((1, 2), F32), **SIM)),
+    "only flash_attn_varlen_func takes it": (NotImplementedError, lambda: func(Q, K, V, seqused_q=STARTS_OF_Q, **SIM)),
     "multiply k by it": (NotImplementedError, lambda: varlen(Q[0], K[0], V[0], STARTS_OF_Q, STARTS_OF_Q, 16, 16,
                                                              k_descale=np.ones((1, 2), F32), **SIM)),
     "rotary_seqlens": (NotImplementedError, lambda: kvcache(Q, CACHE, CACHE, rotary_seqlens=np.ones(1, I32), **SIM)),

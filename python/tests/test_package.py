@@ -1,10 +1,13 @@
 """What importing the package does, and FerroFlash under the name flash_attn."""
+import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 import ferroflash
+from ferroflash import _library
 
 CASES = {
     "no framework is imported": "import sys, ferroflash; assert not {'torch', 'numpy'} & set(sys.modules)",
@@ -71,3 +74,28 @@ def test_names_of_an_attention_are_strings():
 def test_transformers_would_take_some_names_for_flash_attention():
     with pytest.raises(ferroflash.Invalid, match="name 'ferroflash': it must not contain \"flash\""):
         ferroflash.register_with_transformers("ferroflash")
+
+
+# Rust's paths, values, dtypes and fields, which no Python program has
+RUST = r"::|\b[A-Z]\w+\([\d.]+\)|\b(Batch|BatchAndChunks|TokenScales)\b|\b(f16|bf16|f32|e4m3)\b|\b(cache|mask)\.[a-jl-z]"
+# Fields of requests that Python's functions do not set
+OTHERS = "another plan|alignment|workspace|shared_prefixes in two passes|cache.total_k"
+
+
+def test_errors_of_the_library_have_words_of_python():
+    refusals = pathlib.Path(__file__).parents[2].joinpath("tests/refusals.txt").read_text()
+    texts = [text for text in re.findall(r"^ +((?:invalid|not supported).*)", refusals, re.M) if not re.search(OTHERS, text)]
+    assert len(texts) > 300 and any(re.search(RUST, text) for text in texts)
+    assert [text for text in map(_library.said, texts) if re.search(RUST, text)] == []
+
+
+@pytest.mark.parametrize("text, words", {
+    "not supported: precision fp8 on NVIDIA L4: x; use `Precision::Inputs`": "use precision=None",
+    "invalid cache.k_scale: One; an int8 KV cache": "invalid k_descale: None; an int8 KV cache",
+    "invalid scale: NaN; it must be finite": "invalid softmax_scale: NaN; it must be finite",
+    "not supported: Exactly(2) with invariance Batch: leave splits out": "num_splits=2 with invariance 'batch': leave num_splits",
+    "invalid config: x; `ferroflash kernels` lists them": "ferroflash.entries() lists them",
+    "invalid cache.keys.strides: [1] for f16": "invalid k_cache.stride(): [1] for float16",
+}.items())
+def test_words(text, words):
+    assert words in _library.said(text)
