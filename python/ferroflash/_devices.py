@@ -146,10 +146,15 @@ def on_cpu(what: str, tensor: Memory) -> None:
 def known(tensor: Memory) -> list[int] | None:
     """Returns the numbers of an integer tensor that the host has, else None: of a GPU's tensor it would have to wait for
     them."""
-    device = getattr(tensor, "device", None)
-    if not (hasattr(device, "context") or getattr(device, "type", None) == "cpu") or name(tensor.dtype) not in _INTEGERS:
+    if not hasattr(tensor, "requires_grad"):
+        of_numpy = not hasattr(tensor, "integers") and getattr(getattr(tensor, "dtype", None), "kind", "") in ("i", "u")
+        is_sim = hasattr(tensor, "integers") and tensor.dtype in _INTEGERS
+        return tensor.tolist() if of_numpy else tensor.integers().tolist() if is_sim else None
+    if tensor.device.type != "cpu" or name(tensor.dtype) not in _INTEGERS:
         return None
-    return (tensor.integers() if hasattr(tensor, "integers") else tensor).tolist()
+    from . import _torch
+    # A tensor that torch.compile, a mode or a transform passes has no numbers.
+    return None if _torch.sees_operators() else tensor.tolist()
 
 
 def integers(like: Memory, **tensors: Memory) -> list[Memory]:

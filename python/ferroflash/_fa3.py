@@ -30,11 +30,12 @@ def chunk(function: str, options: Mapping[str, object], causal: bool, chunked: i
         if name not in (*REFUSED, *HINTS, "attention_chunk"):
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
     attention_chunk = options.get("attention_chunk", 0)
-    if attention_chunk is None or checks.scalar("attention_chunk", attention_chunk) == 0:
+    attention_chunk, = (0,) if attention_chunk is None else checks.scalars(attention_chunk=attention_chunk)
+    if attention_chunk == 0:
         return chunked
     if chunked is not None:
         raise Invalid(f"attention_chunk {attention_chunk} beside chunked, its other name: leave one of them out")
     if not causal:
         raise Unsupported(f"attention_chunk {attention_chunk} without causal: a query sees no later key of its chunk; "
                           "pass causal=True")
-    return checks.scalar("attention_chunk", attention_chunk)
+    return attention_chunk

@@ -55,7 +55,9 @@ class _Scalar(NamedTuple):
 
 _FLAG, _NAME = _Scalar(bool, "True or False"), _Scalar(str, "a string or None", none=None)
 _COUNT = _Scalar(int, "an integer from 0 to 2**31 - 1")
-_SCALE = "a number above 0 that float32 has (for a negative scale, negate q)"
+# At larger scales, the rounding of a row's largest score overflows float32's exponents.
+_SCALE_MAX = 2.0**20
+_SCALE = "a number above 0 and at most 2**20 (for a negative scale, negate q)"
 _NUMBER = _Scalar(float, "a number that float32 has", -_FLOAT32_MAX, _FLOAT32_MAX)
 SCALARS = {
     **dict.fromkeys(("causal", "bhsd", "rotary_interleaved", "is_fp8_kvcache", "return_lse", "return_softmax_lse",
@@ -66,8 +68,8 @@ SCALARS = {
     **dict.fromkeys(("head_dim_v", "d_v"), _COUNT._replace(text="an integer from 1 to 2**31 - 1", least=1)),
     **dict.fromkeys(("chunked", "prefix"), _COUNT._replace(text="an integer from 0 to 2**31 - 1, or None", none=None)),
     "window_size": _Scalar(int, "two integers (left, right) below 2**31, of which -1 is no bound", -2**63),
-    "softmax_scale": _NUMBER._replace(text=_SCALE + ", or None for 1 / sqrt(head_dim)", least=2.0**-149, none=None),
-    "sm_scale": _NUMBER._replace(text=_SCALE, least=2.0**-149),
+    "softmax_scale": _NUMBER._replace(text=_SCALE + ", or None for 1 / sqrt(head_dim)", least=2.0**-149, most=_SCALE_MAX, none=None),
+    "sm_scale": _NUMBER._replace(text=_SCALE, least=2.0**-149, most=_SCALE_MAX),
     "softcap": _NUMBER._replace(text="0.0 (none) or a number above it that float32 has", least=0, none=0.0),
     **dict.fromkeys(("k_descale", "v_descale"), _NUMBER),
 }
@@ -224,27 +226,29 @@ def scalar(name: str, of: Any) -> Any:
         return none
     if type(of).__name__ in _SYMBOLS:
         return of
-    wrong = WrongType(f"{name} is {of!r:.60}; it must be {text}; convert {name}")
+    wrong = lambda: WrongType(f"{name} is {of!r:.60}; it must be {text}; convert {name}")
     if hasattr(of, "item") and hasattr(of, "shape"):
         on = getattr(getattr(of, "device", None), "type", "cpu")
         if on != "cpu":
             raise WrongType(f"{name} is a tensor on {of.device}; it must be {text}; pass {name}.item(), which waits for the "
                             "device")
         if tuple(of.shape) != ():
-            raise wrong
+            raise wrong()
         of = of.item()
     if kind is bool:
         if type(of) is bool or type(of) is int and of in (0, 1):
             return bool(of)
-        raise wrong
+        raise wrong()
     if kind is str:
         if not isinstance(of, str):
-            raise wrong
+            raise wrong()
         if "\0" in of:
             raise Invalid(f"{name} {of!r:.60}: it must have no zero byte")
         return of
-    if isinstance(of, bool) or not isinstance(of, _ABSTRACT[kind]):
-        raise wrong
+    # torch.compile knows no abstract types.
+    is_own = type(of) is kind or kind is float and type(of) is int
+    if not is_own and (isinstance(of, bool) or not isinstance(of, _ABSTRACT[kind])):
+        raise wrong()
     if not least <= of <= most:
         raise Invalid(f"{name} {of!r:.60}: it must be {text}")
     return kind(of)
@@ -300,6 +304,22 @@ def lengths(name: str, tensor: Memory, most: int) -> None:
                       "sequence in the cache without the new ones; allocate a larger cache")
 
 
+def pages(k_cache: Memory, block_table: Memory, rows: Memory, keys: Memory) -> None:
+    """Checks the pages of each sequence's keys, if the host has the numbers."""
+    of_sequence, count, page = _devices.known(keys), *k_cache.shape[:2]
+    at = _devices.known(rows) if block_table is None else _devices.known(block_table)
+    if of_sequence is None or at is None or len(keys.shape) != 1 or page == 0:
+        return
+    if block_table is None:
+        name, wrong = "cache_batch_idx", [n for n in at if not 0 <= n < count]
+    else:
+        name, used = "block_table", [-(-n // page) for n in of_sequence]
+        wrong = [n for columns, most in zip(at, used) for n in columns[:most] if not 0 <= n < count]
+    if wrong:
+        raise Invalid(f"{name} has {wrong[0]}: it must be from 0 to {count - 1}, the pages of k_cache, where a sequence has "
+                      "keys; allocate a larger cache, or pass shorter cache_seqlens")
+
+
 def renamed(names: Mapping[str, str], call: Callable[[], Any]) -> Any:
     """Returns what `call` returns. Its errors name a function's arguments: `names` are of what it calls, and the
     function's."""
@@ -344,7 +364,8 @@ def given(options: Mapping[str, Any], **tensors: Any) -> None:
     kind = "shape"
     for name, of in (*tensors.items(), *options.items()):
         # Numbers of numpy have a shape, but no elements that code may set.
-        is_one = hasattr(of, kind) and (hasattr(of, "data_ptr") or hasattr(of, "__setitem__"))
+        is_one = hasattr(of, kind) and (
+            hasattr(of, "requires_grad") or hasattr(of, "data_ptr") or hasattr(of, "__setitem__"))
         if not is_one and (of is not None or name in tensors):
             like = "a tensor, or an array with device=\"sim\"" if kind == "shape" else "a tensor, as the others"
             raise WrongType(f"{name} is {of!r:.60}; it must be {like}; convert {name}")

@@ -203,6 +203,9 @@ class Planned:
         if bias is not None:
             args.bias_dtype = _devices.code(bias.dtype, "bias", _devices.WIDE)
             args.bias_strides = shared(bias)
+        if mask_keys and mask_bits is None:
+            raise Invalid(f"mask_keys {mask_keys} without mask_bits: it counts the keys of their rows; leave it 0, or pass "
+                          "mask_bits")
         self._check_masks(prefix=prefix, chunked=chunked, mask_bits=mask_bits)
         if prefix is not None:
             args.mask, args.mask_length = PREFIX, number

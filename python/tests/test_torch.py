@@ -138,6 +138,13 @@ def test_compile_equals_eager(name, grad):
         assert torch.equal(eager, compiled) and eager.stride() == compiled.stride()
 
 
+def test_compile_takes_integers_for_numbers():
+    torch._dynamo.reset()
+    given = tensors(1, 33, 40, 2, 2, 64)
+    call = lambda q, k, v: flash_attn_func(q, k, v, 0, 1, 1, [20, -1], 5, attention_chunk=0, **SIM)
+    assert torch.equal(torch.compile(call, **EAGER)(*given), call(*given))
+
+
 def test_compile_with_dynamic_shapes():
     torch._dynamo.reset()
     compiled = torch.compile(lambda q, k, v: flash_attn_func(q, k, v, causal=True, **SIM), dynamic=True, **EAGER)
