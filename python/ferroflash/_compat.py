@@ -46,10 +46,10 @@ def install_as_flash_attn() -> None:
         if getattr(sys.modules["flash_attn"], "is_ferroflash", False):
             return
         raise RuntimeError("flash_attn is imported already: call install_as_flash_attn() before anything imports it")
-    from . import bert_padding, functions
+    from . import bert_padding, functions, packed
 
-    interface = _module("flash_attn.flash_attn_interface", functions)
-    root = _module("flash_attn", functions)
+    interface = _module("flash_attn.flash_attn_interface", functions, packed)
+    root = _module("flash_attn", functions, packed)
     root.__path__, root.__version__, root.is_ferroflash = [], VERSION, True
     root.flash_attn_interface = interface
     root.bert_padding = _module("flash_attn.bert_padding", bert_padding)
@@ -57,9 +57,10 @@ def install_as_flash_attn() -> None:
     sys.meta_path.insert(0, _Finder)
 
 
-def _module(name: str, of: Any) -> Any:
-    module = types.ModuleType(name, of.__doc__)
+def _module(name: str, *of: Any) -> Any:
+    module = types.ModuleType(name, of[0].__doc__)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-    module.__dict__.update({key: value for key, value in vars(of).items() if not key.startswith("_")})
+    for part in of:
+        module.__dict__.update({key: value for key, value in vars(part).items() if not key.startswith("_")})
     sys.modules[name] = module
     return module

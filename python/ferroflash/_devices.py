@@ -143,7 +143,7 @@ def on_cpu(what: str, tensor: Memory) -> None:
                       "device out")
 
 
-def known(tensor: Memory) -> list[int] | None:
+def known(tensor: Memory) -> list[Any] | None:
     """Returns the numbers of an integer tensor that the host has, else None: of a GPU's tensor it would have to wait for
     them."""
     if not hasattr(tensor, "requires_grad"):

@@ -209,7 +209,7 @@ def card(device: Any) -> Card:
 
 def _share(one: Any, other: Any) -> bool:
     try:
-        return np.shares_memory(one, other, max_work=100_000)
+        return bool(np.shares_memory(one, other, max_work=100_000))  # type: ignore[arg-type]
     except RuntimeError:
         # numpy gives up at some combinations of strides.
         return False

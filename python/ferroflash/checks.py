@@ -213,7 +213,8 @@ def scalars(**arguments: Any) -> list[Any]:
     found = []
     for name, of in arguments.items():
         kind, _, least, most, none = SCALARS[name]
-        is_exact = of is none is None or type(of) is kind and (kind is bool or kind is not str and least <= of <= most)
+        value: Any = of
+        is_exact = of is none is None or type(of) is kind and (kind is bool or kind is not str and least <= value <= most)
         found.append(of if is_exact else scalar(name, of))
     return found
 
@@ -306,7 +307,8 @@ def lengths(name: str, tensor: Memory, most: int) -> None:
 
 def pages(k_cache: Memory, block_table: Memory, rows: Memory, keys: Memory) -> None:
     """Checks the pages of each sequence's keys, if the host has the numbers."""
-    of_sequence, count, page = _devices.known(keys), *k_cache.shape[:2]
+    of_sequence = _devices.known(keys)
+    count, page = k_cache.shape[:2]
     at = _devices.known(rows) if block_table is None else _devices.known(block_table)
     if of_sequence is None or at is None or len(keys.shape) != 1 or page == 0:
         return

@@ -19,7 +19,7 @@ from .planned import is_empty, masked, of_no_rows, wanted
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._types import Hopper, HopperCache, Varlen
+    from ._types import Hopper, HopperCache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -180,33 +180,6 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
                    precision=precision)
 
 
-def flash_attn_func_bhsd(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor | Any:
-    """Computes flash_attn_func on tensors (batch, heads, seqlen, head_dim), PyTorch's order."""
-    return flash_attn_func(q, k, v, bhsd=True, **options)
-
-
-def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
-                              causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
-                              alibi_slopes: Array | None = None, deterministic: bool = False,
-                              return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
-    """Computes flash_attn_func of qkv (batch, seqlen, 3, heads, head_dim)."""
-    q, k, v = checks.parts("qkv", qkv, 3, "batch seqlen 3 heads head_dim")
-    return checks.unpacked("qkv", "q, k and v", lambda: flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-        **options))
-
-
-def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
-                             causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
-                             alibi_slopes: Array | None = None, deterministic: bool = False,
-                             return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
-    """Computes flash_attn_func of q and kv (batch, seqlen_k, 2, heads_k, head_dim)."""
-    k, v = checks.parts("kv", kv, 2, "batch seqlen_k 2 heads_k head_dim")
-    return checks.unpacked("kv", "k and v", lambda: flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-        **options))
-
-
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
                            max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
                            softmax_scale: float | None = None, causal: bool = False, window_size: Window = (-1, -1),
@@ -278,33 +251,6 @@ def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, 
     return out
 
 
-def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
-                                     softmax_scale: float | None = None, causal: bool = False,
-                                     window_size: Window = (-1, -1), softcap: float = 0.0,
-                                     alibi_slopes: Array | None = None, deterministic: bool = False,
-                                     return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
-    """Computes flash_attn_varlen_func of qkv (rows of all sequences, 3, heads, head_dim)."""
-    q, k, v = checks.parts("qkv", qkv, 3, "rows 3 heads head_dim")
-    names = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), "cu_seqlens")
-    names |= dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), "max_seqlen")
-    return checks.unpacked("qkv", "q, k and v", lambda: checks.renamed(names, lambda: flash_attn_varlen_func(
-        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap,
-        alibi_slopes, deterministic, return_attn_probs, **options)))
-
-
-def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-                                    max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
-                                    softmax_scale: float | None = None, causal: bool = False,
-                                    window_size: Window = (-1, -1), softcap: float = 0.0,
-                                    alibi_slopes: Array | None = None, deterministic: bool = False,
-                                    return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
-    """Computes flash_attn_varlen_func of q and kv (rows of all sequences, 2, heads_k, head_dim)."""
-    k, v = checks.parts("kv", kv, 2, "rows 2 heads_k head_dim")
-    return checks.unpacked("kv", "k and v", lambda: flash_attn_varlen_func(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size,
-        softcap, alibi_slopes, deterministic, return_attn_probs, **options))
-
-
 @operator
 def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array | None = None, v: Array | None = None,
                             rotary_cos: Array | None = None, rotary_sin: Array | None = None,
@@ -373,7 +319,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     checks.ranks(layout, k_cache=k_cache, v_cache=v_cache, block_table=block_table, k=k, v=v, cu_seqlens_q=cu_seqlens_q)
     kvcache.check(q, k_cache, v_cache, k, v, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
                   cache_leftpad, seqused_q)
-    outputs = wanted(return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head)
+    outputs: tuple[str, ...] = wanted(return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head)
     # Tensors of a device, even if the caller's are arrays.
     queries: Memory = q
     if is_empty(q, cu_seqlens_q):
