@@ -137,7 +137,7 @@ impl Memory {
 
     /// Takes a part and returns its address.
     pub fn take(&mut self, bytes: u64) -> u64 {
-        let address = self.next.next_multiple_of(ALIGNMENT);
+        let address = self.next.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
         self.next = address.saturating_add(bytes);
         address
     }
@@ -163,7 +163,8 @@ impl Memory {
         let address = self.take(0);
         let used = address - self.start;
         match self.bytes.checked_sub(used) {
-            Some(rest) if rest >= more => Ok([address, rest]),
+            // Parts that leave 64 bits end there.
+            Some(rest) if rest >= more && address < u64::MAX => Ok([address, rest]),
             _ => {
                 let expected = "it must have the bytes that the workspace function of this crate returns";
                 Err(Error::invalid("workspace.bytes", self.bytes, expected))

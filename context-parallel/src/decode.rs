@@ -18,6 +18,8 @@ use ferroflash::request::{
 /// launch merges them in f32, in the order of the ranks: all ranks get identical bits. O of each rank is
 /// rounded to the dtype of O, so an element has two roundings.
 ///
+/// A request without sequences does nothing, and sends nothing.
+///
 /// # Errors
 /// Returns the errors of the library's launches and of the transport, or [`Error::Unsupported`], which names
 /// what only one rank can do.
@@ -33,6 +35,9 @@ pub unsafe fn decode_attention<D: Driver, T: Transport<D>>(
 ) -> Result<(), Error> {
     let Workspace { address, bytes } = messages;
     let (states, message) = states(comm, request, &Scratch::workspace(address, bytes))?;
+    if request.q.shape[0] == 0 {
+        return Ok(());
+    }
     let (rank, mut part) = (comm.rank(), *request);
     (part.o, part.lse, part.scores.sinks) = (states[rank].o, Some(states[rank].lse), None);
     let others = (0..comm.ranks()).filter(|other| *other != rank);
@@ -62,7 +67,8 @@ pub fn decode_workspace<D: Driver, T: Transport<D>>(
     comm: &Comm<'_, D, T>,
     request: &AttentionRequest<'_>,
 ) -> Result<u64, Error> {
-    states(comm, request, &Scratch::Fastest).map(|(states, message)| (states.len() as u64 + 1) * message)
+    let (states, message) = states(comm, request, &Scratch::Fastest)?;
+    Ok((states.len() as u64 + 1).saturating_mul(message))
 }
 
 /// Returns O and LSE of each rank in the messages, and the bytes of a message, which begins with O.
@@ -72,9 +78,14 @@ fn states<D: Driver, T: Transport<D>>(
     messages: &Scratch,
 ) -> Result<(Vec<State>, u64), Error> {
     let unsupported = |feature: String, remedy: &str| Err(Error::unsupported(feature, remedy));
-    let KeysValues::Cache(_) = request.kv else {
-        return unsupported("keys as tensors in decode on several ranks".into(), "take a KV cache");
-    };
+    match request.kv {
+        KeysValues::Cache(_) => {}
+        KeysValues::Listed(_) => {
+            let remedy = "take a KV cache: slots of a list name rows of one rank";
+            return unsupported("lists of keys in decode on several ranks".into(), remedy);
+        }
+        _ => return unsupported("keys as tensors in decode on several ranks".into(), "take a KV cache"),
+    }
     if request.queries != Queries::Batched || request.q.shape[1] != 1 {
         let feature = format!("q.shape {:?} in decode on several ranks", request.q.shape);
         return unsupported(
@@ -96,16 +107,19 @@ fn states<D: Driver, T: Transport<D>>(
         let remedy = "leave it out: a rank knows its own keys alone";
         return unsupported(format!("{name} in decode on several ranks"), remedy);
     }
-    let view = &request.o;
-    let [batch, rows, heads, _] = view.shape;
-    let (elements, values) = (view.shape.iter().product::<usize>() as u64, (batch * rows * heads) as u64);
-    let o_bytes = (elements * view.element_bytes()).next_multiple_of(256);
-    let message = (o_bytes + values * 4).next_multiple_of(256);
+    let (view, [batch, rows, heads, columns]) = (&request.o, request.o.shape);
+    let product = |extents: &[usize]| extents.iter().fold(1, |all: u64, x| all.saturating_mul(*x as u64));
+    let values = product(&[batch, rows, heads]);
+    let elements = values.saturating_mul(columns as u64);
+    // No memory has as many bytes, and sums of a few such numbers do not overflow.
+    let most = |bytes: u64| bytes.min(1 << 56).next_multiple_of(256);
+    let o_bytes = most(elements.saturating_mul(view.element_bytes()));
+    let message = most(o_bytes.saturating_add(values.saturating_mul(4)));
     let mut memory = Memory::new(messages);
     let states = (0..comm.ranks()).map(|_| {
         let address = memory.take(message);
         let o = TensorView::bshd(address, elements, view.dtype, view.shape);
-        State::new(o, LseView::contiguous(address + o_bytes, values, [batch, heads, rows]))
+        State::new(o, LseView::contiguous(address.saturating_add(o_bytes), values, [batch, heads, rows]))
     });
     let states = states.collect();
     memory.rest(0)?;

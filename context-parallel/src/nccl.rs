@@ -101,7 +101,7 @@ impl Nccl {
     /// - `stream` belongs to the primary context of the rank's device.
     pub unsafe fn wait(&self, stream: &RawStream, limit: Duration) -> Result<(), Error> {
         self.enter()?;
-        let end = Instant::now() + limit;
+        let wait = Wait::new(limit);
         loop {
             // SAFETY: the caller promises a live stream.
             match unsafe { cuda::cuStreamQuery(stream.as_raw().cast()) } {
@@ -110,7 +110,7 @@ impl Nccl {
                 other => return Err(of_cuda("cuStreamQuery", DriverError(other))),
             }
             self.status("ncclCommGetAsyncError")?;
-            if Instant::now() > end {
+            if wait.is_over() {
                 self.abort();
                 let message = format!("the transfers have not ended within {} s", limit.as_secs_f64());
                 return Err(Error::driver("Nccl::wait", None, message));
@@ -132,9 +132,9 @@ impl Nccl {
 
     /// Waits until the communicator has done what it was told: a call that returns may still be in progress.
     fn settle(&self, call: &'static str) -> Result<(), Error> {
-        let begun = Instant::now();
+        let wait = Wait::new(self.limit);
         while self.status(call)? == NcclStatus::InProgress {
-            if begun.elapsed() > self.limit {
+            if wait.is_over() {
                 self.abort();
                 let limit = self.limit.as_secs_f64();
                 let message = format!("it has not ended within {limit} s: has a rank ended?");
@@ -298,6 +298,22 @@ impl Drop for Nccl {
     }
 }
 
+/// A wait with a limit, which may be any: no clock shows the end of [`Duration::MAX`].
+struct Wait {
+    begun: Instant,
+    limit: Duration,
+}
+
+impl Wait {
+    fn new(limit: Duration) -> Self {
+        Wait { begun: Instant::now(), limit }
+    }
+
+    fn is_over(&self) -> bool {
+        self.begun.elapsed() > self.limit
+    }
+}
+
 /// `ncclConfig_t` of NCCL 2.14, the first one. Later versions read as many bytes as `size` says.
 #[repr(C)]
 struct Config {
@@ -338,4 +354,17 @@ fn failed(call: &'static str, error: &NcclError) -> Error {
 
 fn of_cuda(call: &'static str, error: DriverError) -> Error {
     Error::driver(call, Some(error.0 as u32), format!("{:?}", error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_may_have_any_limit() {
+        assert!(!Wait::new(Duration::MAX).is_over());
+        let short = Wait::new(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(short.is_over());
+    }
 }

@@ -3,7 +3,8 @@ use context_parallel::{Chunks, Comm, Threads, decode_attention, decode_workspace
 use ferroflash::driver::{Harness, SimBuffer, SimDriver, SimStream};
 use ferroflash::plan::Problem;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, LseView, Mask, Scratch, TensorView, Workspace,
+    AttentionRequest, Index, KeysValues, KvCache, KvPages, ListedKeys, LseView, Mask, Scratch, TensorView,
+    Workspace,
 };
 use ferroflash::{Attention, DType, Error};
 use reference::{HostTensor, Inputs, Random, Reference};
@@ -118,13 +119,44 @@ fn positions_are_refused_by_name() {
     let cache = KvCache::dense(KvPages::new(k, v), Index::new(3 << 40, 1));
     let of = |rows| AttentionRequest::cached(view(4 << 40, rows), cache, view(5 << 40, rows));
     let window = Mask::Window { left: Some(3), right: Some(0) };
+    let lists = KeysValues::Listed(ListedKeys::new(KvPages::latent(k, 32), Index::new(6 << 40, 64), 64));
     let wrong = [
         (of(2), "q.shape [1, 2, 4, 64]"),
         (of(1).mask(window), "mask window 3,0"),
         (AttentionRequest::dense(view(4 << 40, 1), k, v, view(5 << 40, 1)), "keys as tensors"),
+        (AttentionRequest { kv: lists, ..of(1) }, "lists of keys"),
     ];
     for (request, name) in wrong {
         let error = decode_workspace(&comm, &request).expect_err(name).to_string();
         assert!(error.contains(name), "{error}");
+    }
+}
+
+/// A request without sequences does nothing on any number of ranks: no rank waits for another one. Shapes and
+/// workspaces that no memory has are refused.
+#[test]
+fn no_sequence_and_no_such_memory() {
+    let attention = Attention::new(SimDriver::new("h200").expect("a card"));
+    let transports = Threads::new(2, Duration::from_millis(10));
+    let comm = Comm::new(&attention, &transports[0], &SimStream);
+    let of = |shape: [usize; 4]| {
+        let view = |address, shape| TensorView::bshd(address, 1 << 20, DTYPE, shape);
+        let [k, v] = [1, 2].map(|n| view(n << 40, [1, 64, 4, HEAD_DIM]));
+        let cache = KvCache::dense(KvPages::new(k, v), Index::new(3 << 40, 1));
+        AttentionRequest::cached(view(4 << 40, shape), cache, view(5 << 40, shape))
+    };
+    let none = of([0, 1, 4, HEAD_DIM]);
+    assert_eq!(decode_workspace(&comm, &none), Ok(0));
+    // SAFETY: nothing is launched.
+    assert_eq!(unsafe { decode_attention(&comm, &none, Workspace { address: 0, bytes: 0 }) }, Ok(()));
+
+    let most = usize::MAX / HEAD_DIM;
+    let [room, none] = [(6 << 40, 1 << 30), (u64::MAX, 9)];
+    let wide = [1, 1, most, HEAD_DIM];
+    for (shape, (address, bytes)) in [(wide, room), ([most; 4], none), ([1, 1, 4, HEAD_DIM], none)] {
+        // SAFETY: the simulator checks every access.
+        let refused = unsafe { decode_attention(&comm, &of(shape), Workspace { address, bytes }) };
+        let error = refused.expect_err("no such memory");
+        assert!(matches!(error, Error::Invalid { .. } | Error::Unsupported { .. }), "{error}");
     }
 }
