@@ -36,8 +36,8 @@ struct BlockSoftmax<const M: usize> {
 impl<const M: usize> BlockSoftmax<M> {
     #[inline(always)]
     fn new(scale: &RowVec<M>, scale_log2: f32) -> Self {
-        // With a factor of 0, the score of a hidden key would be NaN.
-        let scale = scale.map(|x| if x == 0.0 { f32::MIN_POSITIVE } else { x * scale_log2 });
+        // With a factor of 0, the score of a hidden key would be NaN. Small products are 0, too.
+        let scale = scale.map(|x| x * scale_log2).map(|x| if x == 0.0 { f32::MIN_POSITIVE } else { x });
         BlockSoftmax { scale, reference: RowVec::splat(NONE), sum: RowVec::splat(0.0) }
     }
 
