@@ -98,7 +98,7 @@ fn unsolved(p: &Problem) -> Error {
         None => format!("entropy or max_logits of {p}"),
     };
     let reason = "kernels of statistics take all keys of a sequence, in the queries' dtype, with full and \
-                  causal masks and windows, softcap and slopes, and head dims up to 256 or a latent cache; \
-                  leave both outputs out";
+                  causal masks and windows, softcap and slopes, and head dims up to 256 (more on KV caches \
+                  alone); leave both outputs out";
     Error::unsupported(feature, reason)
 }
