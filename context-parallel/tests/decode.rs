@@ -3,8 +3,7 @@ use context_parallel::{Chunks, Comm, Threads, decode_attention, decode_workspace
 use ferroflash::driver::{Harness, SimBuffer, SimDriver, SimStream};
 use ferroflash::plan::Problem;
 use ferroflash::request::{
-    AttentionRequest, Index, KeysValues, KvCache, KvPages, ListedKeys, LseView, Mask, Scratch, TensorView,
-    Workspace,
+    AttentionRequest, Index, KvCache, KvPages, ListedKeys, LseView, Mask, Scratch, TensorView, Workspace,
 };
 use ferroflash::{Attention, DType, Error};
 use reference::{HostTensor, Inputs, Random, Reference};
@@ -119,12 +118,12 @@ fn positions_are_refused_by_name() {
     let cache = KvCache::dense(KvPages::new(k, v), Index::new(3 << 40, 1));
     let of = |rows| AttentionRequest::cached(view(4 << 40, rows), cache, view(5 << 40, rows));
     let window = Mask::Window { left: Some(3), right: Some(0) };
-    let lists = KeysValues::Listed(ListedKeys::new(KvPages::latent(k, 32), Index::new(6 << 40, 64), 64));
+    let lists = ListedKeys::new(KvPages::latent(k, 32), Index::new(6 << 40, 64), 64);
     let wrong = [
         (of(2), "q.shape [1, 2, 4, 64]"),
         (of(1).mask(window), "mask window 3,0"),
         (AttentionRequest::dense(view(4 << 40, 1), k, v, view(5 << 40, 1)), "keys as tensors"),
-        (AttentionRequest { kv: lists, ..of(1) }, "lists of keys"),
+        (AttentionRequest::sparse(view(4 << 40, 1), lists, view(5 << 40, 1)), "lists of keys"),
     ];
     for (request, name) in wrong {
         let error = decode_workspace(&comm, &request).expect_err(name).to_string();

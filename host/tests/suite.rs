@@ -15,6 +15,7 @@ mod launches;
 mod merge;
 mod moves;
 mod on_cache;
+mod options;
 mod own;
 mod parts;
 mod planner;

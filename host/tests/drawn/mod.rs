@@ -21,23 +21,23 @@ impl Random {
         Random(seed)
     }
 
-    fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
     }
 
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[(self.bits() % all.len() as u64) as usize]
     }
 
     /// Returns true once in `n` calls.
-    fn once_in(&mut self, n: u64) -> bool {
+    pub fn once_in(&mut self, n: u64) -> bool {
         self.bits().is_multiple_of(n)
     }
 
-    fn some<T>(&mut self, n: u64, value: T) -> Option<T> {
+    pub fn some<T>(&mut self, n: u64, value: T) -> Option<T> {
         self.once_in(n).then_some(value)
     }
 }
@@ -70,7 +70,7 @@ pub const KINDS: &[(&str, Draw)] = &[
 ];
 
 /// Distance of the buffers.
-const FAR: u64 = 1 << 44;
+pub const FAR: u64 = 1 << 44;
 /// A workspace that is large enough for any launch.
 const ROOM: Workspace = Workspace { address: 34 * FAR, bytes: 1 << 43 };
 const COUNTERS: Counters = Counters { address: 32 * FAR, bytes: 1 << 24 };
