@@ -24,6 +24,8 @@ REFUSED = {
 
 def chunk(function: str, options: Mapping[str, object], causal: bool, chunked: int | None) -> int | None:
     """Checks FlashAttention-3's arguments, and returns the chunk: `chunked`, or `attention_chunk`."""
+    if not options:
+        return chunked
     for name, of in options.items():
         if name in REFUSED and of is not None:
             raise Unsupported(f"{name}: {REFUSED[name]}")

@@ -101,9 +101,14 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
                "mask_bits": mask_bits, "prefix": prefix if is_tensor else None}
     checks.given(options, q=q, k=k, v=v)
     left, right = checks.window(window_size)
-    chunked, mask_keys, softmax_scale, causal, softcap, config, invariance, precision, bhsd = checks.scalars(
-        chunked=chunked, mask_keys=mask_keys, softmax_scale=softmax_scale, causal=causal, softcap=softcap, config=config,
-        invariance=invariance, precision=precision, bhsd=bhsd)
+    # Of a common call, the host's time is short.
+    is_common = chunked is config is invariance is precision is softmax_scale is None and (
+        type(causal) is type(bhsd) is bool and type(softcap) is float and softcap == 0 and type(mask_keys) is int
+        and mask_keys == 0)
+    if not is_common:
+        chunked, mask_keys, softmax_scale, causal, softcap, config, invariance, precision, bhsd = checks.scalars(
+            chunked=chunked, mask_keys=mask_keys, softmax_scale=softmax_scale, causal=causal, softcap=softcap,
+            config=config, invariance=invariance, precision=precision, bhsd=bhsd)
     if not is_tensor:
         prefix = checks.scalar("prefix", prefix)
     arguments = (q, k, v, *starts, slopes, sinks, bias, prefix if is_tensor else None, mask_bits, *lengths,
@@ -134,6 +139,10 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
 def _outputs(return_lse: bool, return_attn_probs: bool, return_max_logits: bool, return_entropy: bool,
              return_max_logits_head: bool) -> tuple[tuple[str, ...], bool]:
     """Returns the names of outputs beside o, and whether they are FlashAttention-2's."""
+    if type(return_lse) is type(return_attn_probs) is type(return_max_logits) is type(return_entropy) is type(
+            return_max_logits_head) is bool:
+        return (wanted(return_lse or return_attn_probs, return_max_logits, return_entropy, return_max_logits_head),
+                return_attn_probs)
     lse, probs, *others = checks.scalars(
         return_lse=return_lse, return_attn_probs=return_attn_probs, return_max_logits=return_max_logits,
         return_entropy=return_entropy, return_max_logits_head=return_max_logits_head)
