@@ -3,7 +3,8 @@
 use crate::lines::list;
 use crate::*;
 
-/// [`for_each_kernel!`] for the lineage's kernels, f16 only, head dim 64 only.
+/// [`for_each_kernel!`] for the lineage's kernels, f16 only, head dim 64 only. The numbers of
+/// [`FwdSpecialised`] are `M`, `W`, `N`, `D`, `Q_STEPS` and `STAGES`.
 #[cfg(feature = "lineage")]
 #[doc(hidden)]
 #[macro_export]

@@ -1,6 +1,26 @@
 //! Expands the lines of the table to their dtypes and masks, and makes lists of them.
 
 /// Expands `$emit!` with one line per dtype and mask.
+///
+/// The numbers of a configuration have the order below; the documentation of its type explains each. Tiles
+/// have 16 queries, keys or columns. `M` counts a block's tiles of queries, and `W` those of a warp. In
+/// Hopper's configurations, `W` counts warpgroups of 64 queries. `N` counts a stage's tiles of keys, `D` tiles
+/// of columns of Q and K, and `DV` those of V.
+///
+/// | configuration | numbers |
+/// |---|---|
+/// | `Fwd` | `M`, `W`, `KV_WARPS`, `N`, `D`, `Q_STEPS`, `STAGES`, `DV` (default `D`) |
+/// | `FwdOverlap` | `M`, `W`, `N`, `D`, `Q_STEPS` |
+/// | `FwdWide` | `M`, `W`, `N`, `D`, `HALF`, `Q_STEPS` |
+/// | `FwdDequant` | `M`, `W`, `N`, `D`, `Q_STEPS` |
+/// | `FwdInt8Fp8` | `M`, `W`, `N`, `D`, `HELD` |
+/// | `Statistics` | `M`, `W`, `N`, `D`, `Q_STEPS`, `STAGES` |
+/// | `FwdHopper`, `FwdHopperDequant` | `W`, `N`, `D`, `STAGES`, `ORDERED` |
+/// | `FwdHopperWide` | `W`, `N`, `D`, `STAGES`, `ORDERED`, `DV` (default `D`) |
+/// | `FwdHopperHalves` | `W`, `N`, `D`, `STAGES`, `ORDERED`, `H` |
+/// | `FwdHopperFp8` | `W`, `N`, `D`, `STAGES` |
+/// | `Decode` | `G`, `D`, `WARPS`, `SLOTS` |
+/// | `Mla` | `G`, `OWN`, `KEYS`, `D`, `DV`, `SHARE`, `WARPS`, `STAGES`, `HELD` |
 #[doc(hidden)]
 #[macro_export]
 macro_rules! lines {

@@ -1,4 +1,5 @@
-//! The one table: every compiled kernel. `lineage.rs` has the kernels that the planner never selects.
+//! The one table: every compiled kernel. `lineage.rs` has the kernels that the planner never selects, and
+//! `lines.rs` the names of the numbers.
 use crate::lines::list;
 use crate::*;
 

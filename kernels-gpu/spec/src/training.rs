@@ -3,7 +3,16 @@ use crate::lines::list;
 use crate::*;
 
 /// [`for_each_kernel!`] for the kernels of the backward pass. No portable line has more shared memory than an
-/// L4.
+/// L4. The numbers of a configuration have this order:
+///
+/// | configuration | numbers |
+/// |---|---|
+/// | [`BwdDelta`] | `DV` |
+/// | [`BwdDkDv`] | `M`, `W`, `N`, `TEAMS`, `D`, `SHARE`, `HELD`, `STAGES`, `DV`, `SHARE_V` |
+/// | [`BwdDq`] | `M`, `W`, `N`, `D`, `HELD`, `STAGES`, `DV` |
+/// | [`BwdDbias`] | `M`, `W`, `N`, `D`, `DV` |
+/// | [`BwdHopper`] | `M`, `W`, `N`, `D`, `SHARE`, `STAGES`, `Map`, `T`, `C`, `V`, `DEPTH`, `DEPTH_V` |
+/// | [`BwdConvertDq`] | `W`, `SHARE`, `D` |
 #[cfg(feature = "training")]
 #[doc(hidden)]
 #[macro_export]
