@@ -9,7 +9,7 @@
 //! #     variant: &'static Variant<Scored<Causal, Sink>>,
 //! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! // One logit per query head, in device memory.
-//! let report = reference::verify(card, variant, |buffers, case| {
+//! let report = ferroflash_reference::verify(card, variant, |buffers, case| {
 //!     let logits = buffers.floats((0..case.heads[0]).map(|head| head as f32 / 4.0))?;
 //!     Ok(And::new((), SinkParams { base: logits.base }))
 //! })?;
