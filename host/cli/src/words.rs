@@ -5,8 +5,10 @@ use ferroflash::Error;
 const OPTIONS: [(&str, &str); 3] = [("config", "--config"), ("scale", "--scale"), ("softcap", "--softcap")];
 
 /// Parts of the library's errors that name its fields, types or functions, and the program's words for them.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 16] = [
     ("not supported: scale", "not supported: --scale"),
+    ("not supported: precision", "not supported: --precision"),
+    ("use `Precision::Inputs`", "leave --precision out"),
     ("leave config out, or invariance", "leave --config or --invariant out"),
     ("leave config out", "leave --config out"),
     ("head_dim_v", "head_dim of v"),

@@ -9,18 +9,8 @@ use serde_json::Value;
 fn verify_reports_every_case() {
     let mut entries = ferroflash::kernels::entries();
     let entry = entries.find(|entry| is_embedded(entry.contract.symbol)).expect("one is carried");
-    let report = report(&[
-        "verify",
-        "--quick",
-        "--device",
-        "sim",
-        "--config",
-        entry.contract.symbol,
-        "--soak",
-        "2",
-        "--seed",
-        "7",
-    ]);
+    let verify = ["verify", "--quick", "--device", "sim", "--config", entry.contract.symbol];
+    let report = report(&[&verify[..], &["--soak", "2", "--seed", "7"]].concat());
     assert_eq!(
         (&report["passed"], &report["seed"], &report["grid"]),
         (&true.into(), &7.into(), &"quick".into())
@@ -316,20 +306,8 @@ fn every_kernel_has_a_name_for_verify() {
 
 #[test]
 fn a_soak_from_threads_and_streams_agrees_in_every_bit() {
-    let args = [
-        "soak",
-        "--device",
-        "sim",
-        "--config",
-        configuration(),
-        "--launches",
-        "4",
-        "--threads",
-        "2",
-        "--streams",
-        "2",
-    ];
-    let report = report(&args);
+    let soak = ["soak", "--device", "sim", "--config", configuration(), "--launches", "4"];
+    let report = report(&[&soak[..], &["--threads", "2", "--streams", "2"]].concat());
     assert_eq!(report["passed"], true);
     for row in report["kernels"].as_array().expect("a list") {
         assert_eq!(

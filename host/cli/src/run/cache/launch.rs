@@ -70,7 +70,8 @@ impl Input {
                 AttentionRequest::cached(q, cache, o)
             }
         };
-        decode.invariance = self.problem.invariance;
+        let Problem { invariance, precision, .. } = self.problem;
+        decode = decode.invariance(invariance).precision(precision);
         let scores = &mut decode.scores;
         (decode.mask, scores.scale, scores.softcap) =
             (self.problem.mask, self.problem.scale, self.problem.softcap);
