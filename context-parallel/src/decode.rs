@@ -4,7 +4,7 @@ use crate::transport::{Transfer, Transport};
 use ferroflash::Error;
 use ferroflash::driver::Driver;
 use ferroflash::request::{
-    AttentionRequest, KeysValues, LseView, Mask, Merge, Queries, Scratch, State, TensorView, Workspace,
+    AttentionRequest, KeysValues, LseView, Mask, Merge, Queries, Region, Scratch, State, TensorView,
 };
 
 /// Computes decode attention of sequences whose keys are spread over ranks in any way: each rank's KV cache
@@ -31,9 +31,9 @@ use ferroflash::request::{
 pub unsafe fn decode_attention<D: Driver, T: Transport<D>>(
     comm: &Comm<'_, D, T>,
     request: &AttentionRequest<'_>,
-    messages: Workspace,
+    messages: Region,
 ) -> Result<(), Error> {
-    let Workspace { address, bytes } = messages;
+    let Region { address, bytes } = messages;
     let (states, message) = states(comm, request, &Scratch::workspace(address, bytes))?;
     if request.q.shape[0] == 0 {
         return Ok(());

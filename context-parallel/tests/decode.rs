@@ -3,7 +3,7 @@ use context_parallel::{Chunks, Comm, Threads, decode_attention, decode_workspace
 use ferroflash::driver::{Harness, SimBuffer, SimDriver, SimStream};
 use ferroflash::plan::Problem;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, ListedKeys, LseView, Mask, Scratch, TensorView, Workspace,
+    AttentionRequest, Index, KvCache, KvPages, ListedKeys, LseView, Mask, Region, Scratch, TensorView,
 };
 use ferroflash::{Attention, DType, Error};
 use reference::{HostTensor, Inputs, Random, Reference};
@@ -68,7 +68,7 @@ fn run(keys: usize, chunks: &Chunks, transport: &Threads, rank: usize) -> Result
     let request = AttentionRequest::cached(view(&q), cache, view(&o)).lse(values).scratch(Scratch::None);
     let bytes = decode_workspace(&comm, &request)?;
     let messages = driver.allocate(bytes as usize)?;
-    let messages = Workspace { address: driver.address(&messages), bytes };
+    let messages = Region { address: driver.address(&messages), bytes };
     // SAFETY: the simulator checks every access.
     unsafe { decode_attention(&comm, &request, messages)? };
     driver.synchronize(&SimStream)?;
@@ -147,14 +147,14 @@ fn no_sequence_and_no_such_memory() {
     let none = of([0, 1, 4, HEAD_DIM]);
     assert_eq!(decode_workspace(&comm, &none), Ok(0));
     // SAFETY: nothing is launched.
-    assert_eq!(unsafe { decode_attention(&comm, &none, Workspace { address: 0, bytes: 0 }) }, Ok(()));
+    assert_eq!(unsafe { decode_attention(&comm, &none, Region { address: 0, bytes: 0 }) }, Ok(()));
 
     let most = usize::MAX / HEAD_DIM;
     let [room, none] = [(6 << 40, 1 << 30), (u64::MAX, 9)];
     let wide = [1, 1, most, HEAD_DIM];
     for (shape, (address, bytes)) in [(wide, room), ([most; 4], none), ([1, 1, 4, HEAD_DIM], none)] {
         // SAFETY: the simulator checks every access.
-        let refused = unsafe { decode_attention(&comm, &of(shape), Workspace { address, bytes }) };
+        let refused = unsafe { decode_attention(&comm, &of(shape), Region { address, bytes }) };
         let error = refused.expect_err("no such memory");
         assert!(matches!(error, Error::Invalid { .. } | Error::Unsupported { .. }), "{error}");
     }

@@ -1,7 +1,7 @@
 //! Attention and its gradients in the simulator, which runs the kernels on the CPU: `cargo run -p ferroflash
 //! --example gradients --features sim,training`.
 use ferroflash::driver::{Harness, SimBuffer, SimDriver};
-use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Mask, Scratch, TensorView};
+use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Mask, TensorView};
 use ferroflash::{Attention, DType, Error};
 
 const ONE: u16 = 0x3c00;
@@ -43,9 +43,9 @@ fn main() -> Result<(), Error> {
         view(&dv, kv_shape),
     );
     let plan = attention.plan(&backward)?;
-    let bytes = plan.scratch_bytes().workspace;
-    let workspace = driver.allocate(bytes as usize)?;
-    let backward = backward.scratch(Scratch::workspace(driver.address(&workspace), bytes));
+    let bytes = plan.scratch_bytes();
+    let workspace = driver.allocate(bytes.workspace as usize)?;
+    let backward = backward.scratch(bytes.at(driver.address(&workspace), None));
     // SAFETY: as above.
     unsafe { attention.launch(&plan, &backward, &stream)? };
     driver.synchronize(&stream)?;

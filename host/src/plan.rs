@@ -14,7 +14,7 @@ pub use crate::problem::{CacheShape, MAX_ROWS, Problem};
 pub use any::{AnyPlan, AnyRequest, OwnedMerge};
 
 use crate::layout::Layout;
-use crate::request::{AttentionRequest, Scratch};
+use crate::request::{AttentionRequest, Region, Scratch};
 use crate::select::{self, Choice};
 use crate::{Capabilities, Contract, Error, Tuning, kernels, passes, validate};
 
@@ -131,10 +131,26 @@ pub struct Plan<S: Subject = Stated<AttentionRequest<'static>>> {
 /// The scratch memory that a plan's launches use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScratchBytes {
-    /// Bytes of [workspace](crate::request::Workspace); 0 if launches need none.
+    /// Bytes of workspace; 0 if launches need none.
     pub workspace: u64,
-    /// Bytes of [counters](crate::request::Counters) if the caller provides them; 0 if launches need none.
+    /// Bytes of counters if the caller provides them; 0 if launches need none.
     pub counters: u64,
+}
+
+impl ScratchBytes {
+    /// Returns scratch memory of this size at device addresses, for [`AttentionRequest::scratch`]. The
+    /// workspace begins at a multiple of 16. The counters begin at a multiple of 4, and are zero before the
+    /// first launch. If launches need no memory, the address does not matter.
+    pub const fn at(self, workspace: u64, counters: Option<u64>) -> Scratch {
+        if self.workspace == 0 {
+            return Scratch::None;
+        }
+        let counters = match counters {
+            Some(address) if self.counters > 0 => Some(Region { address, bytes: self.counters }),
+            _ => None,
+        };
+        Scratch::Memory { workspace: Region { address: workspace, bytes: self.workspace }, counters }
+    }
 }
 
 /// Validates a request and plans its launch on a device with these capabilities.

@@ -19,123 +19,103 @@ use spec::{Precision, ScoreKinds, Window};
 /// and splits no sequence. With more rows than this maximum, a prefill kernel has enough work per key.
 pub const MAX_ROWS: usize = 64;
 
-/// An [`AttentionRequest`] without its tensors: the input of planning and of [`crate::plan::supports`].
-/// Create it with [`Problem::new`]; each setter has its field's name.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Problem {
+/// Declares the constructor, and each field once: its type, its value in [`Problem::new`], and its setter.
+/// The setter of a field with the word `set` sets only the field; `own` setters are functions below.
+macro_rules! problem {
+    (
+        $(#[$new_doc:meta])*
+        new($($given:ident: $given_type:ty),*);
+        $($(#[$doc:meta])* $setter:ident $field:ident: $type:ty = $value:expr;)*
+    ) => {
+        /// An [`AttentionRequest`] without its tensors: the input of planning and of
+        /// [`crate::plan::supports`]. Create it with [`Problem::new`]; each setter has its field's name.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub struct Problem {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl Problem {
+            $(#[$new_doc])*
+            pub const fn new($($given: $given_type),*) -> Self {
+                Problem { $($field: $value,)* }
+            }
+
+            $(problem!(@$setter $field: $type);)*
+        }
+    };
+    (@set $field:ident: $type:ty) => {
+        #[doc = concat!("Changes [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    };
+    (@own $field:ident: $type:ty) => {};
+}
+problem! {
+    /// Creates a problem of full attention with equal numbers of query and key heads, and of queries and
+    /// keys.
+    new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize);
+
     /// Element type of Q.
-    pub dtype: DType,
+    own dtype: DType = dtype;
     /// Element type of K and V.
-    pub kv_dtype: DType,
+    set kv_dtype: DType = dtype;
     /// Element type of O.
-    pub o_dtype: DType,
+    set o_dtype: DType = dtype;
     /// Element type of gradients: of dO, dQ, dK and dV.
-    pub grad_dtype: DType,
+    set grad_dtype: DType = dtype;
     /// Sequences.
-    pub batch: usize,
+    set batch: usize = batch;
     /// Queries per sequence.
-    pub seqlen_q: usize,
+    set seqlen_q: usize = seqlen;
     /// Keys per sequence.
-    pub seqlen_k: usize,
+    set seqlen_k: usize = seqlen;
     /// Query heads.
-    pub heads_q: usize,
+    set heads_q: usize = heads;
     /// Key and value heads; divides `heads_q` (grouped-query and multi-query attention).
-    pub heads_k: usize,
+    set heads_k: usize = heads;
     /// Columns of a head of Q and K: a multiple of 8, at most 512.
-    pub head_dim: usize,
+    own head_dim: usize = head_dim;
     /// Columns of a head of V and O: a multiple of 8, at most 512. MLA after up-projection has 192 columns of
     /// K and 128 columns of V.
-    pub head_dim_v: usize,
+    set head_dim_v: usize = head_dim;
     /// The keys that a query sees. Addresses in the mask are ignored.
-    pub mask: Mask,
+    set mask: Mask = Mask::Full;
     /// How queries align with keys.
-    pub alignment: Alignment,
+    set alignment: Alignment = Alignment::BottomRight;
     /// Factor of the scores; `None` is `1 / sqrt(head_dim)`.
-    pub scale: Option<f32>,
+    own scale: Option<f32> = None;
     /// Scores become `softcap * tanh(score / softcap)` before the mask; `None` is off.
-    pub softcap: Option<f32>,
+    own softcap: Option<f32> = None;
     /// Whether the request has [`AlibiSlopes`](crate::request::AlibiSlopes).
-    pub alibi: bool,
+    set alibi: bool = false;
     /// Whether the request has [`Sinks`](crate::request::Sinks).
-    pub sinks: bool,
+    set sinks: bool = false;
     /// Element type of the [`Bias`](crate::request::Bias), if the request has one.
-    pub bias: Option<DType>,
+    set bias: Option<DType> = None;
     /// The numbers of rows of Q and of K, each for all sequences together, if queries are varlen. `seqlen_q`
     /// and `seqlen_k` are then the maxima per sequence.
-    pub varlen: Option<[usize; 2]>,
+    set varlen: Option<[usize; 2]> = None;
     /// Properties of the KV cache that contains keys and values, if there is one. `seqlen_k` is then the
     /// maximum per sequence.
-    pub cache: Option<CacheShape>,
+    set cache: Option<CacheShape> = None;
     /// The number of splits per sequence.
-    pub splits: Splits,
+    set splits: Splits = Splits::Auto;
     /// The precision of the products.
-    pub precision: Precision,
+    set precision: Precision = Precision::Inputs;
     /// This limits what the bits of a sequence's result depend on.
-    pub invariance: Invariance,
+    set invariance: Invariance = Invariance::None;
     /// The caller's own mask and scores, if the request has them.
-    pub variant: Option<AnyVariant>,
+    set variant: Option<AnyVariant> = None;
     /// Queries and keys of a block of the variant's [`BlockMask`](spec::BlockMask), if the variant has one.
     /// Only kernels with this tile take its lists.
-    pub block_tile: Option<[u32; 2]>,
-}
-
-/// One setter per field, with the field's name.
-macro_rules! setters {
-    ($($field:ident: $type:ty),* $(,)?) => {
-        $(
-            #[doc = concat!("Changes [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
-            #[must_use]
-            pub const fn $field(mut self, $field: $type) -> Self {
-                self.$field = $field;
-                self
-            }
-        )*
-    };
+    set block_tile: Option<[u32; 2]> = None;
 }
 
 impl Problem {
-    /// Creates a problem of full attention with equal numbers of query and key heads, and of queries and
-    /// keys.
-    pub const fn new(dtype: DType, batch: usize, seqlen: usize, heads: usize, head_dim: usize) -> Self {
-        Problem {
-            dtype,
-            kv_dtype: dtype,
-            o_dtype: dtype,
-            grad_dtype: dtype,
-            batch,
-            seqlen_q: seqlen,
-            seqlen_k: seqlen,
-            heads_q: heads,
-            heads_k: heads,
-            head_dim,
-            head_dim_v: head_dim,
-            mask: Mask::Full,
-            alignment: Alignment::BottomRight,
-            scale: None,
-            softcap: None,
-            alibi: false,
-            sinks: false,
-            bias: None,
-            varlen: None,
-            cache: None,
-            splits: Splits::Auto,
-            precision: Precision::Inputs,
-            invariance: Invariance::None,
-            variant: None,
-            block_tile: None,
-        }
-    }
-
-    setters! {
-        kv_dtype: DType, o_dtype: DType, grad_dtype: DType,
-        batch: usize, seqlen_q: usize, seqlen_k: usize, heads_q: usize, heads_k: usize,
-        head_dim_v: usize, mask: Mask, alignment: Alignment, alibi: bool, sinks: bool,
-        bias: Option<DType>, varlen: Option<[usize; 2]>, cache: Option<CacheShape>, splits: Splits,
-        precision: Precision, invariance: Invariance, variant: Option<AnyVariant>,
-        block_tile: Option<[u32; 2]>,
-    }
-
     /// Changes [`dtype`](#structfield.dtype), and the element types of all other tensors to the same type.
     #[must_use]
     pub const fn dtype(mut self, dtype: DType) -> Self {

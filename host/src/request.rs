@@ -10,6 +10,7 @@ mod listed;
 mod mask;
 mod memory;
 mod merge;
+mod options;
 mod places;
 mod resolve;
 mod rotary;
@@ -35,7 +36,7 @@ pub use rotary::{Positions, Rotary, RotaryQueries, RotaryStyle};
 pub use rows::RowOutputs;
 pub(crate) use scores::score_setters;
 pub use scores::{AlibiSlopes, Bias, Scores, Sinks};
-pub use scratch::{Counters, Scratch, Splits, Workspace};
+pub use scratch::{Region, Scratch, Splits};
 pub use shared_prefixes::{Groups, Level, SharedPrefixes};
 pub use sum::Sum;
 pub use varlen::{Index, VarlenKeys, VarlenQueries};
@@ -270,7 +271,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     ///
     /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
     /// let needs = plan(&request, h200)?.scratch_bytes();
-    /// // What to allocate, once, and give to launches as `Scratch::Memory`; counters are filled with 0.
+    /// // What to allocate, once; `needs.at(..)` is this memory. Counters are filled with 0.
     /// assert_eq!(needs.workspace, 16 * 8 * 4 * 129 * 4);
     /// assert_eq!(needs.counters, 4 * 8 * 4);
     /// # Ok(())
@@ -298,12 +299,6 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
         self
     }
 
-    /// Sets how queries align with keys if there are more or fewer queries than keys.
-    pub const fn alignment(mut self, alignment: Alignment) -> Self {
-        self.alignment = alignment;
-        self
-    }
-
     /// Sets the transformations of scores before the softmax.
     pub const fn scores(mut self, scores: Scores<R>) -> Self {
         self.scores = scores;
@@ -311,25 +306,6 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     }
 
     score_setters!(R scores);
-
-    /// Sets the scratch memory of the launch, or plans the fastest kernel with all the scratch memory that
-    /// this kernel needs ([`Scratch::Fastest`]).
-    pub const fn scratch(mut self, scratch: Scratch) -> Self {
-        self.scratch = scratch;
-        self
-    }
-
-    /// Sets the number of splits per sequence on a KV cache.
-    pub const fn splits(mut self, splits: Splits) -> Self {
-        self.splits = splits;
-        self
-    }
-
-    /// Sets what the bits of a sequence's result may depend on (batch invariance).
-    pub const fn invariance(mut self, invariance: Invariance) -> Self {
-        self.invariance = invariance;
-        self
-    }
 
     /// Sets the prefixes that groups of sequences share on a paged KV cache. Where that pays, the launch
     /// reads each prefix once for all queries of its group.
@@ -358,24 +334,6 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     /// ```
     pub const fn shared_prefixes(mut self, prefixes: SharedPrefixes<R>) -> Self {
         self.shared_prefixes = Some(prefixes);
-        self
-    }
-
-    /// Sets the precision of the products. A lower precision than that of the inputs is faster and less
-    /// accurate: docs/accuracy.md. Its launches quantise keys and values to a workspace first.
-    ///
-    /// ```
-    /// use ferroflash::request::{AttentionRequest, Precision, Scratch, TensorView};
-    /// use ferroflash::{Capabilities, DType, plan};
-    /// # let [q, k, v, o] = [1, 2, 3, 4].map(|n| n << 40);
-    /// let view = |address| TensorView::bshd(address, 4096 * 32 * 128, DType::F16, [1, 4096, 32, 128]);
-    /// let request = AttentionRequest::dense(view(q), view(k), view(v), view(o)).scratch(Scratch::Fastest);
-    /// let l4 = Capabilities::profile("l4").expect("a known card"); // yours: `Attention::capabilities`
-    /// let plan = plan(&request.precision(Precision::Int8Fp8), l4).expect("a plan");
-    /// assert_eq!(plan.scratch_bytes().workspace, 32 * (64 * 16656 + 128 * 4));
-    /// ```
-    pub const fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
         self
     }
 

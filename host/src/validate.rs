@@ -30,7 +30,7 @@ pub(crate) use problem::{another, problem};
 pub(crate) use sum::sum;
 
 use crate::Error;
-use crate::request::{MAX_ROW_BYTES, PARTS, Parts, TensorView, Workspace};
+use crate::request::{MAX_ROW_BYTES, PARTS, Parts, Region, TensorView};
 use footprint::Footprint;
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ fn sizes(all: &[Part], written: Range<usize>) -> Parts {
 }
 
 /// Checks a workspace. Does not check whether the workspace overlaps other memory.
-fn memory(workspace: &Workspace) -> Result<Footprint, Error> {
+fn memory(workspace: &Region) -> Result<Footprint, Error> {
     address(&WORKSPACE, workspace.address, 16)?;
     bytes_from(&WORKSPACE, workspace.address, workspace.bytes)
 }

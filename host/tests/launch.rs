@@ -71,7 +71,7 @@ fn a_split_launch_is_two_kernels_on_one_workspace() -> Result<(), Error> {
     };
     launch(&f)?;
     launch(&few(1 << 41, 1 << 46))?;
-    let small = Workspace { address: 1 << 45, bytes: plan.scratch_bytes().workspace - 1 };
+    let small = Region { address: 1 << 45, bytes: plan.scratch_bytes().workspace - 1 };
     let message = launch(&f.scratch(Scratch::Memory { workspace: small, counters: None }))
         .expect_err("too small")
         .to_string();

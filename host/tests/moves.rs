@@ -67,8 +67,8 @@ fn tensors() {
 #[test]
 fn caches() {
     let memory = Scratch::Memory {
-        workspace: Workspace { address: 20 * FAR, bytes: 1 << 30 },
-        counters: Some(Counters { address: 21 * FAR, bytes: 1 << 20 }),
+        workspace: Region { address: 20 * FAR, bytes: 1 << 30 },
+        counters: Some(Region { address: 21 * FAR, bytes: 1 << 20 }),
     };
     let cases: [Case<AttentionRequest<'_>>; 4] = [
         (|f| f.q.address += 32, None),

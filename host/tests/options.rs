@@ -126,8 +126,8 @@ fn memory(address: u64, [workspace, counters]: [u64; 2]) -> Scratch {
     match [workspace, counters] {
         [0, 0] => Scratch::None,
         [bytes, counters] => Scratch::Memory {
-            workspace: Workspace { address, bytes },
-            counters: (counters > 0).then_some(Counters { address: 45 * FAR, bytes: counters }),
+            workspace: Region { address, bytes },
+            counters: (counters > 0).then_some(Region { address: 45 * FAR, bytes: counters }),
         },
     }
 }

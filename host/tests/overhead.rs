@@ -94,8 +94,8 @@ pub fn each_launch(by: &Measure<'_>) -> Result<(), Error> {
         let cache = KvCache::paged(pages, table, 100, Index::new(address + (5 << 32), 4));
         AttentionRequest::cached(view(0), cache, view(1))
             .scratch(Scratch::Memory {
-                workspace: Workspace { address: address + (6 << 32), bytes: 1 << 30 },
-                counters: Some(Counters { address: address + (7 << 32), bytes: 1 << 20 }),
+                workspace: Region { address: address + (6 << 32), bytes: 1 << 30 },
+                counters: Some(Region { address: address + (7 << 32), bytes: 1 << 20 }),
             })
             .splits(splits)
     };

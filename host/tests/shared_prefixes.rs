@@ -37,8 +37,8 @@ fn kernels_of_a_launch() -> Result<(), Error> {
         let d = request(BATCH, prefixes);
         let plan = attention.plan(&d)?;
         let ScratchBytes { workspace, counters } = plan.scratch_bytes();
-        let workspace = Workspace { address: 20 * FAR, bytes: workspace };
-        let own = Counters { address: 21 * FAR, bytes: counters.max(4) };
+        let workspace = Region { address: 20 * FAR, bytes: workspace };
+        let own = Region { address: 21 * FAR, bytes: counters.max(4) };
         attention.load(&plan)?;
         for (counters, kernels) in [(Some(own), with_counters), (None, without)] {
             let scratch = Scratch::Memory { workspace, counters };
@@ -71,7 +71,7 @@ fn kernels_of_a_launch() -> Result<(), Error> {
                 );
             }
         }
-        let short = Workspace { bytes: workspace.bytes - 1, ..workspace };
+        let short = Region { bytes: workspace.bytes - 1, ..workspace };
         let short = attention.plan(&d.scratch(Scratch::Memory { workspace: short, counters: None }))?;
         assert!(short.reason().contains("need a workspace"), "{}", short.reason());
     }

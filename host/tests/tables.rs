@@ -161,10 +161,7 @@ fn expand<'t>(words: &[&'t str], definitions: &Definitions<'t>) -> Vec<&'t str> 
 /// Returns the request with the scratch memory that its plan states.
 fn in_memory<'r>(f: &AttentionRequest<'r>, needs: ScratchBytes) -> AttentionRequest<'r> {
     let Scratch::Fastest = f.scratch else { return *f };
-    let ScratchBytes { workspace: bytes, counters } = needs;
-    let counters = (counters > 0).then_some(Counters { address: 21 << 44, bytes: counters });
-    let memory = Scratch::Memory { workspace: Workspace { address: 20 << 44, bytes }, counters };
-    f.scratch(if bytes == 0 { Scratch::None } else { memory })
+    f.scratch(needs.at(20 << 44, Some(21 << 44)))
 }
 
 /// Returns the number of heads that a portable kernel with work tiles takes at a time, if there are several.

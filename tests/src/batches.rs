@@ -1,8 +1,8 @@
 //! Launches batches of sequences in every form of a request. Rows depend on a seed and on positions only.
 use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::request::{
-    AttentionRequest, Counters, Index, Invariance, KvCache, KvPages, LseView, Mask, Queries, Scratch, Sinks,
-    Splits, TensorView, VarlenKeys, VarlenQueries, Workspace,
+    AttentionRequest, Index, Invariance, KvCache, KvPages, LseView, Mask, Queries, Scratch, Sinks, Splits,
+    TensorView, VarlenKeys, VarlenQueries,
 };
 use ferroflash::{Attention, DType, Error};
 use ptx_sim::Options;
@@ -217,16 +217,9 @@ pub fn launch(
     }
     let plan = attention.plan(&request)?;
     let bytes = plan.scratch_bytes();
-    request.scratch = Scratch::None;
-    if bytes.workspace > 0 {
-        let workspace =
-            Workspace { address: memory.add(&vec![0xff; bytes.workspace as usize]), bytes: bytes.workspace };
-        let counters = (shape.counters && bytes.counters > 0).then(|| Counters {
-            address: memory.add(&vec![0; bytes.counters as usize]),
-            bytes: bytes.counters,
-        });
-        request.scratch = Scratch::Memory { workspace, counters };
-    }
+    let workspace = memory.add(&vec![0xff; bytes.workspace.max(16) as usize]);
+    let counters = memory.add(&vec![0; bytes.counters.max(4) as usize]);
+    request.scratch = bytes.at(workspace, shape.counters.then_some(counters));
     let stream = attention.driver().stream()?;
     // SAFETY: `memory` holds all tensors of these sizes until the end of this function.
     unsafe { attention.launch(&plan, &request, &stream)? };

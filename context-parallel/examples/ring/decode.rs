@@ -2,9 +2,7 @@
 use crate::rank::{HEAD_DIM, HEADS, Rank, Tensor, compare};
 use context_parallel::{Comm, Transport, decode_attention, decode_workspace};
 use ferroflash::driver::{Harness, RawBuffer};
-use ferroflash::request::{
-    AttentionRequest, Counters, Index, KvCache, KvPages, LseView, Scratch, TensorView, Workspace,
-};
+use ferroflash::request::{AttentionRequest, Index, KvCache, KvPages, LseView, Region, Scratch, TensorView};
 use ferroflash::{DType, Error};
 use std::ops::Range;
 
@@ -16,7 +14,7 @@ const STEPS: usize = 20;
 /// A decode step of the keys of some positions. `memory` keeps its buffers.
 struct Step {
     request: AttentionRequest<'static>,
-    messages: Workspace,
+    messages: Region,
     o: Tensor,
     _memory: Vec<RawBuffer>,
 }
@@ -55,15 +53,10 @@ impl Step {
         let lse = LseView::contiguous(allocate(HEADS[0] as u64 * 4)?, HEADS[0] as u64, [1, HEADS[0], 1]);
         let request = AttentionRequest::cached(q.view, cache, o.view).lse(lse).scratch(Scratch::Fastest);
         let needed = rank.attention.plan(&request)?.scratch_bytes();
-        let workspace = Workspace { address: allocate(needed.workspace)?, bytes: needed.workspace };
-        let counters = Counters { address: allocate(needed.counters)?, bytes: needed.counters };
-        let scratch = match needed.workspace {
-            0 => Scratch::None,
-            _ => Scratch::Memory { workspace, counters: (needed.counters > 0).then_some(counters) },
-        };
-        let request = request.scratch(scratch);
+        let counters = allocate(needed.counters)?;
+        let request = request.scratch(needed.at(allocate(needed.workspace)?, Some(counters)));
         let bytes = decode_workspace(&Comm::new(rank.attention, rank.nccl, rank.stream), &request)?;
-        let messages = Workspace { address: allocate(bytes)?, bytes };
+        let messages = Region { address: allocate(bytes)?, bytes };
         memory.extend([q.buffer, k.buffer, v.buffer]);
         Ok(Step { request, messages, o, _memory: memory })
     }

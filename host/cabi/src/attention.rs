@@ -3,9 +3,8 @@ use crate::args::{Ask, constant, dtype, extent, kv_scale, name, present, reach, 
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
 use ferroflash::request::{
-    AlibiSlopes, Alignment, AttentionRequest, Counters, Index, Invariance, KeysValues, KvCache, KvPages,
-    Precision, Queries, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries,
-    Workspace,
+    AlibiSlopes, Alignment, AttentionRequest, Index, Invariance, KeysValues, KvCache, KvPages, Precision,
+    Queries, Region, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries,
 };
 use ferroflash::{DType, Error};
 
@@ -105,9 +104,9 @@ impl AttentionArgs {
     }
 
     fn scratch(&self) -> Scratch {
-        let counters = present(self.counters).map(|address| Counters { address, bytes: self.counters_bytes });
+        let counters = present(self.counters).map(|address| Region { address, bytes: self.counters_bytes });
         present(self.workspace).map_or(Scratch::None, |address| Scratch::Memory {
-            workspace: Workspace { address, bytes: self.workspace_bytes },
+            workspace: Region { address, bytes: self.workspace_bytes },
             counters,
         })
     }

@@ -95,12 +95,9 @@ impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     where
         'a: 'b,
     {
-        let AttentionRequest { q, queries, kv, mask, alignment, scores, .. } = self;
-        let AttentionRequest { scratch, splits, invariance, precision, .. } = self;
-        let AttentionRequest { shared_prefixes, variant, config, .. } = self;
-        let options = AttentionRequest::new(q, queries, kv, o).mask(mask).scores(scores);
-        let options = options.alignment(alignment).scratch(scratch).splits(splits);
-        AttentionRequest { invariance, precision, shared_prefixes, variant, config, ..options }
+        let AttentionRequest { q, queries, kv, mask, scores, shared_prefixes, variant, config, .. } = self;
+        let request = AttentionRequest::new(q, queries, kv, o).with_options(self.options());
+        AttentionRequest { mask, scores, shared_prefixes, variant, config, ..request }
     }
 
     /// Whether rows of Q may belong to no sequence.

@@ -3,7 +3,7 @@ use super::front::{FlashAttention, refused};
 use super::memory::{SliceMut, StreamGuards};
 use crate::Error;
 use crate::plan::ScratchBytes;
-use crate::request::{Counters, Resolve, Scratch, Workspace};
+use crate::request::{Region, Resolve, Scratch};
 use ::cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
@@ -85,11 +85,12 @@ impl ScratchMemory {
         self.captured |= guards.capturing;
         let ScratchMemory { workspace, counters, .. } = self;
         let Some(workspace) = workspace else { return Ok(Scratch::None) };
-        let (address, bytes) = guards.resolve("scratch", SliceMut::new(workspace), 1)?;
-        let workspace = Workspace { address, bytes };
-        let counters = counters.as_mut().map(|data| guards.resolve("scratch", SliceMut::new(data), 1));
-        let counters = counters.transpose()?;
-        let counters = counters.map(|(address, bytes)| Counters { address, bytes });
+        let mut region = |memory| {
+            let (address, bytes) = guards.resolve("scratch", memory, 1)?;
+            Ok::<_, Error>(Region { address, bytes })
+        };
+        let workspace = region(SliceMut::new(workspace))?;
+        let counters = counters.as_mut().map(|counters| region(SliceMut::new(counters))).transpose()?;
         Ok(Scratch::Memory { workspace, counters })
     }
 

@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::lower::Refusal;
 use crate::passes::{self, Passes};
 use crate::place::Place;
-use crate::request::{AttentionRequest, Counters, Parts, Places, Scratch, Workspace};
+use crate::request::{AttentionRequest, Parts, Places, Scratch};
 use crate::select::{Choice, Query};
 use crate::{Capabilities, Error, Launch, Tuning, validate};
 
@@ -108,14 +108,12 @@ impl Subject for Stated<AttentionRequest<'static>> {
 
 impl Scratch {
     /// Returns memory of this size, if the caller has yet to allocate it.
-    pub(super) fn allocated(self, ScratchBytes { workspace, counters }: ScratchBytes) -> Self {
-        if self != Scratch::Fastest || workspace == 0 {
+    pub(super) fn allocated(self, bytes: ScratchBytes) -> Self {
+        if self != Scratch::Fastest || bytes.workspace == 0 {
             return self;
         }
         // No memory of a request is at these addresses.
-        let workspace = Workspace { address: 1 << 62, bytes: workspace };
-        let counters = (counters > 0).then_some(Counters { address: 1 << 63, bytes: counters });
-        Scratch::Memory { workspace, counters }
+        bytes.at(1 << 62, Some(1 << 63))
     }
 }
 

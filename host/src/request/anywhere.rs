@@ -1,6 +1,6 @@
 //! Requests without places of memory. Selection sees only these: no choice can depend on an address, or on
 //! the size of a buffer. A plan therefore serves every request that is equal without places.
-use super::{AttentionRequest, Counters, Mask, Resolve, ResolveVariant, Scratch, SharedPrefixes, Workspace};
+use super::{AttentionRequest, Mask, Region, Resolve, ResolveVariant, Scratch, SharedPrefixes};
 use crate::variant::WithVariant;
 use std::convert::Infallible;
 
@@ -58,22 +58,10 @@ impl AttentionRequest<'_> {
     /// Returns the request without `config`. The result borrows nothing.
     pub(crate) fn unconfigured(mut self) -> AttentionRequest<'static> {
         let rows = self.take_rows();
-        let AttentionRequest { q, o, queries, kv, mask, alignment, max_logits_head, .. } = self;
-        let AttentionRequest { scores, scratch, splits, invariance, precision, .. } = self;
+        let AttentionRequest { q, o, queries, kv, mask, scores, max_logits_head, .. } = self;
         let AttentionRequest { shared_prefixes, variant, .. } = self;
-        let request = AttentionRequest {
-            mask,
-            alignment,
-            scores,
-            max_logits_head,
-            scratch,
-            splits,
-            invariance,
-            precision,
-            shared_prefixes,
-            variant,
-            ..AttentionRequest::new(q, queries, kv, o)
-        };
+        let request = AttentionRequest::new(q, queries, kv, o).with_options(self.options());
+        let request = AttentionRequest { mask, scores, max_logits_head, shared_prefixes, variant, ..request };
         request.with_rows(rows)
     }
 
@@ -83,8 +71,8 @@ impl AttentionRequest<'_> {
     pub(crate) fn anywhere(&self) -> AttentionRequest<'static> {
         let Ok(mut r) = self.unconfigured().on(&mut Anywhere::default());
         if let Scratch::Memory { workspace, counters } = r.scratch {
-            let counters = counters.map(|counters| Counters { address: 0, ..counters });
-            r.scratch = Scratch::Memory { workspace: Workspace { address: 0, ..workspace }, counters };
+            let counters = counters.map(|counters| Region { address: 0, ..counters });
+            r.scratch = Scratch::Memory { workspace: Region { address: 0, ..workspace }, counters };
         }
         r
     }

@@ -23,7 +23,7 @@ use std::fmt;
 /// let backward = AttentionBackward::new(forward, view(d_o), view(dq), view(dk), view(dv));
 /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
 /// let plan = plan(&backward, h200)?;
-/// // What to allocate, once, and give to launches as `Scratch::Memory`.
+/// // What to allocate, once; `ScratchBytes::at` is this memory.
 /// assert!(plan.scratch_bytes().workspace >= 2 * (2 * 16 * 1152) * 4);
 /// # Ok(())
 /// # }

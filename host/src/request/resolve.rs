@@ -179,7 +179,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
     where
         T: Resolve<R, Error = E> + Resolve<W, Error = E> + ResolveVariant<R::Variant, E>,
     {
-        let rows = self.take_rows();
+        let (rows, options) = (self.take_rows(), self.options());
         let q = self.q.on(memory, "q")?;
         let queries = match self.queries {
             Queries::Batched => Queries::Batched,
@@ -188,15 +188,10 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
         let (kv, o) = (self.kv.on(memory)?, self.o.on(memory, "o")?);
         let mut request = AttentionRequest {
             mask: self.mask.on(memory)?,
-            alignment: self.alignment,
             scores: self.scores.on(memory)?,
-            scratch: self.scratch,
-            splits: self.splits,
-            invariance: self.invariance,
             shared_prefixes: self.shared_prefixes.map(|prefixes| prefixes.on(memory)).transpose()?,
-            precision: self.precision,
             config: self.config,
-            ..AttentionRequest::new(q, queries, kv, o)
+            ..AttentionRequest::new(q, queries, kv, o).with_options(options)
         };
         let heads = self.max_logits_head.map(|heads| heads.on(memory, "max_logits_head"));
         request.max_logits_head = heads.transpose()?;

@@ -4,7 +4,8 @@
 /// keys to keep the whole device busy. The blocks leave partial results in scratch memory.
 ///
 /// Plan with [`Scratch::Fastest`], allocate the bytes of
-/// [`Plan::scratch_bytes`](crate::plan::Plan::scratch_bytes), and launch with this [memory](Scratch::Memory).
+/// [`Plan::scratch_bytes`](crate::plan::Plan::scratch_bytes), and launch with the memory at
+/// [these addresses](crate::plan::ScratchBytes::at).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scratch {
@@ -15,19 +16,21 @@ pub enum Scratch {
     Fastest,
     /// This memory. The planner selects only kernels for which this memory suffices.
     Memory {
-        /// Memory for the partial results of splits.
-        workspace: Workspace,
-        /// Zeroed counters that elect the thread block that combines a sequence's splits. Without counters, a
-        /// combine kernel combines the splits. It also does if one thread block would take longer; the plan
-        /// then asks for no counters.
-        counters: Option<Counters>,
+        /// Memory for partial results, at a multiple of 16. Its contents do not matter before and after a
+        /// launch.
+        workspace: Region,
+        /// 32-bit counters at a multiple of 4, shared by the launches of one stream. All are zero before the
+        /// first launch, and each launch leaves zeros. The counters elect the thread block that combines a
+        /// sequence's splits. Without counters, a combine kernel combines the splits. It also does if one
+        /// thread block would take longer; the plan then asks for no counters.
+        counters: Option<Region>,
     },
 }
 
 impl Scratch {
     /// Returns a workspace without counters.
     pub const fn workspace(address: u64, bytes: u64) -> Self {
-        Scratch::Memory { workspace: Workspace { address, bytes }, counters: None }
+        Scratch::Memory { workspace: Region { address, bytes }, counters: None }
     }
 
     /// Returns whether a plan may use this number of bytes of workspace.
@@ -51,9 +54,9 @@ impl Scratch {
     #[must_use]
     pub(crate) const fn behind(&self, bytes: u64) -> Self {
         match *self {
-            Scratch::Memory { counters, workspace: Workspace { address, bytes: room } } => {
+            Scratch::Memory { counters, workspace: Region { address, bytes: room } } => {
                 let address = address.saturating_add(bytes);
-                let workspace = Workspace { address, bytes: room.saturating_sub(bytes) };
+                let workspace = Region { address, bytes: room.saturating_sub(bytes) };
                 Scratch::Memory { workspace, counters }
             }
             other => other,
@@ -69,7 +72,7 @@ impl Scratch {
     }
 
     /// Returns the counters, if any.
-    pub(crate) const fn counters(&self) -> Option<Counters> {
+    pub(crate) const fn counters(&self) -> Option<Region> {
         match self {
             Scratch::None | Scratch::Fastest => None,
             Scratch::Memory { counters, .. } => *counters,
@@ -77,20 +80,10 @@ impl Scratch {
     }
 }
 
-/// Device memory for partial results. The contents of this memory do not matter before and after a launch.
+/// A region of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Workspace {
-    /// Device address. A multiple of 16.
-    pub address: u64,
-    /// Size in bytes.
-    pub bytes: u64,
-}
-
-/// 32-bit counters in device memory, shared by the launches of one stream. All are zero before the first
-/// launch, and each launch leaves zeros.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counters {
-    /// Device address. A multiple of 4.
+pub struct Region {
+    /// Device address.
     pub address: u64,
     /// Size in bytes.
     pub bytes: u64,

@@ -46,7 +46,7 @@ impl Random {
 #[expect(clippy::large_enum_variant, reason = "a test draws one at a time")]
 pub enum Request {
     /// Attention, with the counters of its launches.
-    Attention(AttentionRequest<'static>, Option<Counters>),
+    Attention(AttentionRequest<'static>, Option<Region>),
     Append(Append),
     Merge(Vec<State>, TensorView, Option<LseView>, Option<Sinks>),
 }
@@ -72,8 +72,8 @@ pub const KINDS: &[(&str, Draw)] = &[
 /// Distance of the buffers.
 pub const FAR: u64 = 1 << 44;
 /// A workspace that is large enough for any launch.
-const ROOM: Workspace = Workspace { address: 34 * FAR, bytes: 1 << 43 };
-const COUNTERS: Counters = Counters { address: 32 * FAR, bytes: 1 << 24 };
+const ROOM: Region = Region { address: 34 * FAR, bytes: 1 << 43 };
+const COUNTERS: Region = Region { address: 32 * FAR, bytes: 1 << 24 };
 const DTYPES: &[DType] = &[DType::F16, DType::Bf16];
 const HEAD_DIMS: &[usize] =
     &[8, 32, 40, 64, 64, 64, 72, 80, 96, 104, 128, 128, 128, 128, 160, 192, 256, 264, 512];
@@ -94,8 +94,8 @@ fn view(random: &mut Random, n: u64, dtype: DType, shape: [usize; 4]) -> TensorV
 }
 
 /// Returns a workspace, with or without counters, or none.
-fn scratch(workspace: Option<u64>, counters: Option<Counters>) -> Scratch {
-    let memory = |bytes| Scratch::Memory { workspace: Workspace { address: 30 * FAR, bytes }, counters };
+fn scratch(workspace: Option<u64>, counters: Option<Region>) -> Scratch {
+    let memory = |bytes| Scratch::Memory { workspace: Region { address: 30 * FAR, bytes }, counters };
     workspace.map_or(Scratch::None, memory)
 }
 
@@ -337,7 +337,7 @@ fn merge(random: &mut Random) -> Request {
 }
 
 /// Returns the request with tensors at other addresses.
-fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Counters>) -> AttentionRequest<'static> {
+fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Region>) -> AttentionRequest<'static> {
     let moved = |view: TensorView| TensorView { address: view.address + (1 << 30), ..view };
     let mut f = *f;
     (f.q, f.o, f.config) = (moved(f.q), moved(f.o), None);
@@ -345,7 +345,7 @@ fn elsewhere(f: &AttentionRequest<'static>, counters: Option<Counters>) -> Atten
         cache.lengths.address += 4096;
         cache.pages.values.address += 1 << 40;
         if let Scratch::Memory { counters: own, .. } = &mut f.scratch {
-            *own = counters.xor(Some(Counters { address: 33 * FAR, bytes: 1 << 24 }));
+            *own = counters.xor(Some(Region { address: 33 * FAR, bytes: 1 << 24 }));
         }
         return f;
     }

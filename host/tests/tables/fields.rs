@@ -99,8 +99,7 @@ fields! {
     AlibiSlopes { address elements strides }
     Bias { address elements dtype shape strides }
     MaskBits { address bytes shape strides }
-    Workspace { address bytes }
-    Counters { address bytes }
+    Region { address bytes }
     Slots { address elements }
     Positions { address elements }
     TokenScales { address elements strides }

@@ -215,8 +215,8 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     f.scratch = match words.word("scratch") {
         "fastest" => Scratch::Fastest,
         "workspace" => Scratch::Memory {
-            workspace: Workspace { address: 20 * FAR, bytes: words.number("scratch").expect("bytes") },
-            counters: words.number("counters").map(|bytes| Counters { address: 21 * FAR, bytes }),
+            workspace: Region { address: 20 * FAR, bytes: words.number("scratch").expect("bytes") },
+            counters: words.number("counters").map(|bytes| Region { address: 21 * FAR, bytes }),
         },
         _ => Scratch::None,
     };

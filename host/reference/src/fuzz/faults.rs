@@ -4,7 +4,7 @@ use crate::inputs::Random;
 use crate::work::{Binder, LaunchOptions};
 use ferroflash::kernels::ATTENTION;
 use ferroflash::plan::AnyRequest;
-use ferroflash::request::{AttentionRequest, Scratch, TensorView, Workspace};
+use ferroflash::request::{AttentionRequest, Region, Scratch, TensorView};
 use ferroflash::{Capabilities, DType, Error};
 
 /// Score factors that are not finite.
@@ -27,7 +27,7 @@ fn kv<'f>(f: &'f mut AttentionRequest<'_>) -> [&'f mut TensorView; 2] {
     f.kv.tensors_mut().unwrap_or_else(|| unreachable!("a cache"))
 }
 
-fn workspace<'f>(f: &'f mut AttentionRequest<'_>) -> Option<&'f mut Workspace> {
+fn workspace<'f>(f: &'f mut AttentionRequest<'_>) -> Option<&'f mut Region> {
     match &mut f.scratch {
         Scratch::Memory { workspace, .. } => Some(workspace),
         _ => None,

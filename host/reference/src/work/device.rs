@@ -3,7 +3,7 @@ use super::{Binder, Buffer, Input, LaunchOptions, Work, Written};
 use ferroflash::driver::{Enqueue, Harness};
 use ferroflash::kernels::Contract;
 use ferroflash::plan::{AnyPlan, AnyRequest, ScratchBytes};
-use ferroflash::request::{Counters, Scratch, Workspace};
+use ferroflash::request::Scratch;
 use ferroflash::{Attention, Error};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -123,13 +123,10 @@ impl<'a, D: Harness> OnDevice<'a, D> {
     /// Returns the allocated scratch memory.
     fn scratch(&self) -> Scratch {
         let driver = self.attention.driver();
-        let place = |(buffer, bytes): &(D::Buffer, u64)| (driver.address(buffer), *bytes);
-        let counters = self.counters.as_ref().map(place);
-        let counters = counters.map(|(address, bytes)| Counters { address, bytes });
-        self.workspace.as_ref().map(place).map_or(Scratch::None, |(address, bytes)| Scratch::Memory {
-            workspace: Workspace { address, bytes },
-            counters,
-        })
+        let size = |memory: &Option<(D::Buffer, u64)>| memory.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let place = |(buffer, _): &(D::Buffer, u64)| driver.address(buffer);
+        let bytes = ScratchBytes { workspace: size(&self.workspace), counters: size(&self.counters) };
+        bytes.at(self.workspace.as_ref().map_or(0, place), self.counters.as_ref().map(place))
     }
 
     fn asked(&self, outputs: Option<&[u64]>, scratch: Scratch) -> AnyRequest<'a> {
