@@ -4,8 +4,8 @@
 ///
 /// The numbers of a configuration have the order below; the documentation of its type explains each. Tiles
 /// have 16 queries, keys or columns. `M` counts a block's tiles of queries, and `W` those of a warp. In
-/// Hopper's configurations, `W` counts warpgroups of 64 queries. `N` counts a stage's tiles of keys, `D` tiles
-/// of columns of Q and K, and `DV` those of V.
+/// Hopper's configurations, `W` counts warpgroups of 64 queries. `N` counts a stage's tiles of keys, `D`
+/// tiles of columns of Q and K, and `DV` those of V.
 ///
 /// | configuration | numbers |
 /// |---|---|
