@@ -112,6 +112,8 @@ macro_rules! emit {
 #[cfg(feature = "entries")]
 spec::for_each_kernel!(emit);
 #[cfg(feature = "entries")]
+spec::for_each_other!(emit);
+#[cfg(feature = "entries")]
 spec::for_each_lineage!(emit);
 #[cfg(feature = "entries")]
 spec::for_each_gradient!(emit);

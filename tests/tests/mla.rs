@@ -3,7 +3,7 @@
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Class, Isa, plain};
-use ferroflash::{Attention, ptx};
+use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
@@ -33,10 +33,22 @@ impl On {
         let hopper = SimDriver::of_multiprocessors("h200", Options::default(), Some(16));
         let hopper = Attention::new(hopper.expect("a known card"));
         let on = |isa, attention| {
-            let kernel = plain(isa, Class::Latent).find(|entry| is_carried(entry.contract.symbol));
+            let is_one = |e: &&AttnInfo| is_carried(e.contract.symbol) && e.kv_dtype == e.dtype;
+            let kernel = plain(isa, Class::Latent).find(is_one);
             On { kernel: kernel.expect("a build carries one"), attention: Box::new(attention) }
         };
         vec![on(Isa::Sm80, attention()), on(Isa::Sm90a, hopper)]
+    }
+
+    /// The first kernel for each kind of latents of eight bits in this build.
+    fn eight_bits() -> Vec<Self> {
+        let on = |dtype| {
+            let carried = |entry: &&AttnInfo| is_carried(entry.contract.symbol) && entry.kv_dtype == dtype;
+            let kernel = plain(Isa::Sm80, Class::Latent).find(carried).expect("a build carries one");
+            let on = SimDriver::of_multiprocessors("l4", Options::default(), Some(16)).expect("a known card");
+            On { kernel, attention: Box::new(Attention::new(on)) }
+        };
+        [DType::E4m3, DType::E4m3Scaled].map(on).into()
     }
 
     fn symbol(&self) -> Option<&'static str> {
@@ -64,7 +76,7 @@ impl On {
 fn every_length() {
     for (lengths, pages) in [(0..32, Pages::Dense), (32..64, Pages::Nhd(3)), (60..97, Pages::Nhd(16))] {
         let case = Case { pages, ..latent(lengths.collect::<Vec<_>>()) };
-        On::each().iter().for_each(|on| on.check(&case));
+        On::each().iter().chain(&On::eight_bits()).for_each(|on| on.check(&case));
     }
 }
 

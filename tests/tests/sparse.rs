@@ -19,9 +19,9 @@ fn listed(filled: impl Into<Vec<usize>>) -> Case {
     Case { heads: [4, 1], listed: true, scale: Some(0.07), ..widths }
 }
 
-/// The first kernel in this build.
+/// The first kernel of 16 bits in this build.
 fn kernel() -> &'static AttnInfo {
-    let carried = |entry: &&AttnInfo| is_carried(entry.contract.symbol);
+    let carried = |e: &&AttnInfo| is_carried(e.contract.symbol) && e.kv_dtype == e.dtype;
     plain(Isa::Sm80, Class::Listed).find(carried).expect("a build carries one")
 }
 

@@ -15,6 +15,8 @@ pub enum DType {
     /// Integers of eight bits, with two's complement. Only KV caches have this type. A value is the integer
     /// times the scale of its row.
     Int8,
+    /// Rows of [`E4m3Scaled::ROW_BYTES`] bytes. An element is a byte. Only latent KV caches have this type.
+    E4m3Scaled,
     /// IEEE binary32. Only partial results have this type.
     F32,
 }
@@ -27,6 +29,7 @@ impl DType {
             DType::Bf16 => "bf16",
             DType::E4m3 => "e4m3",
             DType::Int8 => "int8",
+            DType::E4m3Scaled => "e4m3_scaled",
             DType::F32 => "f32",
         }
     }
@@ -35,7 +38,7 @@ impl DType {
     pub const fn bytes(self) -> usize {
         match self {
             DType::F16 | DType::Bf16 => 2,
-            DType::E4m3 | DType::Int8 => 1,
+            DType::E4m3 | DType::Int8 | DType::E4m3Scaled => 1,
             DType::F32 => 4,
         }
     }
@@ -45,7 +48,7 @@ impl DType {
         match self {
             DType::F16 => 10,
             DType::Bf16 => 7,
-            DType::E4m3 => 3,
+            DType::E4m3 | DType::E4m3Scaled => 3,
             DType::Int8 => 0,
             DType::F32 => 23,
         }
@@ -56,7 +59,7 @@ impl DType {
         match self {
             DType::F16 => -14,
             DType::Bf16 => -126,
-            DType::E4m3 => -6,
+            DType::E4m3 | DType::E4m3Scaled => -6,
             DType::Int8 => 0,
             DType::F32 => -126,
         }
@@ -108,6 +111,24 @@ pub struct E4m3;
 #[derive(Clone, Copy, Debug)]
 pub struct Int8;
 
+/// Rows that DeepSeek's models store (FlashMLA's 656 bytes a token, vLLM's `fp8_ds_mla`): 512 e4m3, a f32 for
+/// each 128 of them, which is their scale, and 64 bf16. A row stands for 576 numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct E4m3Scaled;
+
+impl E4m3Scaled {
+    /// Bytes of a row.
+    pub const ROW_BYTES: usize = 656;
+    /// Number of e4m3 in a row.
+    pub const SCALED: usize = 512;
+    /// Number of e4m3 that share a scale.
+    pub const PER_SCALE: usize = 128;
+    /// Number of bf16 in a row, which follow the scales.
+    pub const PLAIN: usize = 64;
+    /// Number of numbers for which a row stands.
+    pub const COLUMNS: usize = Self::SCALED + Self::PLAIN;
+}
+
 /// IEEE binary32.
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
@@ -136,10 +157,17 @@ impl Element for E4m3 {
 impl Element for Int8 {
     const DTYPE: DType = DType::Int8;
 }
+impl Element for E4m3Scaled {
+    const DTYPE: DType = DType::E4m3Scaled;
+}
 impl Element for F32 {
     const DTYPE: DType = DType::F32;
 }
 impl Element for Native<E4m3> {
     const DTYPE: DType = DType::E4m3;
+    const TARGET: Target = Target::From(89);
+}
+impl Element for Native<E4m3Scaled> {
+    const DTYPE: DType = DType::E4m3Scaled;
     const TARGET: Target = Target::From(89);
 }

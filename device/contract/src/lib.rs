@@ -22,7 +22,7 @@ mod tensor;
 mod tensor_map;
 mod tile_partials;
 
-pub use element::{Bf16, DType, E4m3, Element, F16, F32, Int8, Native, Path, Scalar};
+pub use element::{Bf16, DType, E4m3, E4m3Scaled, Element, F16, F32, Int8, Native, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;
 pub use launch::{Contract, SpillAllowance};

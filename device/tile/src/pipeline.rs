@@ -1,5 +1,6 @@
 //! Stages of shared memory, which are filled and read again and again.
 
+mod converted_ring;
 mod converter;
 pub(crate) mod mbarrier;
 mod refilled;
@@ -11,6 +12,7 @@ mod stream;
 mod twins;
 mod warpgroups;
 
+pub use converted_ring::{ConvertedRing, ConvertedStages};
 pub use converter::{Conversion, Converter};
 pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer, StageConverter};
 pub use refilled::Refilled;

@@ -2,6 +2,7 @@
 
 mod byte_stage;
 pub(crate) mod convert;
+mod convert_rows;
 mod place;
 pub(crate) mod reader;
 mod scales;
@@ -9,6 +10,7 @@ mod tile;
 
 pub use byte_stage::{ByteStage, ByteStageSlot, StageImage, StageImages};
 pub use convert::{ConvertTo, Stores};
+pub use convert_rows::ConvertRows;
 pub use place::Place;
 pub use scales::{RowScales, RowScalesSlot, Scaled, StageScales};
 pub use tile::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};

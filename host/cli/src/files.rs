@@ -39,17 +39,19 @@ impl Elements {
 }
 
 /// Element types, and their names in files.
-const TYPES: [(DType, Dtype); 5] = [
+const TYPES: [(DType, Dtype); 6] = [
     (DType::F16, Dtype::F16),
     (DType::Bf16, Dtype::BF16),
     (DType::E4m3, Dtype::F8_E4M3),
     (DType::Int8, Dtype::I8),
+    (DType::E4m3Scaled, Dtype::U8),
     (DType::F32, Dtype::F32),
 ];
 /// Types of queries.
 pub(super) const HALVES: &[DType] = &[DType::F16, DType::Bf16];
-/// Types of caches.
+/// Types of caches, and of latent caches.
 pub(super) const CACHES: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3, DType::Int8];
+pub(super) const LATENTS: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3, DType::E4m3Scaled];
 
 /// The content of a safetensors file.
 pub(super) struct File<'a> {

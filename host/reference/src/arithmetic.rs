@@ -117,7 +117,8 @@ pub(super) fn decode(dtype: DType, bits: u16) -> f32 {
     match dtype {
         DType::F16 => f16::from_bits(bits).to_f32(),
         DType::Bf16 => bf16::from_bits(bits).to_f32(),
-        DType::E4m3 => e4m3::decode(bits as u8),
+        // Of the numbers that have scales.
+        DType::E4m3 | DType::E4m3Scaled => e4m3::decode(bits as u8),
         DType::Int8 => f32::from(bits as u8 as i8),
         other => not_computed(other),
     }
@@ -140,7 +141,7 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
     match dtype {
         DType::F16 => f16::from_f32(to_odd(x)).to_bits(),
         DType::Bf16 => bf16::from_f32(to_odd(x)).to_bits(),
-        DType::E4m3 => u16::from(e4m3::encode(x)),
+        DType::E4m3 | DType::E4m3Scaled => u16::from(e4m3::encode(x)),
         DType::Int8 => u16::from(x.round_ties_even().clamp(-127.0, 127.0) as i8 as u8),
         other => not_computed(other),
     }
@@ -149,6 +150,12 @@ pub(super) fn encode(dtype: DType, x: f64) -> u16 {
 /// Converts a number of [`e4m3`] to a wider type, exactly.
 pub fn widen_e4m3(bits: u8, to: DType) -> u16 {
     encode(to, f64::from(e4m3::decode(bits)))
+}
+
+/// Rounds the product of a number of [`e4m3`] and a scale to a wider type. The product is an f32 first, as in
+/// kernels.
+pub fn scaled_e4m3(bits: u8, scale: f32, to: DType) -> u16 {
+    encode(to, f64::from(e4m3::decode(bits) * scale))
 }
 
 /// Converts an integer of eight bits to a wider type, exactly.

@@ -1,7 +1,5 @@
 //! A problem of attention, as data: sequences, the memory layout of their tensors, and the contents.
-use super::arithmetic::{decode, encode};
 use super::device_lengths::DeviceLengths;
-use super::inputs::INTEGERS;
 use super::masks::{self, fit};
 use super::place::{Layout, Sharing};
 use super::sequences::Sequences;
@@ -12,7 +10,10 @@ use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, Mask, Precision, RowOutputs, Splits};
 
 mod integers;
+mod stored;
 mod words;
+
+pub(super) use stored::twin;
 
 /// Memory layout of keys and values: of tensors, or of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,46 +333,9 @@ impl Case {
         }
     }
 
-    /// Returns the scale of keys (0) or of values (1). In an int8 cache, it is the scale of row `row`,
-    /// counted in `[key][head]`.
-    pub(super) fn scale(&self, which: usize, row: usize) -> f32 {
-        match self.kv_dtype() {
-            DType::E4m3 => [2.0, 0.5][which],
-            DType::Int8 => {
-                let bits = ((row * 2 + which) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-                let factor = 1.0 + (bits & 0xffff) as f32 / 65536.0;
-                // The scales of values have very different magnitudes.
-                let exponent = [1 - (bits >> 16) as i32 % 3, -((bits >> 16) as i32 % 11)][which];
-                factor * f32::from_bits(((127 + exponent) as u32) << 23) / INTEGERS as f32
-            }
-            _ => 1.0,
-        }
-    }
-
     /// Returns whether no query of sequence `b` sees key `key`.
     pub(super) fn hides(&self, b: usize, key: usize) -> bool {
         masks::hides(&self.problem_of(b, self.filled[b]), key)
-    }
-
-    /// Converts a value that [`Case::read`] has returned to the bytes of the cache.
-    pub(super) fn stored(&self, bits: u16, scale: f32) -> impl Iterator<Item = u8> + use<> {
-        let number = decode(self.dtype, bits);
-        let bytes = match self.kv_dtype() {
-            DType::E4m3 => encode(self.kv_dtype(), f64::from(number / scale)).to_le_bytes(),
-            DType::Int8 => encode(self.kv_dtype(), f64::from(number)).to_le_bytes(),
-            _ => bits.to_ne_bytes(),
-        };
-        bytes.into_iter().take(self.kv_dtype().bytes())
-    }
-
-    /// Converts a number of the cache to a value of the queries' type. The conversion is exact. An integer of
-    /// an int8 cache is not multiplied by its scale.
-    pub(super) fn read(&self, bits: u16, scale: f32) -> u16 {
-        match self.kv_dtype() {
-            DType::E4m3 => encode(self.dtype, f64::from(decode(self.kv_dtype(), bits) * scale)),
-            DType::Int8 => encode(self.dtype, f64::from(decode(self.kv_dtype(), bits))),
-            _ => bits,
-        }
     }
 
     /// Returns the number of keys per page, and a function that returns the number of pages of a sequence.

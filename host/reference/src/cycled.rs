@@ -14,7 +14,7 @@ const APART: usize = 271_829;
 
 /// Returns the bytes of a period in `dtype`.
 fn period(dtype: DType) -> &'static [u8] {
-    static PERIODS: [OnceLock<Vec<u8>>; 5] = [const { OnceLock::new() }; 5];
+    static PERIODS: [OnceLock<Vec<u8>>; 6] = [const { OnceLock::new() }; 6];
     PERIODS[dtype as usize].get_or_init(|| {
         let mut random = Random::new(1);
         if dtype == DType::F32 {

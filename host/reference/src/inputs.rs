@@ -23,7 +23,7 @@ type Blocks = [OnceLock<Box<[u16]>>; 512];
 
 /// The beginnings of streams of [`Random::normals`], by type, seed and block. Hundreds of test problems draw
 /// from the streams of the same small seeds. Without this table, the tests draw for a fifth of their time.
-static KEPT: [[Blocks; 64]; 5] = [const { [const { [const { OnceLock::new() }; 512] }; 64] }; 5];
+static KEPT: [[Blocks; 64]; 6] = [const { [const { [const { OnceLock::new() }; 512] }; 64] }; 6];
 
 /// Number of further blocks that a process may keep: 64 MB in all.
 static ROOM: AtomicUsize = AtomicUsize::new(1024);

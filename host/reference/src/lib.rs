@@ -48,7 +48,7 @@ mod work;
 
 pub use alibi::Slopes;
 pub use append::{AppendCase, AppendMemory, Lies, RotaryCase, Scales, append_edges};
-pub use arithmetic::{unit_roundoff, widen_e4m3, widen_int8};
+pub use arithmetic::{scaled_e4m3, unit_roundoff, widen_e4m3, widen_int8};
 pub use attention::{Inputs, Outputs, exact, naive};
 pub use backward::{BackwardMemory, GradientReference, Gradients, Upstream, backward_edges, is_modified};
 pub use bounds::{Bounds, score_limit};

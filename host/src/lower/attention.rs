@@ -43,7 +43,7 @@ pub(crate) fn attention(
             let lengths = integers(Some(kv.lengths), p.batch);
             let order = DecodeOrder { lengths, ..decode.order };
             match tma::latent(kv, s.kernel).map_err(Refusal::Tensors)? {
-                None => lowering.decode(decode, order, cache(kv), scales(&kv.pages)),
+                None => lowering.decode(decode, order, cache(kv), lowering.scales(&kv.pages)),
                 Some(map) => lowering.latent(decode, order, cache(kv), map),
             }
         }

@@ -9,6 +9,7 @@ use crate::request::{
     self, AttentionRequest, Index, KeysValues, KvPages, Parts, Queries, RowOutputs, Scratch, TensorView,
 };
 use crate::{DType, Error, Problem};
+use spec::E4m3Scaled;
 
 names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" SEQUSED_Q "seqused_q" CU_SEQLENS_K "cu_seqlens_k"
@@ -140,7 +141,12 @@ pub(super) fn is_like(name: &Names, view: &TensorView, dtype: DType, shape: [usi
 
 /// Checks that Q and O go with keys and values in a KV cache.
 fn on_cache(r: &AttentionRequest<'_>, KvPages { keys, .. }: &KvPages, p: &Problem) -> Result<(), Error> {
-    if keys.shape[3] != p.head_dim {
+    let columns = if p.kv_dtype == DType::E4m3Scaled { E4m3Scaled::COLUMNS } else { keys.shape[3] };
+    if columns != p.head_dim {
+        if p.kv_dtype == DType::E4m3Scaled {
+            let expected = format_args!("rows of e4m3_scaled stand for {columns} columns, which q must have");
+            return Err(Error::invalid("head_dim", p.head_dim, expected));
+        }
         let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
         return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
     }

@@ -50,6 +50,7 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     }
     whole_chunks(keys.dtype, head_dim)?;
     whole_chunks(keys.dtype, values.shape[3])?;
+    super::latent::rows(pages)?;
     let check = if used == Use::Written { output } else { input };
     let footprints = [check(&KEYS, keys)?, check(&VALUES, values)?];
     if footprints.iter().any(|f| f.span().is_none_or(|bytes| bytes.div_ceil(16) > MAX_CHUNKS)) {

@@ -1,6 +1,6 @@
 //! Checks of the dtypes of a problem's tensors. One table says which dtypes go together.
 use super::{K, Names, O};
-use crate::DType::{self, Bf16, E4m3, F16, Int8};
+use crate::DType::{self, Bf16, E4m3, E4m3Scaled, F16, Int8};
 use crate::{Error, Problem};
 
 /// The dtypes that go with a dtype of Q.
@@ -16,11 +16,14 @@ struct Row {
     gradients: &'static [DType],
 }
 
-const TABLE: &[Row] = &[half(&[F16], &[F16, E4m3, Int8]), half(&[Bf16], &[Bf16, E4m3, Int8])];
+const TABLE: &[Row] = &[
+    half(&[F16], &[F16, E4m3, Int8], &[F16, E4m3]),
+    half(&[Bf16], &[Bf16, E4m3, Int8], &[Bf16, E4m3, E4m3Scaled]),
+];
 
 /// Returns the row of a 16-bit dtype of Q.
-const fn half(own: &'static [DType; 1], cache: &'static [DType]) -> Row {
-    Row { q: own[0], tensors: own, cache, latent: own, o: own, gradients: own }
+const fn half(own: &'static [DType; 1], cache: &'static [DType], latent: &'static [DType]) -> Row {
+    Row { q: own[0], tensors: own, cache, latent, o: own, gradients: own }
 }
 
 /// Checks that the table has the problem's dtypes.
@@ -33,12 +36,13 @@ pub(super) fn dtypes(p: &Problem) -> Result<(), Error> {
     };
     match &p.cache {
         None if !row.tensors.contains(&p.kv_dtype) => return Err(unlike(&K, p.kv_dtype, p.dtype)),
-        Some(_) if !row.cache.contains(&p.kv_dtype) => {
+        Some(cache) if !cache.latent && !row.cache.contains(&p.kv_dtype) => {
             let feature = format_args!("queries of {q} on a cache of {kv}");
             return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype, e4m3 or int8"));
         }
         Some(cache) if cache.latent && !row.latent.contains(&p.kv_dtype) => {
-            let reason = format_args!("a latent cache has the dtype of q: store the latents in {q}");
+            let latent: Vec<_> = row.latent.iter().map(|dtype| dtype.name()).collect();
+            let reason = format_args!("with queries of {q}, a latent cache must be {}", latent.join(" or "));
             return Err(Error::unsupported(format_args!("dtype {kv} on a latent cache"), reason));
         }
         _ => {}

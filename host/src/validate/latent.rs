@@ -1,6 +1,7 @@
 //! Checks of latent caches (MLA).
-use crate::request::{Append, KvPages, Mask};
-use crate::{Error, Problem};
+use crate::request::{Append, KvPages, KvScale, Mask};
+use crate::{DType, Error, Problem};
+use spec::E4m3Scaled;
 
 /// The remedy for features that attention on tensors has.
 const ON_TENSORS: &str = "project the latents up to k and v of each head, and run attention on these tensors";
@@ -43,6 +44,29 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
     };
     let reason = format!("kernels for latent caches have none; leave {field} out, or {ON_TENSORS}");
     refused(feature, &reason)
+}
+
+/// Checks the rows of pages that may be a latent cache of eight bits: their length, and their scale.
+pub(super) fn rows(pages: &KvPages) -> Result<(), Error> {
+    let KvPages { keys, values, scales: [k_scale, v_scale] } = pages;
+    let columns = keys.shape[3];
+    match keys.dtype {
+        DType::E4m3Scaled if columns != E4m3Scaled::ROW_BYTES || values.shape[3] > E4m3Scaled::SCALED => {
+            let expected = format_args!(
+                "rows of e4m3_scaled have {} bytes, and values are at most their first {} columns",
+                E4m3Scaled::ROW_BYTES,
+                E4m3Scaled::SCALED
+            );
+            let shape = format!("{:?}, values {:?}", keys.shape, values.shape);
+            Err(Error::invalid("cache.keys.shape", shape, expected))
+        }
+        DType::E4m3 if pages.latent_columns().is_some() && *v_scale != KvScale::One && v_scale != k_scale => {
+            let expected =
+                "the values of a latent cache are columns of its keys, and have their scale: omit it";
+            Err(Error::invalid("cache.v_scale", format!("{v_scale:?}"), expected))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what lists of keys do not go with.

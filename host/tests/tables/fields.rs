@@ -75,7 +75,7 @@ values! {
 
 /// Returns the dtype with this name.
 pub fn dtype(name: &str) -> Option<DType> {
-    let all = [DType::F16, DType::Bf16, DType::F32, DType::E4m3, DType::Int8];
+    let all = [DType::F16, DType::Bf16, DType::F32, DType::E4m3, DType::Int8, DType::E4m3Scaled];
     all.into_iter().find(|dtype| dtype.name() == name)
 }
 

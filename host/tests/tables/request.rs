@@ -297,12 +297,9 @@ fn pages(words: &Words<'_>, sequences: usize) -> KvPages {
     let shape: [usize; 4] = words.sizes("cache").expect("cache or pages");
     let own = words.value("kv").map_or(words.dtype(), |name| dtype(name).expect("a dtype"));
     let keys = words.view(2, own, shape);
-    if let Some(columns) = words.number("latent") {
-        return KvPages::latent(keys, columns);
-    }
     let values = words.view(3, own, words.sizes("values").unwrap_or(shape));
     let heads = shape[2];
-    if own == DType::Int8 {
+    if own == DType::Int8 && words.number::<usize>("latent").is_none() {
         let scales = |n: u64| TokenScales::contiguous(n * FAR, product(&shape[..3]), heads);
         return KvPages::int8(keys, values, scales(15), scales(16));
     }
@@ -318,7 +315,9 @@ fn pages(words: &Words<'_>, sequences: usize) -> KvPages {
             Some(value) => KvScale::Value(value.parse().expect("a number")),
         }
     };
-    KvPages::new(keys, values).scales(scale(15, "k_scale"), scale(16, "v_scale"))
+    let latent = words.number("latent").map(|columns| KvPages::latent(keys, columns));
+    let pages = latent.unwrap_or(KvPages::new(keys, values));
+    pages.scales(scale(15, "k_scale"), scale(16, "v_scale"))
 }
 
 fn cache(words: &Words<'_>, sequences: usize) -> KvCache {

@@ -47,6 +47,7 @@ mod merge;
 mod mixed;
 mod mla;
 mod order;
+mod others;
 mod paged;
 mod paged_map;
 mod precision;
@@ -75,9 +76,9 @@ pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams, SplitKernels};
 pub use contract::no_padding;
 pub use contract::{
-    Bf16, Contract, Counters, DType, E4m3, Element, F16, F32, FastDiv, Int8, Integers, Kernel, Native,
-    NoteWords, PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues, Scalar,
-    Target, Tensor, TensorMap, TilePartials, TileSums, Vector as Lse, note_bytes,
+    Bf16, Contract, Counters, DType, E4m3, E4m3Scaled, Element, F16, F32, FastDiv, Int8, Integers, Kernel,
+    Native, NoteWords, PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues,
+    Scalar, Target, Tensor, TensorMap, TilePartials, TileSums, Vector as Lse, note_bytes,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, SEARCH_WORDS, varlen_cache};
@@ -110,9 +111,11 @@ pub use mask::{
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState, States};
 pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
+pub use mla::dequant::MlaDequant;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
 pub use mla::sparse::{Sparse, SparseParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
+pub use others::{APPENDS, EXTRAS, MERGES};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
@@ -126,7 +129,7 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
-pub use table::{APPENDS, ATTENTION, COMBINES, EXTRAS, MERGES, QUANTISES, STATISTICS};
+pub use table::{ATTENTION, COMBINES, QUANTISES, STATISTICS};
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
 pub use used_queries::{DIVIDED_INTEGERS, DividedSequences, ExtraInfo, UsedQueries, UsedQueriesParams};
 pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};

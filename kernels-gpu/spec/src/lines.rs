@@ -1,6 +1,6 @@
 //! Expands the lines of the table to their dtypes and masks, and makes lists of them.
 
-/// Expands `$emit!` with one line per dtype and mask.
+/// Expands `$emit!` with one line per dtype and mask. The families behind `[Bf16]` have only this dtype.
 ///
 /// The numbers of a configuration have the order below; the documentation of its type explains each. Tiles
 /// have 16 queries, keys or columns. `M` counts a block's tiles of queries, and `W` those of a warp. In
@@ -21,15 +21,19 @@
 /// | `FwdHopperFp8` | `W`, `N`, `D`, `STAGES` |
 /// | `Decode` | `G`, `D`, `WARPS`, `SLOTS` |
 /// | `Mla` | `G`, `OWN`, `KEYS`, `D`, `DV`, `SHARE`, `WARPS`, `STAGES`, `HELD` |
+/// | `MlaDequant` | `G`, `OWN`, `KEYS`, `D`, `DS`, `DV`, `SHARE`, `WARPS`, `HELD` |
 #[doc(hidden)]
 #[macro_export]
 macro_rules! lines {
     ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident [F16 Bf16]
-        $($word:ident { $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+ })+) => {
+        $($word:ident { $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+ })+
+        $([Bf16] $($only:ident { $($d2:ident [$($mask2:ident),*] $tile2:tt: $config2:ty;)+ })+)?) => {
         $crate::pastey::paste! { $emit! { $(#[$doc])* $list: $info, $($($(
             [<$word _f16_ $d _ $mask:lower _ $tile>] [E = F16, Mask = $mask]: $config;
             [<$word _bf16_ $d _ $mask:lower _ $tile>] [E = Bf16, Mask = $mask]: $config;
-        )*)*)* } }
+        )*)*)* $($($($(
+            [<$only _bf16_ $d2 _ $mask2:lower _ $tile2>] [E = Bf16, Mask = $mask2]: $config2;
+        )*)*)*)? } }
     };
     ($emit:ident $(#[$doc:meta])* $list:ident: $info:ident [F16]
         $($word:ident { $($d:ident [$($mask:ident),*] $tile:tt: $config:ty;)+ })+) => {

@@ -145,12 +145,23 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d576 [Causal] 32x32: Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 2, true>;
     d576 [Causal] 32x32_s4: Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 4, true>;
     d576 [Causal] 64x32_s4: Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>;
+    // Latents of e4m3: cards with a conversion instruction; all cards.
+    e4m3_d576 [Causal] 16x32_native: MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>;
+    e4m3_d576 [Causal] 16x32: MlaDequant<E, E4m3, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>;
+    e4m3_d576 [Causal] 32x32_native: MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>;
+    e4m3_d576 [Causal] 32x32: MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>;
     }
     // Each query has a list of keys.
     sparse_mla {
     d576 [Full] 16x32: Sparse<Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>>;
     d576 [Full] 32x32: Sparse<Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 2, true>>;
     d576 [Full] 64x32_s4: Sparse<Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>>;
+    e4m3_d576 [Full] 16x32_native:
+        Sparse<MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
+    e4m3_d576 [Full] 16x32: Sparse<MlaDequant<E, E4m3, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
+    e4m3_d576 [Full] 32x32_native:
+        Sparse<MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
+    e4m3_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
     }
     hopper_mla {
     d576 [Causal] 64x64: MlaHopper<E, Mask>;
@@ -309,6 +320,24 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     fp8 {
     d128 [Full, Causal] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>;
     }
+    // `MlaDequant` on rows of `E4m3Scaled`, whose rotary columns are bf16, as queries must be.
+    [Bf16]
+    mla {
+    e4m3_scaled_d576 [Causal] 16x32_native:
+        MlaDequant<E, Native<E4m3Scaled>, Mask, 2, 1, 2, 36, 48, 32, 8, 4, true>;
+    e4m3_scaled_d576 [Causal] 16x32: MlaDequant<E, E4m3Scaled, Mask, 2, 1, 2, 36, 48, 32, 8, 4, true>;
+    e4m3_scaled_d576 [Causal] 32x32_native:
+        MlaDequant<E, Native<E4m3Scaled>, Mask, 4, 1, 2, 36, 48, 32, 4, 8, true>;
+    e4m3_scaled_d576 [Causal] 32x32: MlaDequant<E, E4m3Scaled, Mask, 4, 1, 2, 36, 48, 32, 4, 8, true>;
+    }
+    sparse_mla {
+    e4m3_scaled_d576 [Full] 16x32_native:
+        Sparse<MlaDequant<E, Native<E4m3Scaled>, Mask, 2, 1, 2, 36, 48, 32, 8, 4, true>>;
+    e4m3_scaled_d576 [Full] 16x32: Sparse<MlaDequant<E, E4m3Scaled, Mask, 2, 1, 2, 36, 48, 32, 8, 4, true>>;
+    e4m3_scaled_d576 [Full] 32x32_native:
+        Sparse<MlaDequant<E, Native<E4m3Scaled>, Mask, 4, 1, 2, 36, 48, 32, 4, 8, true>>;
+    e4m3_scaled_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3Scaled, Mask, 4, 1, 2, 36, 48, 32, 4, 8, true>>;
+    }
     }
     $crate::lines! { $emit
     /// Every compiled kernel of statistics. The one of 576 columns reads latent caches, too.
@@ -355,40 +384,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128: QuantiseKv<E, 4, 8>;
     fp8_d128: RoundFp8<E, 8, 8>;
     }
-    }
-    $crate::lines! { $emit
-    /// Every compiled append kernel. The planner selects the first kernel that runs on the card.
-    APPENDS: AppendInfo
-    append_copy: AppendCopy;
-    append_f16_e4m3_native: Append<F16, Native<E4m3>>;
-    append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
-    append_f16_e4m3: Append<F16, E4m3>;
-    append_bf16_e4m3: Append<Bf16, E4m3>;
-    append_f16_int8: AppendInt8<F16>;
-    append_bf16_int8: AppendInt8<Bf16>;
-    append_rotary_f16: RotaryAppend<F16, AppendCopy>;
-    append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
-    append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
-    append_rotary_bf16_e4m3_native: RotaryAppend<Bf16, Append<Bf16, Native<E4m3>>>;
-    append_rotary_f16_e4m3: RotaryAppend<F16, Append<F16, E4m3>>;
-    append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
-    append_rotary_f16_int8: RotaryAppend<F16, AppendInt8<F16>>;
-    append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled [`Merge`].
-    MERGES: MergeInfo
-    merge_f16: Merge<F16, F16>;
-    merge_bf16: Merge<Bf16, Bf16>;
-    merge_f32: Merge<F32, F32>;
-    merge_f32_f16: Merge<F32, F16>;
-    merge_f32_bf16: Merge<F32, Bf16>;
-    }
-    $crate::lines! { $emit
-    /// Every compiled kernel that runs before or behind the kernels of an attention.
-    EXTRAS: ExtraInfo
-    used_queries: UsedQueries;
-    head_maxima: HeadMaxima;
     }
 } }
 

@@ -6,31 +6,44 @@
 //! some of the queries. The warps exchange P. For O^T = V^T P^T, each warp takes a share of V's columns, for
 //! all keys.
 use super::batch::Batch;
+use super::key_stages::KeyStages;
 use super::latents::Latents;
 use super::merge::{finish, store_empty};
 use super::schedule::{Item, first_lengths, in_window, items};
 use super::softmax::Softmax;
+use crate::capped::times;
 use crate::entries::Run;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
+use attention_tile::{head_of, load_per_head};
 use core::ops::ControlFlow;
-use spec::{DecodeParams, Kernel, Mla, Sparse, SparseParams};
+use spec::{DType, DecodeParams, Element, Kernel, Mla, MlaDequant, Sparse, SparseParams};
 use tile::copy::CpAsync;
 use tile::exchange::JointB;
 use tile::mma::{ColAcc, ColFrag, ColVec, PlacePartB, Stored, TensorCore};
-use tile::pipeline::Ring;
-use tile::shared::SharedTile;
+use tile::pipeline::{ConvertedRing, Ring};
+use tile::shared::{ConvertRows, SharedTile};
 use tile::{Block, Smem, Steps};
 
-/// The stages of keys. The first columns of the keys are the values.
+/// The tiles of keys.
+type Tile<E, const KEYS: usize, const D: usize> = SharedTile<E, KEYS, D>;
+/// The stages of keys as they are.
 type Stages<K, E, const KEYS: usize, const D: usize, const STAGES: usize> =
-    Ring<SharedTile<E, KEYS, D>, STAGES, CpAsync<Block<K>>>;
+    Ring<Tile<E, KEYS, D>, STAGES, CpAsync<Block<K>>>;
+/// Two stages of keys as they are stored, and one converted.
+type Converted<K, E, S, const KEYS: usize, const D: usize, const DS: usize> =
+    ConvertedRing<Tile<S, KEYS, DS>, Tile<E, KEYS, D>, 2, CpAsync<Block<K>>>;
 
-/// Makes a kernel of a configuration with these parameters.
+/// Makes a kernel of a configuration with these parameters, whose stages are of a type, and whose stored rows
+/// have type `S` and `DS` base tiles.
 macro_rules! run {
-    ($config:ty, $params:ty) => {
+    (
+        $config:ty, $params:ty, $stages:ty, $s:ident, $ds:ident
+        [$($type:ident: $bound:path),*] [$($size:ident),*]
+    ) => {
         impl<
             E: TensorCore + Stored<As = E>,
+            $($type: $bound,)*
             Mask: MaskFn,
             const G: usize,
             const OWN: usize,
@@ -39,7 +52,7 @@ macro_rules! run {
             const DV: usize,
             const SHARE: usize,
             const WARPS: usize,
-            const STAGES: usize,
+            $(const $size: usize,)*
             const HELD: bool,
         > Run for $config
         {
@@ -54,7 +67,7 @@ macro_rules! run {
                         return ControlFlow::Break(());
                     };
                     if item.counts {
-                        attend::<Self, E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>(
+                        attend::<Self, E, $s, $stages, Mask, G, OWN, KEYS, D, $ds, DV, SHARE, WARPS, HELD>(
                             p, &item, block, smem,
                         );
                     }
@@ -65,23 +78,37 @@ macro_rules! run {
         }
     };
 }
-run!(Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>, DecodeParams);
-run!(Sparse<Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>>, SparseParams);
+macro_rules! as_they_are {
+    ($config:ty, $params:ty) => {
+        run!($config, $params, Stages<Self, E, KEYS, D, STAGES>, E, D [] [STAGES]);
+    };
+}
+as_they_are!(Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>, DecodeParams);
+as_they_are!(Sparse<Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>>, SparseParams);
+macro_rules! converted {
+    ($config:ty, $params:ty) => {
+        run!($config, $params, Converted<Self, E, S, KEYS, D, DS>, S, DS [S: ConvertRows<E>] [DS]);
+    };
+}
+converted!(MlaDequant<E, S, Mask, G, OWN, KEYS, D, DS, DV, SHARE, WARPS, HELD>, DecodeParams);
+converted!(Sparse<MlaDequant<E, S, Mask, G, OWN, KEYS, D, DS, DV, SHARE, WARPS, HELD>>, SparseParams);
 
 /// Processes one work item.
 #[inline(always)]
 fn attend<
     C: Kernel<Params: Latents>,
     E: TensorCore + Stored<As = E>,
+    S: Element,
+    Keys: KeyStages<C, Tile<E, KEYS, D>, Stored = Tile<S, KEYS, DS>>,
     Mask: MaskFn,
     const G: usize,
     const OWN: usize,
     const KEYS: usize,
     const D: usize,
+    const DS: usize,
     const DV: usize,
     const SHARE: usize,
     const WARPS: usize,
-    const STAGES: usize,
     const HELD: bool,
 >(
     latents: &C::Params,
@@ -96,12 +123,18 @@ fn attend<
     // This warp's tile of a stage's keys, and the first of the warp's groups of rows.
     let [tile, group] = JointB::<E, KEYS, G>::part::<OWN>(warp);
     let mine = queries.part(group * 8, OWN as u32 * 8);
-    let (mut acc_o, mut softmax) = (ColAcc::<SHARE, G>::zero(), Softmax::<OWN>::new(p.scale_log2));
+    // Plain numbers of eight bits have one scale for each latent head, a factor of scores and of O.
+    let is_scaled = S::DTYPE == DType::E4m3;
+    let scale = |which: usize, block: &Block<C>| {
+        Keys::FACTOR * load_per_head(&p.scales[which], head_of(item.sequence, item.kv_head, block))
+    };
+    let scale_log2 = if is_scaled { times(p.scale_log2, scale(0, block)) } else { p.scale_log2 };
+    let (mut acc_o, mut softmax) = (ColAcc::<SHARE, G>::zero(), Softmax::<OWN>::new(scale_log2));
 
     type Rest<E, const KEYS: usize, const G: usize, const D: usize, const HELD: bool> =
         (PlacePartB<E, D, G, HELD>, JointB<E, KEYS, G>);
-    let (ring, (place, mut joint)): (Stages<_, E, KEYS, D, STAGES>, Rest<E, KEYS, G, D, HELD>) = smem.split();
-    let mut walk = latents.walk::<E, KEYS, D, _>(item, block);
+    let (ring, (place, mut joint)): (Keys, Rest<E, KEYS, G, D, HELD>) = smem.split();
+    let mut walk = latents.walk::<S, KEYS, DS, _>(item, block);
     // The block loads Q before it starts the copies of keys. Q has few bytes, which would otherwise wait
     // behind the keys.
     let one = |group: u32| ColFrag::load::<E, E>(&queries.part(group * 8, 8), warp).0;
@@ -115,8 +148,8 @@ fn attend<
     let all_see = latents.all_see::<Mask>(item, queries.unpack(0)[0]);
     for n in (Steps { at: item.split, step: item.splits, end: stages }) {
         let slots = latents.load_slots::<KEYS>(item, [n, tile], warp);
-        let stage = kv.advance(block, |slot, block| {
-            if n + (STAGES as u32 - 1) * item.splits < stages {
+        let stage = Keys::next(&mut kv, block, |slot, block| {
+            if n + Keys::AHEAD * item.splits < stages {
                 slot.copy_edge(&mut walk, block)
             }
         });
@@ -146,10 +179,15 @@ fn attend<
         }
     }
 
+    if is_scaled {
+        let scale = scale(1, block);
+        acc_o.map(|x| x * scale);
+    }
+
     // The warps exchange their shares through shared memory, so that each warp gets whole rows. Splits merge
     // through global memory.
     let state = (&acc_o, softmax.state());
-    let left = kv.reclaim(block).exchange_shares::<E, _, SHARE, DV, G, OWN, KEYS, WARPS>(
+    let left = Keys::reclaim(kv, block).exchange_shares::<E, _, SHARE, DV, G, OWN, KEYS, WARPS>(
         state,
         queries.count(),
         share,

@@ -1,5 +1,5 @@
-//! Tiles in shared memory. Only this file, `reader.rs`, `convert.rs` and `epilogue` compute shared
-//! addresses.
+//! Tiles in shared memory. Only this file, `reader.rs`, `convert.rs`, `convert_rows.rs` and `epilogue`
+//! compute shared addresses.
 use crate::copy::{CpAsync, TileWalk, Walk};
 use crate::group::{SplitGroup, ThreadGroup};
 use crate::layout;

@@ -1,11 +1,12 @@
 //! `ferroflash run` on a KV cache.
 use super::extras;
 use crate::error::Error;
-use crate::files::{CACHES, Elements, File, HALVES};
+use crate::files::{CACHES, Elements, File, HALVES, LATENTS};
 use crate::options::{FileLayout, ScoreOptions};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::{Alignment, MAX_LATENT_DIMS, TensorView};
+use ferroflash::spec::E4m3Scaled;
 use reference::Extras;
 use std::ops::Range;
 
@@ -86,13 +87,13 @@ impl Input {
         };
         let starts = starts(file, &shape, batch, rows)?;
         let is_varlen = !starts.iter().copied().eq(even(batch, rows));
-        let keys = file.elements("k_cache", CACHES)?;
+        let keys = file.elements("k_cache", if v_width.is_some() { LATENTS } else { CACHES })?;
         let pages = pages(file, layout, &keys)?;
         let (values, value_bytes) = values(file, layout, &keys, &pages, v_width)?;
-        let [count, page, heads_k, columns] = pages.shape;
-        if columns != head_dim {
+        let [count, page, heads_k, _] = pages.shape;
+        if columns_of(&pages) != head_dim {
             let what = format_args!("`q` has shape {shape:?} and `k_cache` {:?}", keys.shape);
-            return Err(file.invalid(format_args!("{what}; the last size, head_dim, must be equal")));
+            return Err(file.invalid(format_args!("{what}; {EQUAL}")));
         }
         let table = table(file, batch)?;
         if table.is_none() && count < batch {
@@ -297,6 +298,17 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorV
         FileLayout::Bshd => TensorView::bshd(0, elements, keys.dtype, [pages, b, c, d]),
         FileLayout::Bhsd => TensorView::bhsd(0, elements, keys.dtype, [pages, c, b, d]),
     })
+}
+
+/// What a file's queries and cache must have.
+const EQUAL: &str = "the last size, head_dim, must be equal, or 656 bytes (U8) for 576 columns";
+
+/// Returns the number of columns for which a row of keys stands.
+fn columns_of(pages: &TensorView) -> usize {
+    match (pages.dtype, pages.shape[3]) {
+        (DType::E4m3Scaled, E4m3Scaled::ROW_BYTES) => E4m3Scaled::COLUMNS,
+        (_, columns) => columns,
+    }
 }
 
 /// Returns page indices, and their number per sequence.

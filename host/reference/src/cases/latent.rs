@@ -1,6 +1,7 @@
 //! The problems that each entry on latent caches must solve.
 use crate::case::{Case, Pages};
 use crate::device_lengths::{self, DeviceLengths};
+use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::AttnInfo;
 
@@ -19,6 +20,11 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> Case {
     }
 }
 
+/// Returns numbers of columns of keys and of values that no entry has. Rows with scales have all columns.
+fn fewer_columns(entry: &AttnInfo) -> [usize; 2] {
+    if entry.kv_dtype == DType::E4m3Scaled { [576, 256] } else { [288, 256] }
+}
+
 /// Returns problems that hit an entry's edges:
 ///
 /// | property | edges |
@@ -30,7 +36,7 @@ fn plain(entry: &AttnInfo, filled: &[usize]) -> Case {
 pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
     let rows = entry.tile_m as usize;
     let edges = plain(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
-    let device_lengths = device_lengths::others();
+    let ([head_dim, head_dim_v], device_lengths) = (fewer_columns(entry), device_lengths::others());
     let cases = vec![
         Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
@@ -49,7 +55,7 @@ pub(super) fn edges(entry: &AttnInfo) -> Vec<Case> {
         Case { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..plain(entry, &[260, 96]) },
         // The first case has numbers of columns that no entry has. The second case has two latent heads. In
         // the third case, one plan runs on other lengths.
-        Case { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..plain(entry, &[70, 33]) },
+        Case { head_dim, head_dim_v: Some(head_dim_v), heads: [5, 1], ..plain(entry, &[70, 33]) },
         Case { heads: [6, 2], queries: 2, sinks: true, ..plain(entry, &[45, 100]) },
         Case { device_lengths, heads: [4, 1], pages: Pages::Nhd(5), ..plain(entry, &[120, 50, 50, 0, 33]) },
     ];
@@ -71,7 +77,7 @@ fn list(entry: &AttnInfo, filled: &[usize]) -> Case {
 pub(super) fn listed(entry: &AttnInfo) -> Vec<Case> {
     let rows = entry.tile_m as usize;
     let edges = list(entry, &[0, 1, 15, 17, 31, 32, 33, 65, 128, 300]);
-    let device_lengths = device_lengths::others();
+    let ([head_dim, head_dim_v], device_lengths) = (fewer_columns(entry), device_lengths::others());
     vec![
         Case { splits: Splits::Exactly(3), sinks: true, ..edges.clone() },
         Case { pages: Pages::Nhd(1), splits: Splits::Exactly(2), counters: false, ..edges.clone() },
@@ -82,7 +88,7 @@ pub(super) fn listed(entry: &AttnInfo) -> Vec<Case> {
         Case { max_k: 70, ..list(entry, &[0, 0]) },
         Case { heads: [rows + 5, 1], pages: Pages::Nhd(64), ..list(entry, &[200, 31]) },
         Case { scale: Some(6.0 * DEEPSEEK), splits: Splits::Exactly(2), ..list(entry, &[260, 96]) },
-        Case { head_dim: 288, head_dim_v: Some(256), heads: [5, 1], ..list(entry, &[70, 33]) },
+        Case { head_dim, head_dim_v: Some(head_dim_v), heads: [5, 1], ..list(entry, &[70, 33]) },
         Case { heads: [6, 2], sinks: true, ..list(entry, &[45, 100]) },
         Case { heads: [128, 1], max_k: 64, ..list(entry, &[64]) },
         Case {

@@ -1,6 +1,6 @@
 //! Keys and values on a KV cache.
 use super::Memory;
-use crate::case::{Case, Pages};
+use crate::case::{Case, Pages, twin};
 use crate::cycled::{self, Filling};
 use crate::device_lengths::DeviceLengths;
 use crate::extras::Extras;
@@ -22,11 +22,6 @@ const SHARED: [&str; 5] = ["rest_lengths", "groups", "prefix_table", "prefix_len
 /// Keys and values of a sequence in the queries' type, `[key][head][column]`. The rows of an int8 cache are
 /// not multiplied by their scales.
 type Rows = [Vec<u16>; 2];
-
-/// The key that a list names in the place of key `key`, which has an equal row.
-fn twin(key: usize) -> usize {
-    if key % 7 == 6 { key - 1 } else { key }
-}
 
 /// The cache of a case.
 #[derive(Clone, Debug)]
@@ -89,9 +84,7 @@ impl Cache {
             let q = random.normals(case.dtype, case.queries_of(b) * heads * case.head_dim);
             let rows = [0, 1].map(|which| {
                 let numbers = random.normals(case.kv_dtype(), keys * key).into_iter().enumerate();
-                numbers
-                    .map(|(i, bits)| case.read(bits, case.scale(which, i / case.head_dim)))
-                    .collect::<Vec<_>>()
+                numbers.map(|(i, bits)| case.drawn(bits, which, i)).collect::<Vec<_>>()
             });
             (q, if case.latent { [rows[0].clone(), rows[0].clone()] } else { rows })
         };
@@ -147,7 +140,7 @@ impl Cache {
         let sinks = (0..case.heads[0]).map(|_| random.normal() as f32).collect();
         let table = Table::new(case, &mut random, 0, |b| case.shared_with_previous(b));
         let [buffers, tensors] = case.sharing().buffers();
-        let elements = table.count * case.paging().0 * case.heads[1] * case.head_dim;
+        let elements = table.count * case.paging().0 * case.heads[1] * case.row_elements();
         let pool = Filling::Cycled(vec![(case.kv_dtype(), tensors * elements); buffers]);
         Cache { case: case.clone(), pool, table }.with(q, sinks)
     }
@@ -178,7 +171,7 @@ impl Cache {
     /// Returns the places of keys and values. The first buffer of the cache has the number 1.
     fn places(&self) -> [Place; 2] {
         let case = &self.case;
-        let shape = [self.table.count, case.paging().0, case.heads[1], case.head_dim];
+        let shape = [self.table.count, case.paging().0, case.heads[1], case.row_elements()];
         let hnd = matches!(case.pages, Pages::DenseHnd | Pages::Hnd(_)) && case.sharing() != Sharing::Latent;
         let places = case.sharing().places(shape, case.columns(), hnd);
         places.map(|place| Place { buffer: place.buffer + 1, ..place })
@@ -187,14 +180,13 @@ impl Cache {
     /// Writes the keys and values of all sequences to their pages. All other bytes are poisoned.
     fn laid(&self, rows: &[Vec<Vec<u16>>; 2]) -> Vec<Vec<u8>> {
         let (case, places, [buffers, tensors]) = (&self.case, self.places(), self.case.sharing().buffers());
-        let bytes =
-            self.table.count * case.paging().0 * case.heads[1] * case.head_dim * case.kv_dtype().bytes();
+        let all = self.table.count * case.paging().0 * case.heads[1];
+        let bytes = all * case.row_elements() * case.kv_dtype().bytes();
         let mut pool = vec![vec![POISON; bytes * tensors]; buffers];
         for (which, place) in places.into_iter().enumerate() {
             for (b, rows) in rows[which].iter().enumerate() {
                 for (i, row) in rows.chunks(case.head_dim).enumerate() {
-                    let row = row[..place.shape[3]].iter();
-                    let row: Vec<u8> = row.flat_map(|x| case.stored(*x, case.scale(which, i))).collect();
+                    let row = case.stored_row(&row[..place.shape[3].min(row.len())], which, i);
                     pool[place.buffer - 1][self.at(&place, b, i)..][..row.len()].copy_from_slice(&row);
                 }
             }
@@ -204,13 +196,14 @@ impl Cache {
 
     /// Returns the rows of sequence `b` in `pool`.
     pub(super) fn rows(&self, pool: &[Cow<'_, [u8]>], b: usize) -> Rows {
-        let (case, places, bytes) = (&self.case, self.places(), self.case.kv_dtype().bytes());
+        let (case, places) = (&self.case, self.places());
+        let bytes = case.row_elements() * case.kv_dtype().bytes();
         [0, 1].map(|which| {
+            let columns = [case.head_dim, case.columns()][which];
             let row = |i| {
-                let row = &pool[places[which].buffer - 1][self.at(&places[which], b, i)..];
-                let row = row.chunks(bytes).take(places[which].shape[3]);
-                let bits = |x: &[u8]| u16::from_ne_bytes([x[0], x.get(1).copied().unwrap_or(0)]);
-                row.map(move |x| case.read(bits(x), case.scale(which, i)))
+                let at = self.at(&places[which], b, i);
+                let row = &pool[places[which].buffer - 1][at..];
+                case.read_row(&row[..bytes.min(row.len())], columns, which, i)
             };
             (0..case.filled[b] * case.heads[1]).flat_map(row).collect()
         })

@@ -90,15 +90,17 @@ impl Memory {
         let [count, tensors] = case.sharing().buffers();
         let pool = cache.pool.add(["cache"; 2].into_iter().take(count), binder);
         let rows = table.count * page * heads;
-        let pages = [&self.k, &self.v]
-            .map(|place| place.view(pool[place.buffer - 1], tensors * rows * case.head_dim, case.kv_dtype()));
+        let pages = [&self.k, &self.v].map(|place| {
+            place.view(pool[place.buffer - 1], tensors * rows * case.row_elements(), case.kv_dtype())
+        });
         let entries = Index::new(binder.input("table", || bytes!(table.numbers)), table.numbers.len() as u64);
         let mut scale = |which| binder.input(["k_scale", "v_scale"][which], || cache.scales(which));
         let pages = match case.kv_dtype() {
             // The scales of keys are in device memory, one per head. The scale of values is a number.
             DType::E4m3 => {
                 let k = KvScale::Device { address: scale(0), elements: heads as u64, strides: [0, 1] };
-                KvPages::new(pages[0], pages[1]).scales(k, KvScale::Value(case.scale(1, 0)))
+                let v = if case.latent { KvScale::One } else { KvScale::Value(case.scale(1, 0)) };
+                KvPages::new(pages[0], pages[1]).scales(k, v)
             }
             DType::Int8 => {
                 let [k, v] = [0, 1].map(|which| TokenScales::contiguous(scale(which), rows as u64, heads));

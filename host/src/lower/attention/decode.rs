@@ -2,8 +2,8 @@
 use super::{Lowering, PAGED};
 use crate::MapDescription;
 use crate::launch::Part;
-use crate::lower::tensors::{NO_LSE, UNSCALED, cu_seqlens_q, integers, lse, pages, tensor};
-use crate::request::{AttentionRequest, ListedKeys, LseView, TensorView};
+use crate::lower::tensors::{NO_LSE, UNSCALED, cu_seqlens_q, integers, lse, pages, scales, tensor};
+use crate::request::{AttentionRequest, KvPages, ListedKeys, LseView, TensorView};
 use crate::schedule::Decode;
 use spec::{
     Cache, DecodeOrder, DecodeParams, FastDiv, FewParams, Lse, MlaHopperParams, PageBoxes, PerHead, Queries,
@@ -44,6 +44,12 @@ impl Lowering<'_> {
         }
     }
 
+    /// Returns the scales of keys and of values. The values of latents are columns of keys, with their scale.
+    pub(super) fn scales(&self, pages: &KvPages) -> [PerHead; 2] {
+        let [keys, values] = scales(pages);
+        if self.kernel.is_latent() { [keys; 2] } else { [keys, values] }
+    }
+
     /// Adds a decode kernel that reads latent keys through a tensor map.
     pub(super) fn latent(&mut self, decode: &Decode, order: DecodeOrder, cache: Cache, map: MapDescription) {
         let params = self.decode_params(decode, order, cache, [UNSCALED; 2]);
@@ -57,7 +63,7 @@ impl Lowering<'_> {
     /// Adds a decode kernel that reads the keys of each query's list.
     pub(super) fn listed(&mut self, decode: &Decode, keys: &ListedKeys) {
         // Lengths without an address mean that each list has the maximum number of keys.
-        let params = self.decode_params(decode, decode.order, pages(&keys.pages), [UNSCALED; 2]);
+        let params = self.decode_params(decode, decode.order, pages(&keys.pages), self.scales(&keys.pages));
         let slots = integers(Some(keys.indices), self.p.batch * self.p.heads_k * keys.topk);
         self.step(decode.order.blocks, &SparseParams { decode: params, slots }, []);
         self.combine::<DecodeParams>(decode, &params);

@@ -1,13 +1,13 @@
 //! Files whose queries have lists of keys of a latent cache.
-use super::{Input, pages, values};
+use super::{EQUAL, Input, columns_of, pages, scale, values};
 use crate::error::Error;
-use crate::files::{CACHES, File, HALVES};
+use crate::files::{File, HALVES, LATENTS};
 use crate::options::{FileLayout, ScoreOptions};
 use crate::run::extras;
 use ferroflash::plan::Problem;
 
 /// Tensors of a file with lists.
-const TENSORS: [&str; 3] = ["q", "k_cache", "indices"];
+const TENSORS: [&str; 4] = ["q", "k_cache", "indices", "k_scale"];
 
 /// The lists of a file's queries, `[queries, latent heads, topk]`.
 pub(super) struct Lists {
@@ -16,7 +16,8 @@ pub(super) struct Lists {
 }
 
 impl Input {
-    /// Reads `q`, `k_cache`, `indices`, and if present `sinks`. Each query is a sequence of the problem.
+    /// Reads `q`, `k_cache`, `indices`, and if present `k_scale` and `sinks`. Each query is a sequence of the
+    /// problem.
     pub(super) fn read_listed(
         file: &File<'_>,
         layout: FileLayout,
@@ -29,21 +30,21 @@ impl Input {
             let what = "a query with a list of keys has no pages to share; leave --shared-pages out";
             return Err(Error::Invalid(format!("--shared-pages {pages}: {what}")));
         }
-        let (q, mut keys) = (file.elements("q", HALVES)?, file.elements("k_cache", CACHES)?);
+        let (q, mut keys) = (file.elements("q", HALVES)?, file.elements("k_cache", LATENTS)?);
         if keys.shape.len() == 3 {
             keys.shape.insert(0, 1);
         }
         let pages = pages(file, layout, &keys)?;
         let (values, _) = values(file, layout, &keys, &pages, v_width)?;
-        let [_, _, heads_k, columns] = pages.shape;
+        let heads_k = pages.shape[2];
         let shape = q.shape.clone();
         let (&[.., heads_q, head_dim], 3 | 4) = (&shape[..], shape.len()) else {
             let wanted = "it must be [queries, H, D] or [B, S, H, D]";
             return Err(file.invalid(format_args!("`q` has shape {shape:?}; {wanted}")));
         };
-        if columns != head_dim {
+        if columns_of(&pages) != head_dim {
             let what = format_args!("`q` has shape {shape:?} and `k_cache` {:?}", keys.shape);
-            return Err(file.invalid(format_args!("{what}; the last size, head_dim, must be equal")));
+            return Err(file.invalid(format_args!("{what}; {EQUAL}")));
         }
         let batch = shape[..shape.len() - 2].iter().product();
         let (indices, of) = file.integers("indices")?;
@@ -73,7 +74,7 @@ impl Input {
             starts: (0..=batch).collect(),
             pool: [keys.bytes, vec![]],
             v_width,
-            scales: [None, None],
+            scales: [scale(file, "k_scale", &pages)?, None],
             pages,
             values,
             table: None,

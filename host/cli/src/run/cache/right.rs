@@ -1,12 +1,15 @@
 //! The expected results of a file's KV cache, and the comparison with them.
-use super::Input;
+use super::{Input, columns_of};
 use crate::error::Error;
 use crate::results::{Results, Took};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::TensorView;
+use ferroflash::spec::E4m3Scaled;
 use rayon::prelude::*;
-use reference::{HostTensor, Inputs, Outputs, Reference, TensorError, Verdict, widen_e4m3, widen_int8};
+use reference::{
+    HostTensor, Inputs, Outputs, Reference, TensorError, Verdict, scaled_e4m3, widen_e4m3, widen_int8,
+};
 use std::time::Instant;
 
 impl Input {
@@ -64,7 +67,10 @@ impl Input {
             return Ok(without_keys([queries.len(), group, self.columns()]));
         }
         let [k, v] = [0, 1].map(|which| self.rows_in(which, b, head));
-        let [k_scale, v_scale] = self.scales.each_ref().map(|scale| match scale.as_deref() {
+        // The values of a latent cache are columns of its keys, with their scale.
+        let [of_keys, of_values] = &self.scales;
+        let scales = [of_keys, if self.v_width.is_some() { of_keys } else { of_values }];
+        let [k_scale, v_scale] = scales.map(|scale| match scale.as_deref() {
             _ if self.pages.dtype == DType::Int8 => 1.0,
             None => 1.0,
             Some([shared]) => *shared,
@@ -82,7 +88,7 @@ impl Input {
             let strides = [keys * stored, stored, stored, 1].map(|elements| elements as i64);
             HostTensor::new(rows, 0, dtype, [1, keys, 1, columns], strides)
         };
-        let stored = self.pools()[1].1.shape[3];
+        let stored = columns_of(self.pools()[1].1);
         let [k, v] = [rows_of(&k[..], head_dim, head_dim)?, rows_of(&v[..], stored, self.columns())?];
         let row_scales = [0, 1].map(|which| self.scales_in(which, b, head));
         let [k, v] = match &row_scales {
@@ -131,12 +137,16 @@ impl Input {
         let row = |[number, within]: [usize; 2]| {
             let at = [number, within, head].into_iter().zip(view.strides);
             let at = at.map(|(i, stride)| i * stride as usize).sum::<usize>();
-            let elements = pool[at * bytes..][..columns * bytes].chunks_exact(bytes);
-            elements.map(move |bytes| match (self.pages.dtype, bytes) {
+            let row = &pool[at * bytes..][..columns * bytes];
+            if self.pages.dtype == DType::E4m3Scaled {
+                return with_scales(row, dtype);
+            }
+            let number = |bytes: &[u8]| match (self.pages.dtype, bytes) {
                 (_, [low, high]) => u16::from_le_bytes([*low, *high]),
                 (DType::Int8, _) => widen_int8(bytes[0], dtype),
                 _ => widen_e4m3(bytes[0], dtype),
-            })
+            };
+            row.chunks_exact(bytes).map(number).collect::<Vec<_>>()
         };
         self.keys_of(b, head).into_iter().flat_map(row).collect()
     }
@@ -156,6 +166,15 @@ impl Input {
         }
         Ok(all)
     }
+}
+
+/// Returns the numbers of a row with scales ([`E4m3Scaled`]), as kernels round them to the queries' type.
+fn with_scales(row: &[u8], dtype: DType) -> Vec<u16> {
+    let (numbers, rest) = row.split_at(E4m3Scaled::SCALED);
+    let (scales, plain) = rest.split_at(rest.len() - 2 * E4m3Scaled::PLAIN);
+    let scale = |i: usize| f32::from_le_bytes(scales.as_chunks().0[i / E4m3Scaled::PER_SCALE]);
+    let numbers = numbers.iter().enumerate().map(|(i, bits)| scaled_e4m3(*bits, scale(i), dtype));
+    numbers.chain(plain.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes))).collect()
 }
 
 /// Returns the expected result of rows that see no key: `[queries, heads, columns]`.

@@ -1,0 +1,46 @@
+//! The table of kernels beside attention: appends, merges, and what runs before or behind an attention.
+use crate::lines::list;
+use crate::*;
+
+/// [`for_each_kernel!`] for these kernels.
+#[doc(hidden)]
+#[macro_export]
+#[rustfmt::skip]
+macro_rules! for_each_other { ($emit:ident) => {
+    $crate::lines! { $emit
+    /// Every compiled append kernel. The planner selects the first kernel that runs on the card.
+    APPENDS: AppendInfo
+    append_copy: AppendCopy;
+    append_f16_e4m3_native: Append<F16, Native<E4m3>>;
+    append_bf16_e4m3_native: Append<Bf16, Native<E4m3>>;
+    append_f16_e4m3: Append<F16, E4m3>;
+    append_bf16_e4m3: Append<Bf16, E4m3>;
+    append_f16_int8: AppendInt8<F16>;
+    append_bf16_int8: AppendInt8<Bf16>;
+    append_rotary_f16: RotaryAppend<F16, AppendCopy>;
+    append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
+    append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
+    append_rotary_bf16_e4m3_native: RotaryAppend<Bf16, Append<Bf16, Native<E4m3>>>;
+    append_rotary_f16_e4m3: RotaryAppend<F16, Append<F16, E4m3>>;
+    append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
+    append_rotary_f16_int8: RotaryAppend<F16, AppendInt8<F16>>;
+    append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled [`Merge`].
+    MERGES: MergeInfo
+    merge_f16: Merge<F16, F16>;
+    merge_bf16: Merge<Bf16, Bf16>;
+    merge_f32: Merge<F32, F32>;
+    merge_f32_f16: Merge<F32, F16>;
+    merge_f32_bf16: Merge<F32, Bf16>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled kernel that runs before or behind the kernels of an attention.
+    EXTRAS: ExtraInfo
+    used_queries: UsedQueries;
+    head_maxima: HeadMaxima;
+    }
+} }
+
+for_each_other!(list);
