@@ -33,7 +33,7 @@ impl<R: Copy, W> Append<R, W> {
 
     /// Creates a request that appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is
     /// `[1, tokens, heads, head_dim]`: the latent, then the rotated key, as in `pages`. `head_dim` is a
-    /// multiple of 16.
+    /// multiple of 16. An e4m3 cache has the scale of its keys, and `head_dim` is a multiple of 32.
     pub const fn latent(rows: TensorView<R>, pages: KvPages<W>, slots: Slots<R>) -> Self {
         let mut values = rows;
         values.shape[3] = pages.values.shape[3];
@@ -76,7 +76,7 @@ impl Append {
     pub(crate) fn halves(&self) -> Self {
         let Append { k, pages, slots, rotary, .. } = *self;
         let (k, keys) = (halves(k), halves(pages.keys));
-        let pages = KvPages { keys: keys[0], values: keys[1], scales: pages.scales };
+        let pages = KvPages { keys: keys[0], values: keys[1], scales: [pages.scales[0]; 2] };
         Append { k: k[0], v: k[1], pages, slots, rotary }
     }
 }

@@ -189,6 +189,13 @@ impl<M: Copy> KvPages<M> {
         values.shape[3] = head_dim_v;
         Self::new(rows, values)
     }
+
+    /// Returns pages of a latent cache of [`DType::E4m3Scaled`](crate::DType::E4m3Scaled): `rows` is `[pages,
+    /// page, 1, 656]` in bytes, whatever its dtype of eight bits is. Queries are bf16 and have 576 columns.
+    pub const fn latent_scaled(mut rows: TensorView<M>, head_dim_v: usize) -> Self {
+        rows.dtype = crate::DType::E4m3Scaled;
+        Self::latent(rows, head_dim_v)
+    }
 }
 
 impl KvPages {

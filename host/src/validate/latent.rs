@@ -110,9 +110,14 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
             "kernels copy rows in two halves, each a multiple of 8 columns",
         ));
     }
-    if keys.dtype != a.k.dtype {
+    if keys.dtype != a.k.dtype && keys.dtype != DType::E4m3 {
         let feature = format_args!("{} rows and an {} latent cache", a.k.dtype.name(), keys.dtype.name());
-        return Err(Error::unsupported(feature, "a latent cache has its rows' dtype"));
+        return Err(Error::unsupported(feature, "a latent cache has its rows' dtype, or is e4m3"));
+    }
+    if keys.dtype == DType::E4m3 && !head_dim.is_multiple_of(32) {
+        let feature = format_args!("head_dim {head_dim} of an append to an e4m3 latent cache");
+        let reason = "kernels write rows in two halves, each of whole 16 bytes: use a multiple of 32 columns";
+        return Err(Error::unsupported(feature, reason));
     }
     let is_part = a.v.address == a.k.address && a.v.shape[3] == values.shape[3];
     if !is_part || (0..3).any(|dim| a.v.shape[dim] != a.k.shape[dim] || a.v.strides[dim] != a.k.strides[dim])

@@ -137,6 +137,8 @@ const ROUNDED: &[AppendCase] = &[
     AppendCase { lies: Interleaved { hnd: true }, scales: Scales::Values(0.5, 1.0), ..PLAIN },
     AppendCase { scales: Scales::Values(1e-6, 1e6), ..PLAIN },
     AppendCase { tokens: [100, 0], pages: [8, 16], ..PLAIN },
+    AppendCase { lies: Latent(64), heads: 1, head_dim: 96, scales: Scales::Values(0.75, 1.0), ..PLAIN },
+    AppendCase { lies: Latent(512), heads: 1, head_dim: 576, scales: Scales::Heads, ..PLAIN },
 ];
 
 /// Cases of int8 caches, whose rows have 16 to 256 columns.
@@ -186,7 +188,8 @@ const ROTATED: &[AppendCase] = &[
         AppendCase { lies: Interleaved { hnd: false }, heads: 1, head_dim: 256, tokens: [9, 0], ..PLAIN },
     ),
 ];
-/// Cases that only caches of the tokens' dtype can have: heads of an odd number of chunks, latent caches.
+/// Cases that int8 caches cannot have, and e4m3 caches only with 576 columns: heads of an odd number of
+/// chunks, latent caches.
 const ROTATED_COPIES: &[AppendCase] = &[
     turned(RotaryCase { columns: [8, 32], query_heads: None, ..TURN }, AppendCase { head_dim: 56, ..PLAIN }),
     turned(RotaryCase { columns: [8, 16], ..WITHIN }, AppendCase { lies: Hnd, head_dim: 40, ..PLAIN }),
@@ -215,10 +218,9 @@ pub fn append_edges(kernel: &AppendInfo, seed: u64) -> Vec<AppendCase> {
         (Some(_), Some(types)) if kernel.whole_rows() => (ROTATED.to_vec(), vec![types]),
         (Some(_), Some(types)) => {
             let scales = [Scales::One, Scales::Values(0.75, 3.0), Scales::Heads].into_iter().cycle();
-            (
-                ROTATED.iter().zip(scales).map(|(case, scales)| AppendCase { scales, ..*case }).collect(),
-                vec![types],
-            )
+            let latents = ROTATED_COPIES.iter().filter(|case| case.head_dim == 576);
+            let cases = ROTATED.iter().chain(latents);
+            (cases.zip(scales).map(|(case, scales)| AppendCase { scales, ..*case }).collect(), vec![types])
         }
     };
     let of = |dtypes| cases.iter().zip(seed..).map(move |(case, seed)| AppendCase { dtypes, seed, ..*case });

@@ -135,6 +135,8 @@ impl AppendMemory {
                 KvScale::Device { address, elements, strides: [0, 1] }
             }
         });
+        // The values of a latent cache are columns of its keys.
+        let v = if matches!(self.case.lies, Lies::Latent(_)) { KvScale::One } else { v };
         KvPages::new(keys, values).scales(k, v)
     }
 
