@@ -132,15 +132,21 @@ def table(d):
     return "\n".join([head, "|---" * (len(rules) + 1) + "|", *(row(kind, d, rules) for kind in KINDS)])
 
 
-if __name__ == "__main__":
+def tables(made):
+    """Prints tables, and with --write puts each between the marks of its name in accuracy.md. `made` has names, and
+    functions that make the rows."""
     page = pathlib.Path(__file__).with_name("accuracy.md")
     text = page.read_text() if "--write" in sys.argv else ""
-    for d in (64, 128):
-        rows = table(d)
-        print(f"head dim {d}\n{rows}\n")
-        begin, end = f"<!-- d{d} -->\n", f"<!-- d{d}: end -->"
+    for name, make in made:
+        rows = make()
+        print(f"{name}\n{rows}", "\n")
+        begin, end = f"<!-- {name} -->\n", f"<!-- {name}: end -->"
         if text:
             before, after = text.split(begin)
             text = before + begin + "\n" + rows + "\n\n" + end + after.split(end, 1)[1]
     if text:
         page.write_text(text)
+
+
+if __name__ == "__main__":
+    tables([("d64", lambda: table(64)), ("d128", lambda: table(128))])

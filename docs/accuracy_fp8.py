@@ -4,12 +4,9 @@ FlashAttention-3's rules with scales per head. Writes the tables of accuracy.md.
     python3 docs/accuracy_fp8.py            # the tables
     python3 docs/accuracy_fp8.py --write    # into accuracy.md
 """
-import pathlib
-import sys
-
 import numpy as np
 
-from accuracy import KINDS, e4m3, exact, inputs
+from accuracy import KINDS, e4m3, exact, inputs, tables
 
 D, BLOCK, MOST = 128, 128, 512
 
@@ -99,14 +96,4 @@ def lengths():
 
 
 if __name__ == "__main__":
-    page = pathlib.Path(__file__).with_name("accuracy.md")
-    text = page.read_text() if "--write" in sys.argv else ""
-    for name, make in (("fp8", kinds), ("fp8-lengths", lengths)):
-        rows = make()
-        print(rows, "\n")
-        begin, end = f"<!-- {name} -->\n", f"<!-- {name}: end -->"
-        if text:
-            before, after = text.split(begin)
-            text = before + begin + "\n" + rows + "\n\n" + end + after.split(end, 1)[1]
-    if text:
-        page.write_text(text)
+    tables([("fp8", kinds), ("fp8-lengths", lengths)])
