@@ -46,8 +46,9 @@ fn table() -> impl Iterator<Item = Contract> {
 }
 
 /// More kernels that tests run: on caches whose values have another head dim than keys, on shared prefixes,
-/// on int8 caches, of requests whose bits do not depend on other sequences, and on latents of 16 bits.
-const OF_TESTS: [&str; 14] = [
+/// on int8 caches, of requests whose bits do not depend on other sequences, and on latents of 16 and of eight
+/// bits.
+const OF_TESTS: [&str; 17] = [
     "fwd_f16_d64_causal_128x32",
     "fwd_f16_d64_causal_128x32_packed",
     "stats_f16_d64_local_128x64_paged",
@@ -61,7 +62,10 @@ const OF_TESTS: [&str; 14] = [
     "decode_f16_d128_causal_16_tiles_w4",
     "append_f16_int8",
     "mla_f16_d576_causal_16x32",
+    "mla_f16_e4m3_d576_causal_16x32",
     "sparse_mla_f16_d576_full_16x32",
+    "sparse_mla_bf16_d576_full_16x32",
+    "sparse_mla_f16_e4m3_d576_full_16x32",
 ];
 
 /// The attention kernels of small problems in tests, in f16 and with head dim 64.
