@@ -7,7 +7,8 @@
 //!   tensors and on paged KV caches. [`split`]: split-KV. [`dequant`]: the first of these schedules, on keys
 //!   and values of eight bits. [`fp8`]: products of eight bits.
 //! - [`backward`]: all gradients in one pass.
-//! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`shared_softmax`]: its softmax.
+//! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`latents`]: its keys. [`shared_softmax`]: its
+//!   softmax.
 //! - [`mainloop`]: the producer's copies and the loop over key blocks, which all kernels share.
 //!   [`scheduler`]: work tiles and tile schedulers. [`softmax`]: a softmax that searches for a maximum only
 //!   if it must.
@@ -20,6 +21,7 @@ pub mod dequant;
 pub mod forward;
 pub mod fp8;
 pub mod halves;
+pub mod latents;
 pub mod mainloop;
 pub mod mla;
 pub mod paged;

@@ -16,6 +16,7 @@ pub mod clamps;
 pub mod known_keys;
 pub mod mutation;
 pub mod on_cache;
+pub mod orders;
 pub mod subjects;
 
 /// Whether the tests draw every problem: `cargo xtask test --all` and `ci` set this environment variable.

@@ -3,15 +3,14 @@
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Class, Isa, plain};
-use ferroflash::{Attention, DType, ptx};
+use ferroflash::{Attention, DType};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check_lengths_on, check_on};
-use ptx_sim::mutate::{Mutant, Operator, mutants};
-use ptx_sim::{Completion, Options};
+use ferroflash_tests::orders::{Unseen, check_each};
+use ptx_sim::Options;
 use reference::{Case, Loaded, Pages, Random};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A case with DeepSeek's widths and approximately its scale, and with one query of 4 heads on one latent
 /// head.
@@ -177,64 +176,40 @@ fn are_independent(on: &On) {
     }
 }
 
-/// Instructions whose removal the launches of the next test cannot show, by a part of the instruction and a
-/// source file. The last column says why.
+/// Instructions whose removal the launches of the next test cannot show.
 #[rustfmt::skip]
-const UNSEEN: &[(&str, &str, &str)] = &[
-    ("bar.sync 0", "shared_words.rs", "decode.rs tests the search among many sequences, and counters"),
-    ("bar.sync 0", "block.rs", "the same; without a search, the next round begins with another barrier"),
-    ("bar.sync 0", "warpgroups.rs", "two barriers surround the end of the mbarriers; one orders the data"),
-    ("bar.sync", "refilled.rs", "the simulator's products end in all warps of a warpgroup at once"),
-    ("bar.warp.sync", "", "the simulator's lanes meet again by themselves"),
-    ("fence.mbarrier_init", "", "the simulator's copies see mbarriers at once"),
-    ("fence.proxy.async", "warpgroups.rs", "the simulator orders copies behind earlier accesses of threads"),
-    ("cp.async.commit_group", "", "Q waits for all copies, not for groups"),
-    ("wgmma.fence", "operand_exchange.rs", "ptxas wants one in each basic block; the first one suffices"),
-    ("mbarrier.try_wait", "refilled.rs", "the product of scores, or the other warpgroup, waits for it"),
+const UNSEEN: &[Unseen] = &[
+    ["bar.sync 0", "shared_words.rs", "decode.rs tests the search among many sequences, and counters"],
+    ["bar.sync 0", "block.rs", "the same; without a search, the next round begins with another barrier"],
+    ["bar.sync 0", "warpgroups.rs", "two barriers surround the end of the mbarriers; one orders the data"],
+    ["bar.sync", "refilled.rs", "the simulator's products end in all warps of a warpgroup at once"],
+    ["bar.warp.sync", "", "the simulator's lanes meet again by themselves"],
+    ["fence.mbarrier_init", "", "the simulator's copies see mbarriers at once"],
+    ["fence.proxy.async", "warpgroups.rs", "the simulator orders copies behind earlier accesses of threads"],
+    ["cp.async.commit_group", "", "the wait for Q is for all copies; on lists, stage 0 lands after Q"],
+    ["wgmma.fence", "operand_exchange.rs", "ptxas wants one in each basic block; the first one suffices"],
+    ["mbarrier.try_wait", "refilled.rs", "the product of scores, or the other warpgroup, waits for it"],
 ];
 
-/// Removes each instruction that orders the warps of Hopper's kernel, one at a time: barriers, waits,
-/// commits, fences, and the initialisation of mbarriers. The launches have several items per block, splits,
-/// and maxima that grow.
+/// On lists of keys, threads copy. A warp that has multiplied a part of a stage has fenced it.
+#[rustfmt::skip]
+const UNSEEN_OF_LISTS: &[Unseen] = &[
+    ["fence.proxy.async", "operand_exchange.rs", "the other warpgroup fences before it passes its operand"],
+];
+
+/// The launches have several items per block, splits, and maxima that grow.
 #[test]
 fn an_order_of_hoppers_warpgroups_that_is_missing_is_noticed() {
-    let on = On::each().pop().expect("Hopper's kernel is the last one");
-    let symbol = on.kernel.contract.symbol;
-    let text = ptx::source(symbol).expect("this build carries every kernel");
-    let case = Case { heads: [40, 1], queries: 2, scale: Some(0.4), ..latent([300, 130, 40, 64]) };
-    let case = on.fit(&Case { splits: Splits::Exactly(2), ..case });
-    let run = |text: &str, completion| {
-        let options = Options {
-            budget: 60_000_000,
-            patience: 2_000_000,
-            max_reports: 1,
-            completion,
-            ..Options::default()
-        };
-        let card = SimDriver::of_multiprocessors("h200", options, Some(3)).expect("a known card");
-        let attention = Attention::new(card);
-        // SAFETY: only the simulator runs it, which checks every access.
-        unsafe { attention.load_from(symbol, text) }.expect("a module");
-        check_on(&attention, &case, Some(symbol));
-    };
-    let completions = [Completion::Late, Completion::Eager];
-    completions.into_iter().for_each(|completion| run(&text, completion));
-    let is_noticed = |mutant: &Mutant| {
-        let text = mutant.apply(&text);
-        let runs = |completion| catch_unwind(AssertUnwindSafe(|| run(&text, completion))).is_ok();
-        !completions.into_iter().all(runs)
-    };
-    use Operator::{DeleteBarrier, DeleteCommit, DeleteFence, DeleteInit, DeleteWait};
-    let operators = [DeleteBarrier, DeleteWait, DeleteFence, DeleteCommit, DeleteInit];
-    let all = mutants(&text, symbol).expect("PTX").into_iter();
-    let all: Vec<_> = all.filter(|mutant| operators.contains(&mutant.operator)).collect();
-    let is_unseen = |mutant: &&Mutant| {
-        let from = |file: &str| mutant.source.iter().any(|line| line.file.ends_with(file));
-        UNSEEN.iter().any(|(what, file, _)| mutant.description.contains(what) && from(file))
-    };
-    let noticed = all.iter().filter(|mutant| !is_unseen(mutant));
-    let (noticed, unnoticed): (Vec<_>, Vec<_>) = noticed.partition(|mutant| is_noticed(mutant));
-    assert!(unnoticed.is_empty(), "{} of {}: {unnoticed:#?}", unnoticed.len(), all.len());
-    // Turns, their fences, and products.
-    assert!(noticed.len() > 20, "{}", noticed.len());
+    let case =
+        Case { heads: [80, 1], scale: Some(0.4), splits: Splits::Exactly(2), ..latent([300, 130, 40, 64]) };
+    let dense = Case { heads: [40, 1], queries: 2, ..case.clone() };
+    let lists = Case { listed: true, mask: Mask::Full, ..case };
+    let of_lists = [UNSEEN, UNSEEN_OF_LISTS].concat();
+    for (class, case, unseen) in [(Class::Latent, dense, UNSEEN), (Class::Listed, lists, &of_lists)] {
+        let kernel = plain(Isa::Sm90a, class).find(|entry| is_carried(entry.contract.symbol));
+        let kernel = kernel.expect("a build carries one");
+        let case = Case { dtype: kernel.dtype, kv_dtype: Some(kernel.kv_dtype), ..case };
+        // Turns, their fences, and products.
+        assert!(check_each(kernel.contract.symbol, &case, unseen) > 20);
+    }
 }

@@ -7,7 +7,7 @@ use ferroflash::spec::{AttnInfo, Class, Isa, plain};
 use ferroflash::{Attention, ptx};
 use ferroflash_tests::clamps::without_each_comparison;
 use ferroflash_tests::is_carried;
-use ferroflash_tests::on_cache::{attention, check_on};
+use ferroflash_tests::on_cache::check_on;
 use ptx_sim::Options;
 use reference::{Case, Pages, Random};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,23 +19,48 @@ fn listed(filled: impl Into<Vec<usize>>) -> Case {
     Case { heads: [4, 1], listed: true, scale: Some(0.07), ..widths }
 }
 
-/// The first kernel of 16 bits in this build.
-fn kernel() -> &'static AttnInfo {
-    let carried = |e: &&AttnInfo| is_carried(e.contract.symbol) && e.kv_dtype == e.dtype;
-    plain(Isa::Sm80, Class::Listed).find(carried).expect("a build carries one")
+/// A kernel on lists, and the simulated card that runs it.
+struct On {
+    kernel: &'static AttnInfo,
+    card: &'static str,
+    attention: Box<Attention<SimDriver>>,
 }
 
-/// Runs a case on an engine, with the kernel's dtype.
+impl On {
+    /// The first portable and the first Hopper kernel in this build.
+    fn each() -> Vec<Self> {
+        let on = |isa, card| {
+            let is_there = |e: &&AttnInfo| is_carried(e.contract.symbol) && e.kv_dtype == e.dtype;
+            let kernel = plain(isa, Class::Listed).find(is_there);
+            let attention = Box::new(engine(card, Options::default()));
+            On { kernel: kernel.expect("a build carries one"), card, attention }
+        };
+        vec![on(Isa::Sm80, "orin"), on(Isa::Sm90a, "h200")]
+    }
+
+    /// Runs a case on an engine, with the kernel's dtype.
+    #[track_caller]
+    fn check_on(&self, attention: &Attention<SimDriver>, case: &Case) {
+        let case = Case { dtype: self.kernel.dtype, ..case.clone() };
+        check_on(attention, &case, Some(self.kernel.contract.symbol));
+    }
+}
+
+/// A simulated card with 16 SMs.
+fn engine(card: &str, options: Options) -> Attention<SimDriver> {
+    Attention::new(SimDriver::of_multiprocessors(card, options, Some(16)).expect("a known card"))
+}
+
+/// Runs a case on each kernel.
 #[track_caller]
-fn check(attention: &Attention<SimDriver>, case: &Case) {
-    let case = Case { dtype: kernel().dtype, ..case.clone() };
-    check_on(attention, &case, Some(kernel().contract.symbol));
+fn check(case: &Case) {
+    On::each().iter().for_each(|on| on.check_on(&on.attention, case));
 }
 
 #[test]
 fn every_length() {
     for (lengths, pages) in [(0..32, Pages::Dense), (32..64, Pages::Nhd(3)), (60..97, Pages::Nhd(16))] {
-        check(&attention(), &Case { pages, ..listed(lengths.collect::<Vec<_>>()) });
+        check(&Case { pages, ..listed(lengths.collect::<Vec<_>>()) });
     }
 }
 
@@ -44,15 +69,15 @@ fn lists_of_other_lengths_than_their_keys() {
     let mut random = Random::new(5);
     for (topk, splits) in [(128, Splits::Auto), (100, Splits::Exactly(2)), (513, Splits::Keys(128))] {
         let filled: Vec<usize> = (0..8).map(|_| (random.bits() % (topk as u64 + 1)) as usize).collect();
-        check(&attention(), &Case { splits, max_k: topk, pages: Pages::Nhd(5), ..listed(filled) });
+        check(&Case { splits, max_k: topk, pages: Pages::Nhd(5), ..listed(filled) });
     }
 }
 
 #[test]
 fn long_lists_and_many_queries() {
-    check(&attention(), &Case { max_k: 4096, heads: [16, 1], pages: Pages::Nhd(64), ..listed([4000]) });
+    check(&Case { max_k: 4096, heads: [16, 1], pages: Pages::Nhd(64), ..listed([4000]) });
     let many: Vec<usize> = (0..150).map(|i| i % 3).collect();
-    check(&attention(), &Case { max_k: 2, heads: [1, 1], ..listed(many) });
+    check(&Case { max_k: 2, heads: [1, 1], ..listed(many) });
 }
 
 /// Launches whose slots include invalid ones, in the last list of memory, too. Lists end inside of the first
@@ -73,18 +98,23 @@ fn launches() -> Vec<Case> {
 
 #[test]
 fn a_check_of_slots_that_is_missing_is_noticed() {
-    let symbol = kernel().contract.symbol;
+    On::each().iter().for_each(each_check_is_needed);
+}
+
+fn each_check_is_needed(on: &On) {
+    let symbol = on.kernel.contract.symbol;
     let text = ptx::source(symbol).expect("this build carries every kernel");
     let passes = |text: &str| {
         let options = Options { budget: 20_000_000, max_reports: 1, ..Options::default() };
-        let attention = Attention::new(SimDriver::with_options("orin", options).expect("a known card"));
+        let attention = engine(on.card, options);
         // SAFETY: only the simulator runs it, which checks every access.
         unsafe { attention.load_from(symbol, text) }.expect("a module");
-        launches().iter().all(|case| catch_unwind(AssertUnwindSafe(|| check(&attention, case))).is_ok())
+        let check = |case| catch_unwind(AssertUnwindSafe(|| on.check_on(&attention, case)));
+        launches().iter().all(|case| check(case).is_ok())
     };
-    assert!(passes(&text));
+    assert!(passes(&text), "{symbol}");
     let all = without_each_comparison(&text, &["/listed.rs"]);
-    assert!(all.len() >= 8, "{}", all.len());
+    assert!(all.len() >= 8, "{symbol}: {}", all.len());
     let unnoticed: Vec<_> = all.iter().filter(|one| passes(&one.text)).map(ToString::to_string).collect();
-    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
+    assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
 }

@@ -198,8 +198,14 @@ impl Warp {
     /// The number of lanes in which `p` is true.
     #[inline(always)]
     pub fn count(self, p: bool) -> u32 {
+        self.ballot(p).count_ones()
+    }
+
+    /// Bit `l` of the result is `p` of lane `l`.
+    #[inline(always)]
+    pub fn ballot(self, p: bool) -> u32 {
         // SAFETY: `Warp` stands for 32 converged lanes.
-        unsafe { warp::ballot(p) }.count_ones()
+        unsafe { warp::ballot(p) }
     }
 
     /// Returns true in all lanes if `p` is true in any lane. A branch on the result keeps the warp converged.

@@ -5,7 +5,7 @@ use contract::Kernel;
 mod warpgroup;
 
 pub(crate) use warpgroup::PingPong;
-pub use warpgroup::{Team, Warpgroup};
+pub use warpgroup::{Refillers, Team, Warpgroup};
 
 /// Traits that only this crate can implement or call.
 pub(crate) mod sealed {

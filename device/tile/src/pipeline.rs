@@ -15,7 +15,7 @@ mod warpgroups;
 pub use converted_ring::{ConvertedRing, ConvertedStages};
 pub use converter::{Conversion, Converter};
 pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer, StageConverter};
-pub use refilled::Refilled;
+pub use refilled::{Boxes, Gathered, Refill, Refilled};
 pub(crate) use refilled::{Published, StageToken};
 pub use ring::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use specialize::Specialized;

@@ -26,7 +26,7 @@ pub use five::{KeptRows, Never, Step, StepOrder, ValuedStage};
 pub use joint_a::JointA;
 pub use operand_exchange::OperandExchange;
 use operand_exchange::{AbPassed, Turn};
-pub use seesaw::{Seesaw, SeesawStages, SeesawTensors};
+pub use seesaw::{Seesaw, SeesawStages};
 pub use short_sums::{AbBytes, AbtBytes, MOST_ROWS, ShortSums, SumsRoom, Totals};
 use stage_token::{AbOfToken, AbtOfTwo};
 

@@ -55,7 +55,7 @@ impl<R: Memory, W> AttentionRequest<'_, R, W> {
     ///     .scratch(Scratch::Fastest);
     ///
     /// let h200 = Capabilities::profile("h200").expect("a known card"); // yours: `Attention::capabilities`
-    /// assert_eq!(plan(&request, h200)?.contract().symbol, "sparse_mla_bf16_d576_full_64x32_s4");
+    /// assert_eq!(plan(&request, h200)?.contract().symbol, "hopper_sparse_mla_bf16_d576_full_64x64");
     /// # Ok(())
     /// # }
     /// ```

@@ -155,14 +155,14 @@ pub(super) fn latent(q: &Query<'_>) -> Result<Choice, Error> {
         let reason = "no kernel has these numbers of columns";
         Err(Error::unsupported(format_args!("{p} on a latent cache"), reason))
     };
-    let portable = || least(q, all.iter().copied().filter(|e| !e.has_maps()), size).unwrap_or_else(none);
+    let portable = || least(q, all.iter().copied().filter(|e| !e.is_hoppers()), size).unwrap_or_else(none);
     let portable = of_short_splits(q, &all).map_or_else(portable, Ok)?;
-    let replaces = |e: &&AttnInfo| e.has_maps() && e.tile_m == portable.tile_m && q.runs(e);
+    let replaces = |e: &&AttnInfo| e.is_hoppers() && e.tile_m == portable.tile_m && q.runs(e);
     let Some(hopper) = all.iter().copied().find(replaces) else { return Ok(explained(q, portable, &all)) };
     let takes = if q.merges_states { Err(STATES) } else { q.layout.suits(hopper) };
     Ok(match takes {
         Ok(()) if p.invariance.is_promised() => Choice::new(hopper, INVARIANT),
-        Ok(()) => Choice { fallback: Some(portable), ..explained(q, hopper, &all) },
+        Ok(()) => Choice { fallback: hopper.has_maps().then_some(portable), ..explained(q, hopper, &all) },
         Err(reason) => Choice::new(portable, reason),
     })
 }

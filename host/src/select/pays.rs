@@ -104,7 +104,7 @@ pub(super) fn fit_one_block(case: &Case<'_>, e: &AttnInfo) -> bool {
 
 /// Returns the portable kernel for short splits, if the splits are short and have their workspace.
 pub(super) fn of_short_splits(q: &Query<'_>, all: &[&'static AttnInfo]) -> Option<&'static AttnInfo> {
-    let running = all.iter().copied().filter(|e| !e.has_maps() && q.runs(e));
+    let running = all.iter().copied().filter(|e| !e.is_hoppers() && q.runs(e));
     let most_warps =
         |e: &&AttnInfo| (row_blocks(e, q.problem), Reverse(e.contract.threads), e.tile_m, e.stages);
     let splits = |e: &&AttnInfo| {

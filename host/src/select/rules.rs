@@ -180,6 +180,9 @@ const RULES: &[Rule] = &[
         of a latent head").when(|case, e| row_blocks(e, case.q.problem) == 1),
     Rule::new(LATENT, "a latent cache, read once for keys and values: more rows than a block of this device \
         holds, so that several blocks read the same keys"),
+    Rule::new(LISTED, "a list of keys for each query: warpgroups, which gather the keys, for blocks of 64 \
+        rows, whose products take longer than their bytes with mma.sync (by a model, not measured)")
+        .when(|_, e| e.is_hoppers()),
     Rule::new(LISTED, "a list of keys for each query: the smallest block that holds all rows of a latent \
         head").when(|case, e| row_blocks(e, case.q.problem) == 1),
     Rule::new(LISTED, "a list of keys for each query: more rows than a block of this device holds, so that \

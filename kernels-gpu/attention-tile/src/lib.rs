@@ -3,7 +3,7 @@
 //! | noun | meaning | its type proves |
 //! |---|---|---|
 //! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | every page that is read exists, even if the table is invalid |
-//! | [`ListedRows`] -> [`ListedWalk`] | the keys that a list of slots names; a block's walk through them | every row that is read exists, even if slots are invalid |
+//! | [`ListedRows`] -> [`ListedWalk`], [`ListedTile`] | the keys that a list of slots names; a block's walk through them, or a tile of them | every row that is read exists, even if slots are invalid |
 //! | [`BlockList`], [`ListWalk`] | a work tile's list of key blocks; a walk through them | every block has keys, even if the list is invalid |
 //! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
 //! | [`ScaleWalk`], [`ScalesDown`] | a warp's and a block's walk through the scales of a cache's rows | every scale that is read exists |
@@ -36,7 +36,7 @@ mod walk;
 
 pub use angles::Position;
 pub use block_list::{BlockList, ListWalk, Next};
-pub use listed::{ListedRows, ListedWalk};
+pub use listed::{FoundSlots, ListedRows, ListedTile, ListedWalk};
 pub use map::{FoundRow, InFoundPages, InPages, InWidePages, Page, PageBox, PagedRow};
 pub use of_pairs::{load_bias, load_bits, store_bias};
 pub use packed_gqa::PackedRows;

@@ -62,6 +62,69 @@ impl<'p> ListedRows<'p> {
     }
 }
 
+/// The slots of a tile of 64 rows. Lane `i` of each warp has those of rows `i` and `i + 32`.
+#[derive(Clone, Copy)]
+pub struct FoundSlots([u32; 2]);
+
+impl<'p> ListedRows<'p> {
+    /// Looks up the slots of the 64 rows from `first` on.
+    #[inline(always)]
+    pub fn find(&self, first: u32, warp: Warp) -> FoundSlots {
+        FoundSlots([0, 32].map(|below| self.load(first + warp.lane() + below)))
+    }
+
+    /// Which of these slots name rows: bit `i` of word `w` stands for row `32 * w + i`.
+    #[inline(always)]
+    pub fn named(&self, FoundSlots(slots): FoundSlots, warp: Warp) -> [u32; 2] {
+        slots.map(|slot| warp.ballot(self.names(slot)))
+    }
+
+    /// The tile with these slots.
+    #[inline(always)]
+    pub fn tile<const FIRST: u32>(self, slots: FoundSlots) -> ListedTile<'p, FIRST> {
+        ListedTile { rows: self, slots }
+    }
+}
+
+/// A tile of 64 rows of a list, whose slots a warp looks up long before it copies them. The tile begins with
+/// column `FIRST`. Rows that do not exist become zero, as in [`ListedWalk`].
+pub struct ListedTile<'p, const FIRST: u32> {
+    rows: ListedRows<'p>,
+    slots: FoundSlots,
+}
+
+// SAFETY: a chunk exists if its slot names a row of a page, and its column is one of the row's. Chunks are
+// 16-byte aligned, as `Cache` promises.
+unsafe impl<E: Element, const C: usize, const FIRST: u32, W: ThreadGroup> TileWalk<E, 4, C, W>
+    for ListedTile<'_, FIRST>
+{
+    /// Takes the tile. There is no next tile before a `seek`.
+    #[inline(always)]
+    fn step<const EDGE: bool>(&mut self, group: &W, copy: impl Fn(u32, u32, u64, bool)) {
+        const { assert!(EDGE, "a list may name no row at any place") }
+        const { assert!(32u32.is_multiple_of(Walk::<E, 4, C, W>::GROUP), "a lane has one row of each 32") }
+        let cache = self.rows.cache;
+        let first_chunk = const { FIRST * E::BYTES as u32 / layout::CHUNK };
+        let (row, chunk) = Walk::<E, 4, C, W>::place(group);
+        let found = self.slots.0.map(|slot| self.rows.chunk(slot));
+        for i in 0..Walk::<E, 4, C, W>::GROUPS {
+            let first = i * Walk::<E, 4, C, W>::GROUP;
+            let at = group.warp().shuffle(found[first as usize / 32], first % 32 + row);
+            let from = cache.keys + at.wrapping_add(first_chunk + chunk) as u64 * layout::CHUNK as u64;
+            for panel in 0..Walk::<E, 4, C, W>::PANELS {
+                let column = panel * Walk::<E, 4, C, W>::ACROSS;
+                let from = from + (column * layout::CHUNK) as u64;
+                copy(first, panel, from, first_chunk + column + chunk < cache.chunks && at != NONE);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn seek(&mut self, tile: u32, group: &W) {
+        self.slots = self.rows.find(tile * 64, group.warp());
+    }
+}
+
 /// The walk of thread group `W` through the rows of a list, in tiles of `R` base tiles of rows, in the order
 /// [`Up`]. Lanes look up rows as in [`PageWalk`]. Rows that do not exist become zero: the probability of
 /// their keys is 0, whose product with a stale infinity would be NaN.

@@ -219,9 +219,14 @@ impl AttnInfo {
         if matches!(self.schedule, Schedule::Halves) { 2 } else { 1 }
     }
 
-    /// Whether the kernel reads tensors through tensor maps.
-    pub const fn has_maps(&self) -> bool {
+    /// Whether the kernel computes with Hopper's warpgroups.
+    pub const fn is_hoppers(&self) -> bool {
         matches!(self.isa, Isa::Sm90a)
+    }
+
+    /// Whether the kernel reads tensors through tensor maps. Hopper's kernels do, except on lists of keys.
+    pub const fn has_maps(&self) -> bool {
+        self.is_hoppers() && !matches!(self.keys, Keys::Listed)
     }
 
     /// Whether the kernel takes scales of keys and values.
@@ -253,7 +258,8 @@ impl AttnInfo {
             _ if matches!(self.pass, Pass::Gradients) => "hopper backward",
             _ if matches!(self.pass, Pass::Table) => "backward table",
             _ if matches!(self.pass, Pass::Dbias) => "backward dbias",
-            _ if matches!(self.keys, Keys::Listed) => "sparse mla",
+            (Isa::Sm80, ..) if matches!(self.keys, Keys::Listed) => "sparse mla",
+            (Isa::Sm90a, ..) if matches!(self.keys, Keys::Listed) => "hopper sparse mla",
             (Isa::Sm80, ..) if matches!(self.keys, Keys::Latent) => "mla",
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Latent) => "hopper mla",
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",

@@ -174,6 +174,7 @@ mod tests {
                 "hopper paged" => "hopper_paged",
                 "hopper mla" => "hopper_mla",
                 "sparse mla" => "sparse_mla",
+                "hopper sparse mla" => "hopper_sparse_mla",
                 "mixed few" => "mixed_few",
                 "mixed many" => "mixed_many",
                 "quantised" => "int8_fp8",

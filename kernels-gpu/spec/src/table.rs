@@ -166,6 +166,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     hopper_mla {
     d576 [Causal] 64x64: MlaHopper<E, Mask>;
     }
+    hopper_sparse_mla {
+    d576 [Full] 64x64: Sparse<MlaHopper<E, Mask>>;
+    }
     // Portable `Paged` kernels. Each mask and head dim has one tiling, and other head dims run on the kernel
     // of the next larger one, because every program contains all kernels. Causal kernels also run full masks.
     paged {

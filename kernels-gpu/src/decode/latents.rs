@@ -58,7 +58,7 @@ impl Latents for DecodeParams {
 
 /// The keys of a work item's list.
 #[inline(always)]
-fn listed<'p>(p: &'p SparseParams, item: &Item) -> ListedRows<'p> {
+pub fn listed<'p>(p: &'p SparseParams, item: &Item) -> ListedRows<'p> {
     let list = item.sequence * p.decode.order.kv_heads.get() + item.kv_head;
     ListedRows::new(&p.decode.cache, &p.slots, [list, item.keys], item.kv_head)
 }

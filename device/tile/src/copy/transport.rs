@@ -9,6 +9,8 @@ pub trait Transport: sealed::Sealed {
     /// Number of arrivals that complete a phase of a stage's *full* barrier
     /// ([`MbarrierPipeline`](crate::pipeline::MbarrierPipeline)).
     const ARRIVALS: u32;
+    /// Whether threads write a stage. Products read in another proxy, so a proxy fence stands between both.
+    const BY_THREADS: bool;
     /// The size of an mbarrier pipeline is rounded up to a multiple of this number of bytes.
     const ROUND: usize;
     /// Number of bytes of broadcast tile info beside each stage.
@@ -45,6 +47,7 @@ pub struct CpAsync<W>(PhantomData<W>);
 impl<W> sealed::Sealed for CpAsync<W> {}
 impl<W: ThreadGroup> Transport for CpAsync<W> {
     const ARRIVALS: u32 = W::THREADS;
+    const BY_THREADS: bool = true;
     const ROUND: usize = 1;
 }
 impl<W: ThreadGroup> GroupTransport for CpAsync<W> {

@@ -102,6 +102,44 @@ impl<const W: usize> ThreadGroup for Team<W> {
     }
 }
 
+/// The warps of the warpgroup that refills stages ([`crate::pipeline::Refilled`]). Only the stages make this
+/// value, so that nothing else copies as this group.
+pub struct Refillers {
+    /// The index of the warpgroup.
+    index: u32,
+    warp: Warp,
+}
+
+impl<const W: usize> Warpgroup<W> {
+    /// This warpgroup's warps.
+    #[inline(always)]
+    pub(crate) fn refillers(&mut self) -> Refillers {
+        const { assert!(W <= 3, "ping-pong uses named barriers 1 to 3") }
+        Refillers { index: self.index, warp: self.warp }
+    }
+}
+
+impl sealed::Sealed for Refillers {}
+impl Capability for Refillers {}
+impl sealed::Synchronize for Refillers {
+    #[inline(always)]
+    fn sync_group(&mut self) {
+        // SAFETY: only this warpgroup uses this barrier; `Refillers` stands for its 128 converged threads.
+        unsafe { barrier::sync_named(8 + self.index, Self::THREADS) }
+    }
+}
+impl ThreadGroup for Refillers {
+    const THREADS: u32 = 128;
+    #[inline(always)]
+    fn member(&self) -> u32 {
+        self.warp.index % 4 * 32 + self.warp.lane
+    }
+    #[inline(always)]
+    fn warp(&self) -> Warp {
+        self.warp
+    }
+}
+
 /// Ping-pong: warpgroups take turns at issuing products, so that the arithmetic of one warpgroup runs beside
 /// the products of the others.
 pub(crate) struct PingPong<const W: usize> {

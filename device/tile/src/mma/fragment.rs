@@ -238,6 +238,20 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
+    /// Keeps the columns whose bits are set: bit `i` of word `w` is column `32 * w + i`. All other values become
+    /// minus infinity.
+    #[inline(always)]
+    pub fn keep_columns<const WORDS: usize>(&mut self, bits: [u32; WORDS], warp: Warp) {
+        const { assert!(N == 2 * WORDS, "each column must have a bit") }
+        let mine = bits.map(|word| word >> (warp.lane % 4 * 2));
+        self.each(|_, n, h, i, x| {
+            let column = Self::column(n, h, i) as usize;
+            if mine[column / 32] >> (column % 32) & 1 == 0 {
+                *x = f32::NEG_INFINITY
+            }
+        });
+    }
+
     /// Replaces each value by `f(value, distance)`. The distance is the number of columns from the element to
     /// its row's column in `from`. The distance is negative if the element is behind this column.
     #[inline(always)]

@@ -34,6 +34,7 @@ macro_rules! engines {
         impl<M> Sealed for $by<M> {}
         impl<M: MapKind> Transport for $by<M> {
             const ARRIVALS: u32 = 1;
+            const BY_THREADS: bool = false;
             const INFO_BYTES: usize = $note;
             /// Another pipeline may follow in shared memory, and it must be aligned.
             const ROUND: usize = layout::PANEL_ALIGN;
@@ -55,6 +56,7 @@ impl<F, M> ConvertedTma<F, M> {
 impl<F, M> Sealed for ConvertedTma<F, M> {}
 impl<F, M: MapKind> Transport for ConvertedTma<F, M> {
     const ARRIVALS: u32 = Self::WARPS;
+    const BY_THREADS: bool = true;
     /// The mbarrier *landed*, and a word that tells converter warps that no stage follows.
     const INFO_BYTES: usize = 2 * mbarrier::BYTES;
     const ROUND: usize = layout::PANEL_ALIGN;

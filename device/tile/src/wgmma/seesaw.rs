@@ -8,28 +8,32 @@
 //! A warpgroup refills its own part of a stage. It is the part's last reader: it has multiplied the part, and
 //! the other warpgroup has read it before it passed an operand. Only this file fills and reads the stages, so
 //! a kernel cannot change this order.
-use crate::copy::CpAsync;
+use crate::copy::{CpAsync, Transport};
 use crate::exchange::PartOfRows;
 use crate::group::{Team, Warpgroup};
 use crate::mma::{AFrag, Acc, RowVec, WarpgroupCore};
-use crate::pipeline::{InFlight, Published, Refilled, StageToken};
+use crate::pipeline::{InFlight, Published, Refill, Refilled, StageToken};
 use crate::shared::SharedTile;
-use crate::tma::{MapKind, TmaTensor};
 use crate::wgmma::{AbOfToken, AbPassed, AbtOfTwo, OperandExchange, Turn};
 
-/// The computation of a warpgroup in a [seesaw](Warpgroup::seesaw) of stages of `N` base tiles of rows. The
-/// warpgroup's accumulator has `H` base tiles of columns.
-pub trait Seesaw<E: WarpgroupCore, const N: usize, const H: usize> {
-    /// The kind of the tensor map of a stage's left part.
-    type Left: MapKind;
-    /// The kind of the tensor map of a stage's right part.
-    type Right: MapKind<At = <Self::Left as MapKind>::At>;
+/// The computation of a warpgroup in a [seesaw](Warpgroup::seesaw) of stages of `N` base tiles of rows. A
+/// stage has a left part of `H` base tiles of columns, and a right part of `R`. The warpgroup's accumulator
+/// has `H` base tiles of columns.
+pub trait Seesaw<E: WarpgroupCore, const N: usize, const H: usize, const R: usize> {
+    /// The transport of a stage's left part.
+    type Left: Transport;
+    /// The transport of a stage's right part.
+    type Right: Transport;
     /// Number of stages, which is at least 1. Both warpgroups have the same number.
     fn count(&self) -> u32;
-    /// The coordinates of the first row of stage `n`, for which `look_up` has been called.
-    fn at(&self, n: u32) -> <Self::Left as MapKind>::At;
-    /// Looks up what `at` needs for stage `n`, or for a stage behind the last one. Stages come in order.
+    /// Looks up what the sources need for stage `n`, or for a stage behind the last one. Stages come in
+    /// order.
     fn look_up(&mut self, n: u32);
+    /// The source of the left part of stage `n`, which is the latest stage that was looked up. Warpgroup 0
+    /// takes the left parts of all stages: the part of its stage `n` after it has observed stage `n - 2`.
+    fn left(&mut self, n: u32) -> impl Refill<SharedTile<E, N, H>, Self::Left>;
+    /// The source of the right part of stage `n`, as `left`, for warpgroup 1.
+    fn right(&mut self, n: u32) -> impl Refill<SharedTile<E, N, R>, Self::Right>;
     /// Observes the product of stage `n`, which belongs to this warpgroup, and may change it. The first
     /// result must be the same in all lanes of a warp, and should rarely be true. If it is true, the
     /// accumulator is scaled by the second result.
@@ -46,14 +50,8 @@ pub trait Seesaw<E: WarpgroupCore, const N: usize, const H: usize> {
 
 /// A stage's parts, which have `H` and `R` base tiles of columns, and the passed operand.
 pub type SeesawStages<E, S, const N: usize, const H: usize, const R: usize> = (
-    Refilled<SharedTile<E, N, H>, 2, <S as Seesaw<E, N, H>>::Left>,
-    (Refilled<SharedTile<E, N, R>, 2, <S as Seesaw<E, N, H>>::Right>, OperandExchange<E, N>),
-);
-
-/// A stage's parts in global memory.
-pub type SeesawTensors<'p, E, S, const N: usize, const H: usize, const R: usize> = (
-    &'p TmaTensor<E, N, H, <S as Seesaw<E, N, H>>::Left>,
-    &'p TmaTensor<E, N, R, <S as Seesaw<E, N, H>>::Right>,
+    Refilled<SharedTile<E, N, H>, 2, <S as Seesaw<E, N, H, R>>::Left>,
+    (Refilled<SharedTile<E, N, R>, 2, <S as Seesaw<E, N, H, R>>::Right>, OperandExchange<E, N>),
 );
 
 impl Warpgroup<2> {
@@ -61,7 +59,7 @@ impl Warpgroup<2> {
     #[inline(always)]
     pub fn seesaw<
         E: WarpgroupCore,
-        S: Seesaw<E, N, H>,
+        S: Seesaw<E, N, H, R>,
         const N: usize,
         const H: usize,
         const R: usize,
@@ -70,15 +68,15 @@ impl Warpgroup<2> {
         mut self,
         q: InFlight<SharedTile<E, 4, K>, CpAsync<Team<2>>>,
         (left, (right, exchange)): SeesawStages<E, S, N, H, R>,
-        tensors: SeesawTensors<'_, E, S, N, H, R>,
         steps: S,
     ) -> PartOfRows<H, 2> {
         let mut team = self.team();
-        let mut side = Side { left, right, tensors, steps, group: self, acc: Acc::cleared() };
+        let mut side = Side { left, right, steps, group: self, acc: Acc::cleared() };
         side.steps.look_up(0);
         side.fill(0);
         side.fill(1);
-        let q = q.publish(&mut team);
+        // The copies of stages by threads go on.
+        let q = q.publish(S::Left::BY_THREADS && S::Right::BY_THREADS, &mut team);
         if side.group.index == 0 {
             side.even(&q, exchange);
         } else {
@@ -89,26 +87,24 @@ impl Warpgroup<2> {
 }
 
 /// A warpgroup's side of the seesaw.
-struct Side<'p, E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const R: usize> {
+struct Side<E: WarpgroupCore, S: Seesaw<E, N, H, R>, const N: usize, const H: usize, const R: usize> {
     left: Refilled<SharedTile<E, N, H>, 2, S::Left>,
     right: Refilled<SharedTile<E, N, R>, 2, S::Right>,
-    tensors: SeesawTensors<'p, E, S, N, H, R>,
     steps: S,
     group: Warpgroup<2>,
     acc: Acc<1, H>,
 }
 
-impl<E: WarpgroupCore, S: Seesaw<E, N, H>, const N: usize, const H: usize, const R: usize>
-    Side<'_, E, S, N, H, R>
+impl<E: WarpgroupCore, S: Seesaw<E, N, H, R>, const N: usize, const H: usize, const R: usize>
+    Side<E, S, N, H, R>
 {
     /// Fills this warpgroup's part of stage `n`.
     #[inline(always)]
     fn fill(&mut self, n: u32) {
         if n < self.steps.count() {
-            let at = self.steps.at(n);
             match self.group.index {
-                0 => self.left.fill(n, self.tensors.0, at, &mut self.group),
-                _ => self.right.fill(n, self.tensors.1, at, &mut self.group),
+                0 => self.left.fill(n, self.steps.left(n), &mut self.group),
+                _ => self.right.fill(n, self.steps.right(n), &mut self.group),
             }
         }
         self.steps.look_up(n + 1);

@@ -64,7 +64,7 @@ mod tests {
         assert_eq!((keys.pages.keys.shape, keys.pages.latent_columns()), ([1000, 16, 1, 576], Some(512)));
         let all_columns = AttentionArgs { head_dim: 512, head_dim_v: 512, ..listed() };
         for args in [listed(), all_columns] {
-            assert!(chosen(&args, "h200").starts_with("sparse_mla_f16_d576_full_"));
+            assert!(chosen(&args, "h200").starts_with("hopper_sparse_mla_f16_d576_full_"));
         }
         assert_eq!(
             chosen(&AttentionArgs { heads_q: 16, ..listed() }, "l4"),

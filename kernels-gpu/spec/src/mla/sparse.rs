@@ -1,7 +1,29 @@
 //! Sparse MLA (DeepSeek Sparse Attention): each query has a list of keys of a latent cache.
 use crate::variant::no_variant;
-use crate::{AttnInfo, AttnKernel, Contract, DecodeParams, Integers, Kernel, Keys, Line, Target};
+use crate::{
+    AttnInfo, AttnKernel, Contract, DecodeParams, Element, Integers, Kernel, Keys, Line, MaskMarker, Mla,
+    MlaHopper, Target,
+};
 use core::marker::PhantomData;
+
+/// An MLA decode kernel whose keys may also come from lists.
+pub trait OnLatents: AttnKernel {}
+impl<E: Element, Mask: MaskMarker> OnLatents for MlaHopper<E, Mask> {}
+impl<
+    E: Element,
+    Mask: MaskMarker,
+    const G: usize,
+    const OWN: usize,
+    const KEYS: usize,
+    const D: usize,
+    const DV: usize,
+    const SHARE: usize,
+    const WARPS: usize,
+    const STAGES: usize,
+    const HELD: bool,
+> OnLatents for Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>
+{
+}
 
 /// MLA decode kernel `K`, whose sequences are queries: query `i` sees the keys of its list, and no other key.
 /// The list is the mask, so that `K`'s mask is [`crate::Full`].
@@ -23,23 +45,23 @@ contract::no_padding! {
 }
 no_variant!(SparseParams);
 
-impl<K: Kernel<Params = DecodeParams>> Kernel for Sparse<K> {
+impl<K: OnLatents> Kernel for Sparse<K> {
     type Params = SparseParams;
     const TARGET: Target = K::TARGET;
     const THREADS: u32 = K::THREADS;
     const SMEM_BYTES: usize = K::SMEM_BYTES;
     const BLOCKS_PER_SM: u32 = K::BLOCKS_PER_SM;
     fn grid(params: &SparseParams) -> [u32; 3] {
-        K::grid(&params.decode)
+        [params.decode.order.blocks, 1, 1]
     }
 }
 
-impl<K: AttnKernel + Kernel<Params = DecodeParams>> Line for Sparse<K> {
+impl<K: OnLatents> Line for Sparse<K> {
     type Info = AttnInfo;
     const INFO: AttnInfo = AttnInfo { contract: Contract::of::<Self>(""), keys: Keys::Listed, ..K::INFO };
 }
 
-impl<K: AttnKernel + Kernel<Params = DecodeParams>> AttnKernel for Sparse<K> {
+impl<K: OnLatents> AttnKernel for Sparse<K> {
     type Isa = K::Isa;
     type Mask = K::Mask;
 }
