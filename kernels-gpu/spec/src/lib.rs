@@ -113,7 +113,7 @@ pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
 pub use mla::dequant::MlaDequant;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
-pub use mla::sparse::{OnLatents, Sparse, SparseParams};
+pub use mla::sparse::{Sparse, SparseParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use others::{APPENDS, EXTRAS, MERGES};
 pub use paged::{HopperPagedParams, Paged, PagedParams};

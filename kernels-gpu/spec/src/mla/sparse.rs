@@ -1,29 +1,7 @@
 //! Sparse MLA (DeepSeek Sparse Attention): each query has a list of keys of a latent cache.
 use crate::variant::no_variant;
-use crate::{
-    AttnInfo, AttnKernel, Contract, DecodeParams, Element, Integers, Kernel, Keys, Line, MaskMarker, Mla,
-    MlaHopper, Target,
-};
+use crate::{AttnInfo, AttnKernel, Contract, DecodeParams, Integers, Kernel, Keys, Line, Target};
 use core::marker::PhantomData;
-
-/// An MLA decode kernel whose keys may also come from lists.
-pub trait OnLatents: AttnKernel {}
-impl<E: Element, Mask: MaskMarker> OnLatents for MlaHopper<E, Mask> {}
-impl<
-    E: Element,
-    Mask: MaskMarker,
-    const G: usize,
-    const OWN: usize,
-    const KEYS: usize,
-    const D: usize,
-    const DV: usize,
-    const SHARE: usize,
-    const WARPS: usize,
-    const STAGES: usize,
-    const HELD: bool,
-> OnLatents for Mla<E, Mask, G, OWN, KEYS, D, DV, SHARE, WARPS, STAGES, HELD>
-{
-}
 
 /// MLA decode kernel `K`, whose sequences are queries: query `i` sees the keys of its list, and no other key.
 /// The list is the mask, so that `K`'s mask is [`crate::Full`].
@@ -45,7 +23,7 @@ contract::no_padding! {
 }
 no_variant!(SparseParams);
 
-impl<K: OnLatents> Kernel for Sparse<K> {
+impl<K: AttnKernel> Kernel for Sparse<K> {
     type Params = SparseParams;
     const TARGET: Target = K::TARGET;
     const THREADS: u32 = K::THREADS;
@@ -56,12 +34,15 @@ impl<K: OnLatents> Kernel for Sparse<K> {
     }
 }
 
-impl<K: OnLatents> Line for Sparse<K> {
+impl<K: AttnKernel> Line for Sparse<K> {
     type Info = AttnInfo;
-    const INFO: AttnInfo = AttnInfo { contract: Contract::of::<Self>(""), keys: Keys::Listed, ..K::INFO };
+    const INFO: AttnInfo = {
+        assert!(matches!(K::INFO.keys, Keys::Latent), "lists are lists of latents");
+        AttnInfo { contract: Contract::of::<Self>(""), keys: Keys::Listed, ..K::INFO }
+    };
 }
 
-impl<K: OnLatents> AttnKernel for Sparse<K> {
+impl<K: AttnKernel> AttnKernel for Sparse<K> {
     type Isa = K::Isa;
     type Mask = K::Mask;
 }
