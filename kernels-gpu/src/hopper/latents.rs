@@ -1,19 +1,57 @@
 //! The keys of a work item on a latent cache: all keys of its sequence, which TMA copies, or the keys of its
 //! query's list, which the warpgroups gather.
-use super::mla::{HALF, KEYS, Left, N, REST, Right, Stages};
 use crate::decode::batch::Batch;
 use crate::decode::latents::listed;
 use crate::decode::schedule::{Item, in_window};
 use crate::variant::MaskFn;
-use attention_tile::{FoundSlots, InFoundPages, Page, PagedRow};
+use attention_tile::{FoundSlots, InFoundPages, PackedRows, Page, PagedRow};
 use core::ops::Range;
-use spec::{Kernel, MaskKind, MlaHopperParams, SparseParams};
+use cuda_std::math::opaque;
+use spec::{DecodeParams, Kernel, MaskKind, MlaHopperParams, SparseParams};
 use tile::copy::{CpAsync, Transport};
 use tile::group::Refillers;
 use tile::mma::{Acc, RowBounds, WarpgroupCore};
 use tile::pipeline::{Boxes, Gathered, Refill};
+use tile::shared::SharedTile;
 use tile::tma::{Tma, TmaTensor};
 use tile::{Block, Warp};
+
+/// Base tiles of columns of keys.
+pub const D: usize = 36;
+/// Base tiles of columns of one warpgroup's values, and of a stage's left part.
+pub const HALF: usize = 16;
+/// Base tiles of columns of a stage's right part.
+pub const REST: usize = D - HALF;
+/// Base tiles of keys per stage.
+pub const N: usize = 4;
+/// Keys per stage.
+pub const KEYS: u32 = N as u32 * 16;
+
+/// The left part of a stage in shared memory.
+pub type Left<E> = SharedTile<E, N, HALF>;
+/// The right part of a stage in shared memory.
+pub type Right<E> = SharedTile<E, N, REST>;
+/// The stages of a work item.
+pub struct Stages<'p, P> {
+    /// The kernel's parameters.
+    pub all: &'p P,
+    /// The parameters of all decode kernels.
+    pub p: &'p DecodeParams,
+    /// The work item.
+    pub item: &'p Item,
+    /// The work item's rows of Q.
+    pub queries: PackedRows<'p>,
+    /// Number of stages. A split without a key has one stage, whose keys do not exist.
+    pub count: u32,
+}
+
+impl<P> Stages<'_, P> {
+    /// The first key of stage `n`. LLVM would keep one register for each stage that a loop mentions.
+    #[inline(always)]
+    pub fn key(&self, n: u32) -> u32 {
+        (self.item.split + opaque(n) * self.item.splits) * KEYS
+    }
+}
 
 /// The parameters of a kernel on a latent cache, whose stages have a left part and a right part.
 pub trait Latents: Batch + Sized + 'static {

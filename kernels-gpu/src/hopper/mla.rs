@@ -23,15 +23,13 @@ use crate::decode::batch::Batch;
 use crate::decode::merge::{finish, store_empty};
 use crate::decode::schedule::{Item, first_lengths, items};
 use crate::entries::Run;
-use crate::hopper::latents::Latents;
+use crate::hopper::latents::{D, HALF, KEYS, Latents, Left, N, REST, Right, Stages};
 use crate::hopper::shared_softmax::SharedSoftmax;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
-use attention_tile::PackedRows;
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
-use cuda_std::math::opaque;
-use spec::{DecodeParams, Kernel, MlaHopper, MlaHopperParams, Sparse, SparseParams};
+use spec::{Kernel, MlaHopper, MlaHopperParams, Sparse, SparseParams};
 use tile::copy::CpAsync;
 use tile::exchange::PartOfRows;
 use tile::group::{Team, Warpgroup};
@@ -41,21 +39,6 @@ use tile::shared::SharedTile;
 use tile::wgmma::{OperandExchange, Seesaw};
 use tile::{Block, Smem, Warp};
 
-/// Base tiles of columns of keys.
-const D: usize = 36;
-/// Base tiles of columns of one warpgroup's values, and of a stage's left part.
-pub const HALF: usize = 16;
-/// Base tiles of columns of a stage's right part.
-pub const REST: usize = D - HALF;
-/// Base tiles of keys per stage.
-pub const N: usize = 4;
-/// Keys per stage.
-pub const KEYS: u32 = N as u32 * 16;
-
-/// The left part of a stage in shared memory.
-pub type Left<E> = SharedTile<E, N, HALF>;
-/// The right part of a stage in shared memory.
-pub type Right<E> = SharedTile<E, N, REST>;
 /// A block's shared memory: Q, keys, P.
 type Shared<E, P> = (
     Unfilled<SharedTile<E, 4, D>, CpAsync<Team<2>>>,
@@ -90,28 +73,6 @@ macro_rules! run {
 }
 run!(MlaHopper<E, Mask>, MlaHopperParams);
 run!(Sparse<MlaHopper<E, Mask>>, SparseParams);
-
-/// The stages of a work item.
-pub struct Stages<'p, P> {
-    /// The kernel's parameters.
-    pub all: &'p P,
-    /// The parameters of all decode kernels.
-    pub p: &'p DecodeParams,
-    /// The work item.
-    pub item: &'p Item,
-    /// The work item's rows of Q.
-    pub queries: PackedRows<'p>,
-    /// Number of stages. A split without a key has one stage, whose keys do not exist.
-    count: u32,
-}
-
-impl<P> Stages<'_, P> {
-    /// The first key of stage `n`. LLVM would keep one register for each stage that a loop mentions.
-    #[inline(always)]
-    pub fn key(&self, n: u32) -> u32 {
-        (self.item.split + opaque(n) * self.item.splits) * KEYS
-    }
-}
 
 /// Processes one work item.
 #[inline(always)]
