@@ -238,8 +238,8 @@ impl<const M: usize, const N: usize> Acc<M, N> {
         });
     }
 
-    /// Keeps the columns whose bits are set: bit `i` of word `w` is column `32 * w + i`. All other values become
-    /// minus infinity.
+    /// Keeps the columns whose bits are set: bit `i` of word `w` is column `32 * w + i`. All other values
+    /// become minus infinity.
     #[inline(always)]
     pub fn keep_columns<const WORDS: usize>(&mut self, bits: [u32; WORDS], warp: Warp) {
         const { assert!(N == 2 * WORDS, "each column must have a bit") }
