@@ -136,6 +136,12 @@ def not_on_gpu(device: Any, what: str = "q") -> WrongType:
                      "in the simulator")
 
 
+def require_dense(what: str, tensor: Memory) -> None:
+    """Checks the layout of a tensor of torch."""
+    if str(tensor.layout) != "torch.strided":
+        raise WrongType(f"{what} has the layout {tensor.layout}; it must be a dense tensor; call {what}.to_dense()")
+
+
 def on_cpu(what: str, tensor: Memory) -> None:
     """Checks a tensor of torch for the simulator."""
     if tensor.device.type != "cpu":
@@ -162,11 +168,16 @@ def integers(like: Memory, **tensors: Memory) -> list[Memory]:
     return [None if tensor is None else _integers(what, tensor, like) for what, tensor in tensors.items()]
 
 
+def require_integers(what: str, tensor: Memory) -> str:
+    """Returns the dtype of offsets, lengths or a block table, which must be integers."""
+    found = name(tensor.dtype) if hasattr(tensor, "data_ptr") else f"{tensor!r:.60}"
+    if found not in _INTEGERS:
+        raise WrongType(f"{what} is {found}; it must be a tensor of int32 or int64; convert {what}")
+    return found
+
+
 def _integers(what: str, tensor: Memory, like: Memory) -> Memory:
-    found = name(tensor.dtype) if hasattr(tensor, "data_ptr") else repr(tensor)
-    if found != "int32" or tensor.device != like.device:
-        if found not in _INTEGERS:
-            raise WrongType(f"{what} is {found}; it must be a tensor of int32 or int64; convert {what}")
+    if require_integers(what, tensor) != "int32" or tensor.device != like.device:
         tensor = narrowed(tensor).to(device=like.device, dtype=of(like).dtype("int32"))
     return tensor if tensor.stride()[-1:] == (1,) else tensor.contiguous()
 

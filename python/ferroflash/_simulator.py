@@ -277,8 +277,7 @@ def _kind(x: Memory, name: str) -> Any:
     if not (type(x).__module__.split(".")[0] == "torch" and hasattr(x, "data_ptr")):
         return None
     _devices.on_cpu(name, x)
-    if str(x.layout) != "torch.strided":
-        raise WrongType(f"{name} has the layout {x.layout}; it must be a dense tensor; call {name}.to_dense()")
+    _devices.require_dense(name, x)
     return _Torch
 
 

@@ -98,7 +98,8 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
     is_tensor = _is_tensor(prefix)
     options = {"cu_seqlens_q": starts[0], "cu_seqlens_k": starts[1], "alibi_slopes": slopes, "sinks": sinks, "bias": bias,
-               "mask_bits": mask_bits, "prefix": prefix if is_tensor else None}
+               "mask_bits": mask_bits, "seqused_k": starts[2], "seqused_q": seqused_q,
+               "prefix": prefix if is_tensor else None}
     checks.given(options, q=q, k=k, v=v)
     left, right = checks.window(window_size)
     # Of a common call, the host's time is short.

@@ -56,6 +56,7 @@ def check(q: Memory, k_cache: Memory, v_cache: Memory, k: Memory, v: Memory, cu_
 
 def descales(k_cache: Memory, k: Memory, scales: tuple[Any, Any]) -> tuple[Any, Any]:
     """Returns the scales of a cache in float32."""
+    _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
     if _devices.name(k_cache.dtype) == "int8":
         return scales
     scales = tuple(scale.float() if is_tensor(scale) else scale for scale in scales)
@@ -64,7 +65,7 @@ def descales(k_cache: Memory, k: Memory, scales: tuple[Any, Any]) -> tuple[Any, 
         raise Invalid(f"k_descale and v_descale must have equal strides, not {scales[0].stride()} and "
                       f"{scales[1].stride()}")
     if tensors and k is not None:
-        raise Unsupported("k, v beside scales of each sequence: append new keys and values first")
+        raise Unsupported("k, v beside k_descale or v_descale of each sequence: append new keys and values first")
     return scales
 
 

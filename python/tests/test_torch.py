@@ -267,6 +267,19 @@ REFUSED = {
     "call cu_seqlens_k.cpu()": (ValueError, lambda q, k, v: flash_attn_varlen_func(
         q[0], k[0], v[0], starts(q), starts(q).to("meta"), 16, 16, **SIM)),
     "v is on meta; it must be on cpu, as q": (ValueError, lambda q, k, v: flash_attn_func(q, k, v.to("meta"))),
+    "cu_seqlens_q is float32; it must be a tensor of int32": (TypeError, lambda q, k, v: flash_attn_varlen_func(
+        q[0], k[0], v[0], starts(q).float(), starts(q), 16, 16, **SIM)),
+    "seqused_k is {}": (TypeError, lambda q, k, v: flash_attn_varlen_func(
+        q[0], k[0], v[0], starts(q), starts(q), 16, 16, seqused_k={}, **SIM)),
+    "k has the layout torch.sparse_coo": (TypeError, lambda q, k, v: flash_attn_func(
+        q.detach(), k.detach().to_sparse(), v.detach(), **SIM)),
+    "indices from 0 to 9: they must be below 8, batch 2 * seqlen 4": (ValueError, lambda q, k, v: bert_padding.pad_input(
+        q[0, :2], torch.tensor([0, 9]), 2, 4)),
+    "hidden_states (16, 2, 64): it must be (tokens, ..), here (2, ..)": (
+        ValueError, lambda q, k, v: bert_padding.pad_input(q[0], torch.tensor([0, 9]), 2, 4)),
+    "attention_mask (2, 3): it must be (batch, seqlen)": (
+        ValueError, lambda q, k, v: bert_padding.unpad_input(q, torch.ones(2, 3))),
+    "hidden_states is 3; it must be a tensor of torch": (TypeError, lambda q, k, v: bert_padding.unpad_input(3, q)),
     "max_seqlen_q 15": (ValueError, lambda q, k, v: flash_attn_varlen_func(
         q[0], k[0], v[0], starts(q), starts(q), 15, 16, **SIM)),
     "q has the layout torch.sparse_coo": (TypeError, lambda q, k, v: flash_attn_with_kvcache(
