@@ -170,7 +170,8 @@ def integers(like: Memory, **tensors: Memory) -> list[Memory]:
 
 def require_integers(what: str, tensor: Memory) -> str:
     """Returns the dtype of offsets, lengths or a block table, which must be integers."""
-    found = name(tensor.dtype) if hasattr(tensor, "data_ptr") else f"{tensor!r:.60}"
+    is_tensor = hasattr(tensor, "requires_grad") or hasattr(tensor, "data_ptr")
+    found = name(tensor.dtype) if is_tensor else f"{tensor!r:.60}"
     if found not in _INTEGERS:
         raise WrongType(f"{what} is {found}; it must be a tensor of int32 or int64; convert {what}")
     return found

@@ -241,7 +241,8 @@ def attend(*arguments: Any) -> Any:
         of = inputs[at]
         if of is not None:
             _devices.require_integers(name, of)
-            _devices.require_dense(name, of)
+            if not is_seen:
+                _devices.require_dense(name, of)
             if device is not None:
                 _devices.on_cpu(name, of)
             inputs[at] = _devices.narrowed(of).to(q.device, torch.int32).contiguous()
@@ -250,7 +251,7 @@ def attend(*arguments: Any) -> Any:
         return _Eager.apply(*inputs)
     # The dispatcher runs the fake kernel if one of the tensors is on the device "meta".
     for name, of in zip(_TENSORS, inputs):
-        if of is not None:
+        if of is not None and not is_seen:
             _devices.require_dense(name, of)
         if of is not None and device is not None:
             _devices.on_cpu(name, of)
