@@ -1,6 +1,7 @@
 //! The distribution of a sequence's positions over ranks.
 use ferroflash::Error;
 use std::cmp::Ordering;
+use std::iter;
 use std::ops::Range;
 
 /// The positions of each rank: every rank holds the same value. A rank's tensors have the rows of its
@@ -36,11 +37,16 @@ pub(crate) struct Home {
     pub rows: Range<usize>,
 }
 
+/// Ranks that one sequence may have. NCCL's largest communicators have fewer.
+const RANKS: usize = 1 << 16;
+/// Positions of all sequences: kernels number them in 32 bits.
+const POSITIONS: usize = i32::MAX as usize;
+
 impl Chunks {
     /// Cuts `positions` positions into two chunks per rank, whose lengths differ by at most one.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if there are no ranks.
+    /// Returns [`Error::Invalid`] if there are no ranks, or more ranks or positions than a sequence may have.
     pub fn zigzag(positions: usize, ranks: usize) -> Result<Self, Error> {
         Self::packed(&[positions], ranks)
     }
@@ -49,8 +55,9 @@ impl Chunks {
     /// the sequences lie one behind the other.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if there are no ranks.
+    /// Returns the errors of [`zigzag`](Chunks::zigzag).
     pub fn packed(lengths: &[usize], ranks: usize) -> Result<Self, Error> {
+        limits(lengths.iter().fold(0, |sum: usize, length| sum.saturating_add(*length)), ranks)?;
         let starts = lengths.iter().scan(0, |end, length| {
             *end += length;
             Some(*end - length)
@@ -69,8 +76,9 @@ impl Chunks {
     /// Cuts `positions` positions into one chunk per rank, whose lengths differ by at most one.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if there are no ranks.
+    /// Returns the errors of [`zigzag`](Chunks::zigzag).
     pub fn contiguous(positions: usize, ranks: usize) -> Result<Self, Error> {
+        limits(positions, ranks)?;
         Self::new((0..ranks).map(|rank| vec![cut(positions, ranks, rank)]).collect())
     }
 
@@ -81,9 +89,8 @@ impl Chunks {
     /// Returns [`Error::Invalid`] if there are no ranks, if a rank's ranges do not ascend, if two ranges
     /// overlap, or if no rank has a position that lies before another one.
     pub fn new(mut ranks: Vec<Vec<Range<usize>>>) -> Result<Self, Error> {
-        if ranks.is_empty() {
-            return Err(Error::invalid("ranks", 0, "there must be 1 or more"));
-        }
+        let last = ranks.iter().flatten().map(|range| range.end).max();
+        limits(last.unwrap_or(0), ranks.len())?;
         ranks.iter_mut().for_each(|ranges| ranges.retain(|range| !range.is_empty()));
         for (rank, ranges) in ranks.iter().enumerate() {
             if ranges.windows(2).any(|pair| pair[1].start < pair[0].end) {
@@ -128,7 +135,7 @@ impl Chunks {
         for ranges in &mut self.ranks {
             let cut = |range: &Range<usize>| {
                 let inner = ends.iter().copied().filter(|end| range.start < *end && *end < range.end);
-                let starts: Vec<usize> = std::iter::once(range.start).chain(inner).collect();
+                let starts: Vec<usize> = iter::once(range.start).chain(inner).collect();
                 let last = range.end;
                 let end = move |index: usize, starts: &[usize]| *starts.get(index + 1).unwrap_or(&last);
                 (0..starts.len()).map(move |index| starts[index]..end(index, &starts))
@@ -136,6 +143,20 @@ impl Chunks {
             *ranges = ranges.iter().flat_map(cut).collect();
         }
         Ok(Chunks { ends, ..self })
+    }
+
+    /// Returns a number that differs for other chunks.
+    pub(crate) fn digest(&self) -> u64 {
+        // The numbers of ranges separate the ranks.
+        let ranks = self
+            .ranks
+            .iter()
+            .flat_map(|of| iter::once(of.len()).chain(of.iter().flat_map(|range| [range.start, range.end])));
+        let mix = |hash: u64, number: usize| (hash ^ number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ranks.chain(self.ends.iter().copied()).fold(self.ranks.len() as u64, |hash, number| {
+            let mixed = mix(hash, number);
+            mixed ^ mixed >> 29
+        })
     }
 
     /// Returns the number of ranks.
@@ -181,9 +202,21 @@ impl Chunks {
 
     /// Returns the positions of each sequence that has some.
     pub(crate) fn of_sequences(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let starts = iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| start..*end).filter(|positions| !positions.is_empty())
     }
+}
+
+/// Checks the numbers of positions and ranks.
+fn limits(positions: usize, ranks: usize) -> Result<(), Error> {
+    if !(1..=RANKS).contains(&ranks) {
+        return Err(Error::invalid("ranks", ranks, format_args!("there must be 1 to {RANKS}")));
+    }
+    if positions > POSITIONS {
+        let expected = format_args!("all sequences together may have {POSITIONS}");
+        return Err(Error::invalid("positions", positions, expected));
+    }
+    Ok(())
 }
 
 /// Returns one of `parts` parts of `0..length`, whose lengths differ by at most one.

@@ -4,6 +4,7 @@ use ferroflash::driver::Driver;
 use ferroflash::plan::Request;
 use ferroflash::request::{Scratch, TensorView};
 use ferroflash::{Attention, Error};
+use std::fmt;
 
 /// A rank, as functions of this crate take it.
 #[derive(Debug)]
@@ -27,6 +28,16 @@ impl<'a, D: Driver, T: Transport<D>> Comm<'a, D, T> {
     /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.transport.ranks()
+    }
+
+    /// [`Transport::begin`].
+    pub(crate) fn begin(&self, call: fmt::Arguments<'_>) -> Result<(), Error> {
+        self.transport.begin(call)
+    }
+
+    /// Checks a request as its launch would.
+    pub(crate) fn check<R: Request>(&self, request: &R) -> Result<(), Error> {
+        self.attention.plan(request).map(|_| ())
     }
 
     /// Plans and launches a request.
@@ -98,7 +109,7 @@ pub(crate) fn pieces(view: &TensorView) -> impl Iterator<Item = [u64; 2]> + use<
     let bytes = (rows * heads * columns) as u64 * view.element_bytes();
     let (address, apart) = (view.address, view.strides[0] as u64 * view.element_bytes());
     let batches = if bytes == 0 { 0 } else { batch as u64 };
-    (0..batches).map(move |index| [address + index * apart, bytes])
+    (0..batches).map(move |index| [address.wrapping_add(index.wrapping_mul(apart)), bytes])
 }
 
 /// Returns the transfers that send some rows to a rank.
@@ -123,7 +134,7 @@ pub(crate) struct Memory {
 const ALIGNMENT: u64 = 256;
 
 /// The address of memory whose bytes are only counted. No device has it, so nothing overlaps it.
-const NOWHERE: u64 = 1 << 60;
+pub(crate) const NOWHERE: u64 = 1 << 60;
 
 impl Memory {
     /// Takes the memory of a request, or memory of any size to count its bytes.
@@ -145,8 +156,10 @@ impl Memory {
     /// Takes a contiguous tensor.
     pub fn tensor(&mut self, like: &TensorView, [batch, rows]: [usize; 2]) -> TensorView {
         let [_, _, heads, columns] = like.shape;
-        let elements = (batch * rows * heads * columns) as u64;
-        let address = self.take(elements * like.element_bytes());
+        let elements = [batch, rows, heads, columns]
+            .iter()
+            .fold(1, |all: u64, extent| all.saturating_mul(*extent as u64));
+        let address = self.take(elements.saturating_mul(like.element_bytes()));
         TensorView::bshd(address, elements, like.dtype, [batch, rows, heads, columns])
     }
 
@@ -163,7 +176,6 @@ impl Memory {
         let address = self.take(0);
         let used = address - self.start;
         match self.bytes.checked_sub(used) {
-            // Parts that leave 64 bits end there.
             Some(rest) if rest >= more && address < u64::MAX => Ok([address, rest]),
             _ => {
                 let expected = "it must have the bytes that the workspace function of this crate returns";

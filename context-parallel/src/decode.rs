@@ -11,14 +11,15 @@ use ferroflash::request::{
 /// has the keys of its own pages, perhaps none. Every rank calls this function with the same queries, one per
 /// sequence, and gets O of all keys.
 ///
-/// The request is an [`AttentionRequest::cached`], with the scratch memory that its own plan states.
-/// `messages` is a workspace of [`decode_workspace`] bytes.
+/// The request is an [`AttentionRequest::cached`], or an [`AttentionRequest::sparse`] whose lists name the
+/// rank's own slots, with the scratch memory that its own plan states. `messages` is a workspace of
+/// [`decode_workspace`] bytes.
+///
+/// A request without sequences does nothing, and sends nothing.
 ///
 /// A rank computes O and the LSE of its own keys, and sends both to all others, in one message each. One
 /// launch merges them in f32, in the order of the ranks: all ranks get identical bits. O of each rank is
 /// rounded to the dtype of O, so an element has two roundings.
-///
-/// A request without sequences does nothing, and sends nothing.
 ///
 /// # Errors
 /// Returns the errors of the library's launches and of the transport, or [`Error::Unsupported`], which names
@@ -50,6 +51,11 @@ pub unsafe fn decode_attention<D: Driver, T: Transport<D>>(
         .collect();
     let mut merge = Merge::new(&states, request.o);
     (merge.lse, merge.sinks) = (request.lse, request.scores.sinks);
+    // Whatever the checks find, no other rank has got anything.
+    comm.check(&part)?;
+    let ([batch, _, heads, columns], dtype) = (request.o.shape, request.o.dtype.name());
+    comm.check(&merge)?;
+    comm.begin(format_args!("decode of {batch} queries, {heads} heads of {columns} {dtype}"))?;
     // SAFETY: the launches and transfers use the request's tensors and disjoint messages.
     unsafe {
         comm.launch(&part)?;
@@ -67,8 +73,8 @@ pub fn decode_workspace<D: Driver, T: Transport<D>>(
     comm: &Comm<'_, D, T>,
     request: &AttentionRequest<'_>,
 ) -> Result<u64, Error> {
-    let (states, message) = states(comm, request, &Scratch::Fastest)?;
-    Ok((states.len() as u64 + 1).saturating_mul(message))
+    states(comm, request, &Scratch::Fastest)
+        .map(|(states, message)| message.saturating_mul(states.len() as u64 + 1))
 }
 
 /// Returns O and LSE of each rank in the messages, and the bytes of a message, which begins with O.
@@ -78,20 +84,19 @@ fn states<D: Driver, T: Transport<D>>(
     messages: &Scratch,
 ) -> Result<(Vec<State>, u64), Error> {
     let unsupported = |feature: String, remedy: &str| Err(Error::unsupported(feature, remedy));
-    match request.kv {
-        KeysValues::Cache(_) => {}
-        KeysValues::Listed(_) => {
-            let remedy = "take a KV cache: slots of a list name rows of one rank";
-            return unsupported("lists of keys in decode on several ranks".into(), remedy);
-        }
-        _ => return unsupported("keys as tensors in decode on several ranks".into(), "take a KV cache"),
-    }
+    let (KeysValues::Cache(_) | KeysValues::Listed(_)) = request.kv else {
+        return unsupported("keys as tensors in decode on several ranks".into(), "take a KV cache or lists");
+    };
     if request.queries != Queries::Batched || request.q.shape[1] != 1 {
         let feature = format!("q.shape {:?} in decode on several ranks", request.q.shape);
         return unsupported(
             feature,
             "take one query per sequence: a rank does not know the positions of its keys",
         );
+    }
+    if request.o.shape[..2] != request.q.shape[..2] {
+        let expected = format_args!("it must have the queries of q, {:?}", request.q.shape);
+        return Err(Error::invalid("o.shape", format!("{:?}", request.o.shape), expected));
     }
     if !matches!(request.mask, Mask::Full | Mask::Causal) || request.scores.alibi.is_some() {
         let feature = format!("mask {} or slopes in decode on several ranks", request.mask);
@@ -104,22 +109,23 @@ fn states<D: Driver, T: Transport<D>>(
         ("variant", request.variant.is_some()),
     ];
     if let Some((name, _)) = others.iter().find(|(_, is_set)| *is_set) {
-        let remedy = "leave it out: a rank knows its own keys alone";
+        let remedy = "leave it out: a rank knows its own keys alone; docs/several-gpus.md has the formulas";
         return unsupported(format!("{name} in decode on several ranks"), remedy);
     }
-    let (view, [batch, rows, heads, columns]) = (&request.o, request.o.shape);
-    let product = |extents: &[usize]| extents.iter().fold(1, |all: u64, x| all.saturating_mul(*x as u64));
-    let values = product(&[batch, rows, heads]);
-    let elements = values.saturating_mul(columns as u64);
-    // No memory has as many bytes, and sums of a few such numbers do not overflow.
-    let most = |bytes: u64| bytes.min(1 << 56).next_multiple_of(256);
-    let o_bytes = most(elements.saturating_mul(view.element_bytes()));
-    let message = most(o_bytes.saturating_add(values.saturating_mul(4)));
+    let view = &request.o;
+    let [batch, rows, heads, _] = view.shape;
+    // Absurdly large shapes saturate. The checks of the launches refuse them.
+    let product = |of: &[usize]| of.iter().fold(1, |all: u64, extent| all.saturating_mul(*extent as u64));
+    let align = |bytes: u64| bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX);
+    let (elements, values) = (product(&view.shape), product(&[batch, rows, heads]));
+    let o_bytes = align(elements.saturating_mul(view.element_bytes()));
+    let message = align(o_bytes.saturating_add(values.saturating_mul(4)));
     let mut memory = Memory::new(messages);
     let states = (0..comm.ranks()).map(|_| {
         let address = memory.take(message);
         let o = TensorView::bshd(address, elements, view.dtype, view.shape);
-        State::new(o, LseView::contiguous(address.saturating_add(o_bytes), values, [batch, heads, rows]))
+        let lse = address.saturating_add(o_bytes);
+        State::new(o, LseView::contiguous(lse, values, [batch, heads, rows]))
     });
     let states = states.collect();
     memory.rest(0)?;

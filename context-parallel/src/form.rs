@@ -12,7 +12,8 @@ use ferroflash::Error;
 use ferroflash::driver::Driver;
 #[cfg(feature = "training")]
 use ferroflash::request::AttentionBackward;
-use ferroflash::request::{AttentionRequest, Scratch};
+use ferroflash::request::{AttentionRequest, Scores, Scratch};
+use std::fmt;
 
 /// A form says which tensors travel. All forms take and give the same tensors: a rank has the rows of its
 /// [`Chunks`]. All ranks use one form.
@@ -56,12 +57,14 @@ impl Form {
         chunks: &Chunks,
         request: &AttentionRequest<'_>,
     ) -> Result<(), Error> {
+        let call = Call { form: self, chunks, request };
+        let call = format_args!("forward pass, {call}");
         // SAFETY: the caller makes the promises.
         unsafe {
             match self {
-                Form::Ring => Forward::<Ring>::new(comm, chunks, request)?.run(comm),
-                Form::Gather => Forward::<Gather>::new(comm, chunks, request)?.run(comm),
-                Form::Ulysses => ulysses::Forward::new(comm, chunks, request)?.run(comm),
+                Form::Ring => Forward::<Ring>::new(comm, chunks, request)?.run(comm, call),
+                Form::Gather => Forward::<Gather>::new(comm, chunks, request)?.run(comm, call),
+                Form::Ulysses => ulysses::Forward::new(comm, chunks, request)?.run(comm, call),
             }
         }
     }
@@ -102,12 +105,15 @@ impl Form {
         chunks: &Chunks,
         backward: &AttentionBackward<'_>,
     ) -> Result<(), Error> {
+        let call = Call { form: self, chunks, request: &backward.forward };
+        let d_lse = if backward.d_lse.is_some() { " and d_lse" } else { "" };
+        let call = format_args!("backward pass of d_o{d_lse}, {call}");
         // SAFETY: the caller makes the promises.
         unsafe {
             match self {
-                Form::Ring => Backward::<Ring>::new(comm, chunks, backward)?.run(comm),
-                Form::Gather => Backward::<Gather>::new(comm, chunks, backward)?.run(comm),
-                Form::Ulysses => ulysses::Backward::new(comm, chunks, backward)?.run(comm),
+                Form::Ring => Backward::<Ring>::new(comm, chunks, backward)?.run(comm, call),
+                Form::Gather => Backward::<Gather>::new(comm, chunks, backward)?.run(comm, call),
+                Form::Ulysses => ulysses::Backward::new(comm, chunks, backward)?.run(comm, call),
             }
         }
     }
@@ -130,6 +136,25 @@ impl Form {
             Form::Gather => Backward::<Gather>::new(comm, chunks, backward)?.workspace(comm),
             Form::Ulysses => ulysses::Backward::new(comm, chunks, backward)?.workspace(comm),
         }
+    }
+}
+
+/// What all ranks have in common, for [`Transport::begin`].
+struct Call<'a, 'b> {
+    form: Form,
+    chunks: &'a Chunks,
+    request: &'a AttentionRequest<'b>,
+}
+
+impl fmt::Display for Call<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { form, chunks, request: AttentionRequest { q, kv, mask, scores, .. } } = self;
+        let [batch, _, heads, columns] = q.shape;
+        let heads_k = kv.tensors().map_or(0, |[k, _]| k.shape[2]);
+        let (dtype, positions, digest) = (q.dtype.name(), chunks.positions(), chunks.digest());
+        write!(f, "{form:?}: batch {batch}, {heads} heads on {heads_k} of {columns} {dtype}, mask {mask}")?;
+        let Scores { scale, softcap, .. } = scores;
+        write!(f, ", scale {scale:?}, softcap {softcap:?}, {positions} positions in chunks {digest:016x}")
     }
 }
 

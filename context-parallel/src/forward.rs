@@ -8,6 +8,7 @@ use crate::travel::Travel;
 use ferroflash::Error;
 use ferroflash::driver::Driver;
 use ferroflash::request::{AttentionRequest, LseView, Merge, State, TensorView};
+use std::fmt;
 
 /// A forward pass: each step has partial results of some queries, which [`Merge`] merges in the order of the
 /// steps.
@@ -29,7 +30,7 @@ impl<K: Travel> Forward<K> {
         request: &AttentionRequest<'_>,
     ) -> Result<Self, Error> {
         let rank = comm.rank();
-        let shard = Shard::new(request, chunks, [rank, comm.ranks()])?;
+        let shard = Shard::new(comm, chunks, request)?;
         shard.contiguous_keys()?;
         let (mut schedules, steps) = Schedule::all(chunks, K::keys_of, shard.mask)?;
         let schedule = schedules.swap_remove(rank);
@@ -47,8 +48,16 @@ impl<K: Travel> Forward<K> {
     ///
     /// # Safety
     /// The requirements of [`Form::attention`](crate::Form::attention).
-    pub unsafe fn run<D: Driver, T: Transport<D>>(mut self, comm: &Comm<'_, D, T>) -> Result<(), Error> {
+    pub unsafe fn run<D: Driver, T: Transport<D>>(
+        mut self,
+        comm: &Comm<'_, D, T>,
+        call: fmt::Arguments<'_>,
+    ) -> Result<(), Error> {
         self.memory.rest(0)?;
+        comm.begin(call)?;
+        if self.shard.is_empty() {
+            return Ok(());
+        }
         // SAFETY: tiles, merges and transfers use the request's tensors and disjoint parts of its workspace.
         unsafe {
             self.keys.pass(comm, |step, keys| {
@@ -67,8 +76,13 @@ impl<K: Travel> Forward<K> {
         let [batch, rows, heads, _] = o.shape;
         let (all, values) = (o.shape.iter().product::<usize>() as u64, (batch * heads * rows) as u64);
         let [first_o, first_lse] = self.partials;
-        let o = TensorView::bshd(first_o + other as u64 * all * o.element_bytes(), all, o.dtype, o.shape);
-        let lse = first_lse + other as u64 * values * 4;
+        let o = TensorView::bshd(
+            first_o.wrapping_add(other as u64 * all * o.element_bytes()),
+            all,
+            o.dtype,
+            o.shape,
+        );
+        let lse = first_lse.wrapping_add(other as u64 * values * 4);
         State::new(o, LseView::contiguous(lse, values, [batch, heads, rows]))
     }
 

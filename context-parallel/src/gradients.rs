@@ -8,6 +8,7 @@ use crate::travel::Travel;
 use ferroflash::Error;
 use ferroflash::driver::Driver;
 use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Scratch, Sum, TensorView};
+use std::fmt;
 use std::ops::Range;
 
 /// A backward pass.
@@ -104,10 +105,10 @@ impl<K: Travel> Backward<K> {
         backward: &AttentionBackward<'_>,
     ) -> Result<Self, Error> {
         let rank = comm.rank();
-        let shard = Shard::new(&backward.forward, chunks, [rank, comm.ranks()])?;
+        let shard = Shard::new(comm, chunks, &backward.forward)?;
         shard.contiguous_keys()?;
         let AttentionBackward { d_o, d_lse, scratch, .. } = *backward;
-        let gradients @ [_, dk, dv] = shard.gradients(backward)?;
+        let gradients @ [_, dk, dv] = shard.gradients(comm, backward)?;
         let (schedules, steps) = Schedule::all(chunks, K::keys_of, shard.mask)?;
         let segments = chunks.segments(rank);
         let returns = Returns::new(&schedules, rank, segments.len());
@@ -150,8 +151,16 @@ impl<K: Travel> Backward<K> {
     ///
     /// # Safety
     /// The requirements of [`Form::backward`](crate::Form::backward).
-    pub unsafe fn run<D: Driver, T: Transport<D>>(mut self, comm: &Comm<'_, D, T>) -> Result<(), Error> {
+    pub unsafe fn run<D: Driver, T: Transport<D>>(
+        mut self,
+        comm: &Comm<'_, D, T>,
+        call: fmt::Arguments<'_>,
+    ) -> Result<(), Error> {
         let [address, bytes] = self.memory.rest(1)?;
+        comm.begin(call)?;
+        if self.shard.is_empty() {
+            return Ok(());
+        }
         let scratch = Scratch::workspace(address, bytes);
         // SAFETY: tiles, sums and transfers use the request's tensors and disjoint parts of its workspace.
         unsafe {
@@ -212,7 +221,7 @@ impl<K: Travel> Backward<K> {
                 let [batch, _, heads, columns] = view.shape;
                 // The rows of a tile are contiguous, also of several batches.
                 let skipped = (batch * first * heads * columns) as u64;
-                let address = view.address + skipped * view.element_bytes();
+                let address = view.address.wrapping_add(skipped * view.element_bytes());
                 let elements = view.elements.saturating_sub(skipped);
                 TensorView::bshd(address, elements, view.dtype, [batch, rows.len(), heads, columns])
             });
@@ -225,7 +234,7 @@ impl<K: Travel> Backward<K> {
     fn part(&self, of: usize, part: usize) -> TensorView {
         let (view, parts) = (self.gradients[of], self.parts[of]);
         let skipped = part as u64 * view.shape.iter().product::<usize>() as u64;
-        let address = parts.address + skipped * view.element_bytes();
+        let address = parts.address.wrapping_add(skipped * view.element_bytes());
         let elements = parts.elements.saturating_sub(skipped);
         TensorView::bshd(address, elements, view.dtype, view.shape)
     }

@@ -9,6 +9,10 @@
 //!
 //! A rank is a [`Comm`]: an engine on a GPU, a stream, and a [`Transport`]. `Nccl` is the transport of real
 //! GPUs, and `Threads` of tests without any. docs/several-gpus.md says when to use which.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/several-gpus.md")]
+struct Document;
+
 mod chunks;
 mod comm;
 mod decode;

@@ -62,6 +62,9 @@ impl Nccl {
         id: &NcclId,
         limit: Duration,
     ) -> Result<Self, Error> {
+        if rank >= ranks || ranks > c_int::MAX as usize {
+            return Err(Error::invalid("rank", rank, format_args!("it must be below the {ranks} ranks")));
+        }
         present()?;
         let context =
             CudaContext::new(ordinal).map_err(|error| of_cuda("cuDevicePrimaryCtxRetain", error))?;
@@ -327,21 +330,33 @@ struct Config {
 
 const _: () = assert!(size_of::<Config>() == 24);
 
+/// NCCL 2.14.
+const OLDEST: c_int = 21400;
+
 impl Config {
     const NON_BLOCKING: Self = Config {
         size: size_of::<Self>(),
         magic: 0xcafe_beef,
-        version: 21400,
+        version: OLDEST as u32,
         blocking: 0,
         undefined: c_int::MIN,
     };
 }
 
-/// Checks that the machine has NCCL.
+/// Checks that the machine has CUDA and NCCL.
 fn present() -> Result<(), Error> {
-    // SAFETY: loads NCCL, which the next call needs.
-    if unsafe { nccl::is_culib_present() } {
-        return Ok(());
+    // SAFETY: loads the libraries, which the next calls need.
+    let [has_cuda, has_nccl] = unsafe { [cuda::is_culib_present(), nccl::is_culib_present()] };
+    if !has_cuda {
+        return Err(Error::driver("dlopen", None, "there is no libcuda.so; install NVIDIA's driver"));
+    }
+    if has_nccl {
+        let version = calls::get_nccl_version().map_err(|error| failed("ncclGetVersion", &error))?;
+        if version >= OLDEST {
+            return Ok(());
+        }
+        let message = format!("it says {version}; communicators that do not block are there since 21400");
+        return Err(Error::driver("ncclGetVersion", None, message));
     }
     let message = "there is no libnccl.so; install NCCL, or make a link libnccl.so to the file libnccl.so.2 \
                    of PyTorch in a folder of LD_LIBRARY_PATH";

@@ -1,11 +1,14 @@
 //! The part of an attention that a rank has.
 use crate::chunks::Chunks;
+use crate::comm::{Comm, NOWHERE};
 use crate::tiles::Sides;
+use crate::transport::Transport;
 use ferroflash::Error;
+use ferroflash::driver::Driver;
 #[cfg(feature = "training")]
 use ferroflash::request::AttentionBackward;
 use ferroflash::request::{
-    AttentionRequest, Invariance, KeysValues, LseView, Mask, Precision, Queries, Scores, TensorView,
+    AttentionRequest, Invariance, KeysValues, LseView, Mask, Precision, Queries, Scores, Scratch, TensorView,
 };
 use std::ops::Range;
 
@@ -22,15 +25,16 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Checks a rank's request, except for what the checks of its launches find.
+    /// Checks a rank's request. Whatever it finds, no other rank has got anything.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] or [`Error::Unsupported`], naming the value.
-    pub fn new(
-        request: &AttentionRequest<'_>,
+    pub fn new<D: Driver, T: Transport<D>>(
+        comm: &Comm<'_, D, T>,
         chunks: &Chunks,
-        [rank, ranks]: [usize; 2],
+        request: &AttentionRequest<'_>,
     ) -> Result<Self, Error> {
+        let [rank, ranks] = [comm.rank(), comm.ranks()];
         if chunks.ranks() != ranks {
             let expected = format_args!("the transport has {ranks} ranks; give chunks of all of them");
             return Err(Error::invalid("chunks.ranks", chunks.ranks(), expected));
@@ -74,13 +78,21 @@ impl Shard {
         };
         let rows = chunks.rows(rank);
         let AttentionRequest { q, o, scores, .. } = *request;
+        let batch = q.shape[0];
         for (name, view) in [("q.shape", q), ("k.shape", k), ("v.shape", v), ("o.shape", o)] {
-            if view.shape[1] != rows {
-                let expected = format_args!("rank {rank} has {rows} positions");
+            if view.shape[..2] != [batch, rows] {
+                let expected = format_args!("rank {rank} has {rows} positions of {batch} batches, as q has");
                 return Err(Error::invalid(name, format!("{:?}", view.shape), expected));
             }
         }
+        // Transfers trust the tensors, so the library checks them first: as the tensors of one launch.
+        comm.check(&with_rows(request).scratch(Scratch::Fastest))?;
         Ok(Shard { q, k, v, o, lse, mask: request.mask.sides(), scores })
+    }
+
+    /// Returns whether the batch is empty: an attention of nothing.
+    pub const fn is_empty(&self) -> bool {
+        self.q.shape[0] == 0
     }
 
     /// Checks that K and V are contiguous.
@@ -92,14 +104,17 @@ impl Shard {
         contiguous("v.strides", &self.v)
     }
 
-    /// Checks the tensors of a backward pass, except for what the checks of its launches find. Returns dQ, dK
-    /// and dV.
+    /// Checks the tensors of a backward pass. Returns dQ, dK and dV.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`], naming the tensor.
     #[cfg(feature = "training")]
-    pub fn gradients(&self, backward: &AttentionBackward<'_>) -> Result<[TensorView; 3], Error> {
-        let AttentionBackward { d_o, dq, dk, dv, .. } = *backward;
+    pub fn gradients<D: Driver, T: Transport<D>>(
+        &self,
+        comm: &Comm<'_, D, T>,
+        backward: &AttentionBackward<'_>,
+    ) -> Result<[TensorView; 3], Error> {
+        let AttentionBackward { d_o, d_lse, dq, dk, dv, .. } = *backward;
         for (name, view) in [("dq.strides", dq), ("dk.strides", dk), ("dv.strides", dv)] {
             contiguous(name, &view)?;
         }
@@ -110,6 +125,11 @@ impl Shard {
                 return Err(Error::invalid(name, format!("{:?}", view.shape), expected));
             }
         }
+        let mut own = *backward;
+        own.forward = with_rows(&backward.forward);
+        own.d_lse = d_lse.map(|view| lse_row(view, 5));
+        (own.d_o, own.dq, own.dk, own.dv) = (row(d_o, 4), row(dq, 6), row(dk, 7), row(dv, 8));
+        comm.check(&own.scratch(Scratch::Fastest))?;
         Ok([dq, dk, dv])
     }
 
@@ -117,6 +137,31 @@ impl Shard {
     pub const fn row_bytes(view: &TensorView) -> u64 {
         (view.shape[0] * view.shape[2] * view.shape[3]) as u64 * view.element_bytes()
     }
+}
+
+/// Returns the request, or that of one row of nowhere if it has none: the library refuses tensors without
+/// rows, but a rank may have no positions. Its batches, heads and dtypes are those of the other ranks.
+fn with_rows<'a>(request: &AttentionRequest<'a>) -> AttentionRequest<'a> {
+    let mut one = *request;
+    (one.q, one.o) = (row(one.q, 0), row(one.o, 1));
+    if let Some([k, v]) = one.kv.tensors_mut() {
+        (*k, *v) = (row(*k, 2), row(*v, 3));
+    }
+    one.lse = one.lse.map(|view| lse_row(view, 4));
+    one
+}
+
+/// Returns the tensor, or tensor `index` of nowhere if it has no rows.
+fn row(view: TensorView, index: u64) -> TensorView {
+    let [batch, 0, heads, columns] = view.shape else { return view };
+    TensorView::bshd(NOWHERE + (index << 50), 1 << 48, view.dtype, [batch, 1, heads, columns])
+}
+
+/// Returns the LSE, or one of nowhere if it has no rows.
+fn lse_row(view: LseView, index: u64) -> LseView {
+    let [batch, heads, 0] = view.shape else { return view };
+    let address = NOWHERE + (index << 50) + (1 << 49);
+    LseView { address, elements: 1 << 40, shape: [batch, heads, 1], strides: [heads as i64, 1], ..view }
 }
 
 /// Checks that a tensor is contiguous, because transports send bytes.

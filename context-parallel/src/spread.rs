@@ -117,7 +117,7 @@ impl Spread {
     fn part(&self, rank: usize) -> TensorView {
         let skipped = (rank * self.part_elements()) as u64;
         let [_, rows, heads, columns] = self.parts.shape;
-        let address = self.parts.address + skipped * self.parts.element_bytes();
+        let address = self.parts.address.wrapping_add(skipped * self.parts.element_bytes());
         let elements = self.parts.elements.saturating_sub(skipped);
         TensorView::bshd(address, elements, self.parts.dtype, [self.home.shape[0], rows, heads, columns])
     }

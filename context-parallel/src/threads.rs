@@ -2,16 +2,25 @@
 use crate::transport::{Rows, Transfer, Transport};
 use ferroflash::Error;
 use ferroflash::driver::{SimDriver, SimStream};
+use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// A rank of one process, on a simulated card. If a rank ends, the transfers of the others fail at once.
+/// A rank of one process, on a simulated card. If a rank ends, the transfers of the others fail at once. If
+/// the ranks' calls disagree, all of them fail.
 #[derive(Debug)]
 pub struct Threads {
     rank: usize,
-    to: Vec<Sender<Vec<u8>>>,
-    from: Vec<Receiver<Vec<u8>>>,
+    to: Vec<Sender<Message>>,
+    from: Vec<Receiver<Message>>,
     limit: Duration,
+}
+
+#[derive(Debug)]
+enum Message {
+    /// A call begins.
+    Call(String),
+    Data(Vec<u8>),
 }
 
 impl Threads {
@@ -29,6 +38,31 @@ impl Threads {
         }
         all
     }
+
+    /// Receives a message of a rank.
+    fn receive(&self, from: usize) -> Result<Message, Error> {
+        let receiver = self.from.get(from).ok_or_else(|| self.no_rank("from", from))?;
+        receiver.recv_timeout(self.limit).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => ended(from),
+            RecvTimeoutError::Timeout => {
+                let limit = self.limit.as_secs_f64();
+                failed(format!("rank {from} has sent nothing for {limit} s"))
+            }
+        })
+    }
+
+    fn no_rank(&self, name: &'static str, rank: usize) -> Error {
+        Error::invalid(name, rank, format_args!("it must be below the number of ranks, {}", self.to.len()))
+    }
+}
+
+/// Returns zeros in host memory.
+fn zeros(bytes: u64) -> Result<Vec<u8>, Error> {
+    let mut data = Vec::new();
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+    data.try_reserve_exact(length).map_err(|error| Error::driver("allocate", None, error))?;
+    data.resize(length, 0);
+    Ok(data)
 }
 
 impl Transport<SimDriver> for Threads {
@@ -40,23 +74,43 @@ impl Transport<SimDriver> for Threads {
         self.to.len()
     }
 
+    fn begin(&self, call: fmt::Arguments<'_>) -> Result<(), Error> {
+        let own = call.to_string();
+        let others = || (0..self.to.len()).filter(|other| *other != self.rank);
+        // A rank that has ended has a message for this rank, or the receive fails.
+        others().for_each(|other| drop(self.to[other].send(Message::Call(own.clone()))));
+        let mut outcome = Ok(());
+        for other in others() {
+            let theirs = match self.receive(other)? {
+                Message::Call(theirs) => theirs,
+                Message::Data(data) => format!("{} bytes of a transfer", data.len()),
+            };
+            if theirs != own && outcome.is_ok() {
+                let expected = format!("rank {other} must call what rank {} calls, {own}", self.rank);
+                outcome = Err(Error::invalid("call", theirs, expected));
+            }
+        }
+        outcome
+    }
+
     unsafe fn start(&self, driver: &SimDriver, _: &SimStream, transfers: &[Transfer]) -> Result<(), Error> {
         for transfer in transfers {
             if let Transfer::Send { to, address, bytes } = *transfer {
-                let mut data = vec![0; bytes as usize];
+                let sender = self.to.get(to).ok_or_else(|| self.no_rank("to", to))?;
+                let mut data = zeros(bytes)?;
                 driver.read(address, &mut data)?;
-                self.to[to].send(data).map_err(|_| ended(to))?;
+                sender.send(Message::Data(data)).map_err(|_| ended(to))?;
             }
         }
         for transfer in transfers {
             if let Transfer::Receive { from, address, bytes } = *transfer {
-                let data = self.from[from].recv_timeout(self.limit).map_err(|error| match error {
-                    RecvTimeoutError::Disconnected => ended(from),
-                    RecvTimeoutError::Timeout => {
-                        let limit = self.limit.as_secs_f64();
-                        failed(format!("rank {from} has sent nothing for {limit} s"))
+                let data = match self.receive(from)? {
+                    Message::Data(data) => data,
+                    Message::Call(call) => {
+                        let words = format!("rank {from} begins a {call} in the place of {bytes} bytes");
+                        return Err(failed(words));
                     }
-                })?;
+                };
                 if data.len() as u64 != bytes {
                     return Err(failed(format!("rank {from} has sent {} bytes, not {bytes}", data.len())));
                 }
@@ -71,7 +125,7 @@ impl Transport<SimDriver> for Threads {
     }
 
     unsafe fn clear(&self, driver: &SimDriver, _: &SimStream, address: u64, bytes: u64) -> Result<(), Error> {
-        driver.write(address, &vec![0; bytes as usize])
+        driver.write(address, &zeros(bytes)?)
     }
 
     unsafe fn copy(
@@ -82,10 +136,11 @@ impl Transport<SimDriver> for Threads {
         to: Rows,
         [rows, bytes]: [u64; 2],
     ) -> Result<(), Error> {
-        let mut row = vec![0; bytes as usize];
+        let mut row = zeros(bytes)?;
         (0..rows).try_for_each(|index| {
-            driver.read(from.address + index * from.apart, &mut row)?;
-            driver.write(to.address + index * to.apart, &row)
+            let address = |of: &Rows| of.address.wrapping_add(index.wrapping_mul(of.apart));
+            driver.read(address(&from), &mut row)?;
+            driver.write(address(&to), &row)
         })
     }
 }

@@ -1,6 +1,7 @@
 //! A transport moves bytes between ranks.
 use ferroflash::Error;
 use ferroflash::driver::Driver;
+use std::fmt;
 
 /// One message of device memory. A message to the own rank is a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,17 @@ pub trait Transport<D: Driver> {
 
     /// Returns the number of ranks.
     fn ranks(&self) -> usize;
+
+    /// Every call of this crate says once what it is, before its transfers: text that is equal on all ranks
+    /// that agree. A transport that exchanges the texts, for example in a debug build, ends a call of ranks
+    /// that disagree with an error. Without this exchange, wrong sizes meet each other, or a rank waits. The
+    /// default does nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the ranks disagree, or if one of them has ended.
+    fn begin(&self, _call: fmt::Arguments<'_>) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Begins transfers. They wait for all work that `stream` has now, and run beside later work. The
     /// transfers of two calls run in the order of the calls. The transfers of one call may run at the same

@@ -12,6 +12,7 @@ use ferroflash::driver::Driver;
 use ferroflash::request::AttentionRequest;
 #[cfg(feature = "training")]
 use ferroflash::request::{AttentionBackward, Scratch};
+use std::fmt;
 use std::ops::Range;
 
 /// A forward pass.
@@ -32,7 +33,7 @@ impl Forward {
         chunks: &Chunks,
         request: &AttentionRequest<'_>,
     ) -> Result<Self, Error> {
-        let shard = Shard::new(request, chunks, [comm.rank(), comm.ranks()])?;
+        let shard = Shard::new(comm, chunks, request)?;
         let [of_q, of_k] = Heads::new([shard.q.shape[2], shard.k.shape[2]], comm.ranks())?;
         let places = Places::new(chunks, comm.rank());
         let mut memory = Memory::new(&request.scratch);
@@ -52,8 +53,16 @@ impl Forward {
     ///
     /// # Safety
     /// The requirements of [`Form::attention`](crate::Form::attention).
-    pub unsafe fn run<D: Driver, T: Transport<D>>(mut self, comm: &Comm<'_, D, T>) -> Result<(), Error> {
+    pub unsafe fn run<D: Driver, T: Transport<D>>(
+        mut self,
+        comm: &Comm<'_, D, T>,
+        call: fmt::Arguments<'_>,
+    ) -> Result<(), Error> {
         self.memory.rest(0)?;
+        comm.begin(call)?;
+        if self.shard.is_empty() {
+            return Ok(());
+        }
         let [q, k, v, o] = &self.spread;
         let mut home = o.to_home(&self.places);
         home.extend(self.lse.to_home(&self.places));
@@ -123,7 +132,7 @@ impl Backward {
     ) -> Result<Self, Error> {
         let mut forward = Forward::new(comm, chunks, &backward.forward.scratch(backward.scratch))?;
         let Forward { shard, places, memory, .. } = &mut forward;
-        let [dq, dk, dv] = shard.gradients(backward)?;
+        let [dq, dk, dv] = shard.gradients(comm, backward)?;
         let [of_q, of_k] = Heads::new([shard.q.shape[2], shard.k.shape[2]], comm.ranks())?;
         let d_o = Spread::new("d_o.strides", backward.d_o, of_q, places, memory)?;
         let d_lse = |view| SpreadLse::new("d_lse.row_stride", view, of_q, places, memory);
@@ -141,8 +150,16 @@ impl Backward {
     ///
     /// # Safety
     /// The requirements of [`Form::backward`](crate::Form::backward).
-    pub unsafe fn run<D: Driver, T: Transport<D>>(mut self, comm: &Comm<'_, D, T>) -> Result<(), Error> {
+    pub unsafe fn run<D: Driver, T: Transport<D>>(
+        mut self,
+        comm: &Comm<'_, D, T>,
+        call: fmt::Arguments<'_>,
+    ) -> Result<(), Error> {
         let [address, bytes] = self.forward.memory.rest(1)?;
+        comm.begin(call)?;
+        if self.forward.shard.is_empty() {
+            return Ok(());
+        }
         let scratch = Scratch::workspace(address, bytes);
         let Forward { places, spread: [q, k, v, o], lse, .. } = &self.forward;
         let mut of_rows = lse.to_heads(places);

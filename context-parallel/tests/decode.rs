@@ -1,12 +1,17 @@
 //! Decode on a KV cache that is spread over ranks, against attention of all keys in f64.
+#[path = "decode/latent.rs"]
+mod latent;
+#[path = "decode/wrong.rs"]
+mod wrong;
+
 use context_parallel::{Chunks, Comm, Threads, decode_attention, decode_workspace};
 use ferroflash::driver::{Harness, SimBuffer, SimDriver, SimStream};
 use ferroflash::plan::Problem;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, ListedKeys, LseView, Mask, Region, Scratch, TensorView,
+    AttentionRequest, Index, KvCache, KvPages, LseView, Mask, Region, Scratch, Sinks, TensorView,
 };
 use ferroflash::{Attention, DType, Error};
-use reference::{HostTensor, Inputs, Random, Reference};
+use reference::{Extras, HostTensor, Inputs, Random, Reference};
 use std::time::Duration;
 
 const DTYPE: DType = DType::F16;
@@ -15,6 +20,9 @@ const HEADS: [usize; 2] = [4, 2];
 const HEAD_DIM: usize = 64;
 /// Keys of a sequence for which a rank has room.
 const CAPACITY: usize = 64;
+
+/// A logit of each query head.
+const SINKS: [f32; 4] = [-1.0, 0.5, f32::NEG_INFINITY, 2.0];
 
 /// O and the LSE.
 type Results = (Vec<u16>, Vec<f32>);
@@ -34,8 +42,13 @@ fn upload(driver: &SimDriver, bytes: impl Iterator<Item = u8>) -> Result<SimBuff
     Ok(buffer)
 }
 
-/// Runs one rank.
-fn run(keys: usize, chunks: &Chunks, transport: &Threads, rank: usize) -> Result<Results, Error> {
+/// Runs one rank. `change` may spoil its request.
+fn run(
+    (keys, chunks): (usize, &Chunks),
+    transport: &Threads,
+    rank: usize,
+    change: impl Fn(&mut AttentionRequest<'_>, &mut Region),
+) -> Result<Results, Error> {
     let attention = Attention::new(SimDriver::new("h200")?);
     let driver = attention.driver();
     let comm = Comm::new(&attention, transport, &SimStream);
@@ -65,10 +78,13 @@ fn run(keys: usize, chunks: &Chunks, transport: &Threads, rank: usize) -> Result
     let cache =
         KvCache::dense(KvPages::new(pool(&k), pool(&v)), Index::new(driver.address(&lengths), BATCH as u64));
     let values = LseView::contiguous(driver.address(&lse), (BATCH * HEADS[0]) as u64, [BATCH, HEADS[0], 1]);
-    let request = AttentionRequest::cached(view(&q), cache, view(&o)).lse(values).scratch(Scratch::None);
+    let mut request = AttentionRequest::cached(view(&q), cache, view(&o)).lse(values).scratch(Scratch::None);
+    let logits = upload(driver, SINKS.into_iter().flat_map(f32::to_le_bytes))?;
+    request = request.sinks(Sinks { address: driver.address(&logits), elements: SINKS.len() as u64 });
     let bytes = decode_workspace(&comm, &request)?;
-    let messages = driver.allocate(bytes as usize)?;
-    let messages = Region { address: driver.address(&messages), bytes };
+    let memory = driver.allocate(bytes as usize)?;
+    let mut messages = Region { address: driver.address(&memory), bytes };
+    change(&mut request, &mut messages);
     // SAFETY: the simulator checks every access.
     unsafe { decode_attention(&comm, &request, messages)? };
     driver.synchronize(&SimStream)?;
@@ -88,7 +104,7 @@ fn all_ranks_get_the_attention_of_all_keys() {
         let results: Vec<Results> = std::thread::scope(|scope| {
             let chunks = &chunks;
             let spawn = |(rank, transport): (usize, Threads)| {
-                scope.spawn(move || run(keys, chunks, &transport, rank).expect("runs"))
+                scope.spawn(move || run((keys, chunks), &transport, rank, |_, _| ()).expect("runs"))
             };
             let all: Vec<_> = transports.into_iter().enumerate().map(spawn).collect();
             all.into_iter().map(|rank| rank.join().expect("no panic")).collect()
@@ -97,7 +113,9 @@ fn all_ranks_get_the_attention_of_all_keys() {
         let host = |bits, shape| HostTensor::bshd(bits, DTYPE, shape).expect("a tensor");
         let [q, k, v] = [0, 1, 2].map(|of| host(&bits[of], shapes[of]));
         let problem = Problem::new(DTYPE, BATCH, 1, HEADS[0], HEAD_DIM).heads_k(HEADS[1]).seqlen_k(keys);
-        let inputs = Inputs::new(problem, q, k, v).expect("inputs");
+        let sinks = Some(SINKS.to_vec());
+        let extras = Extras { sinks, slopes: None, bias: None, prefixes: None, bits: None };
+        let inputs = Inputs::new(problem, q, k, v).expect("inputs").extras(&extras, [0; 2]);
         let (o, lse) = &results[0];
         let reference = Reference::new(&inputs).of_merged_states(&inputs, 1.0);
         let verdict = reference.judge(&host(o, shapes[0]), Some(lse)).expect("of one shape");
@@ -118,12 +136,10 @@ fn positions_are_refused_by_name() {
     let cache = KvCache::dense(KvPages::new(k, v), Index::new(3 << 40, 1));
     let of = |rows| AttentionRequest::cached(view(4 << 40, rows), cache, view(5 << 40, rows));
     let window = Mask::Window { left: Some(3), right: Some(0) };
-    let lists = ListedKeys::new(KvPages::latent(k, 32), Index::new(6 << 40, 64), 64);
     let wrong = [
         (of(2), "q.shape [1, 2, 4, 64]"),
         (of(1).mask(window), "mask window 3,0"),
         (AttentionRequest::dense(view(4 << 40, 1), k, v, view(5 << 40, 1)), "keys as tensors"),
-        (AttentionRequest::sparse(view(4 << 40, 1), lists, view(5 << 40, 1)), "lists of keys"),
     ];
     for (request, name) in wrong {
         let error = decode_workspace(&comm, &request).expect_err(name).to_string();

@@ -40,12 +40,24 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 fn main() -> Outcome<()> {
     let options = options()?;
     match &options.rank {
-        None => processes::run(options.gpus, Duration::from_secs(options.seconds)),
+        None => {
+            let last = u32::try_from(options.gpus - 1).unwrap_or(u32::MAX);
+            RawDriver::primary(last).map_err(|error| format!("--gpus {}: {error}", options.gpus))?;
+            processes::run(options.gpus, Duration::from_secs(options.seconds))
+        }
         Some((rank, id)) => run(&options, *rank, id),
     }
 }
 
-/// Reads `--gpus N --forms ring,gather,ulysses --tokens A,B --keys A,B --rounds N --seconds N --lose RANK`.
+const USAGE: &str = "ring [--gpus N] [--forms ring,gather,ulysses] [--tokens A,B] [--keys A,B] [--rounds N] \
+                     [--seconds N] [--lose RANK]";
+
+/// Reads a number of at least `least`.
+fn number(name: &str, value: &str, least: usize) -> Outcome<usize> {
+    let number = value.parse().ok().filter(|number| *number >= least);
+    number.ok_or_else(|| format!("{name} {value}: it must be a number of at least {least}").into())
+}
+
 fn options() -> Outcome<Options> {
     let mut options = Options {
         gpus: 2,
@@ -61,18 +73,22 @@ fn options() -> Outcome<Options> {
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let items = || value.split(',').filter(|item| !item.is_empty());
-        let numbers = || items().map(str::parse).collect::<Result<Vec<usize>, _>>();
+        let one = |least| number(&name, &value, least);
+        let numbers = || items().map(|item| number(&name, item, 1)).collect::<Outcome<Vec<usize>>>();
         match name.as_str() {
-            "--gpus" => options.gpus = value.parse()?,
+            "--gpus" => options.gpus = one(1)?,
             "--forms" => options.forms = items().map(form).collect::<Outcome<_>>()?,
             "--tokens" => options.tokens = numbers()?,
             "--keys" => options.keys = numbers()?,
-            "--rounds" => options.rounds = value.parse()?,
-            "--seconds" => options.seconds = value.parse()?,
-            "--lose" => options.lost = Some(value.parse()?),
-            "--rank" => options.rank = Some((value.parse()?, processes::id()?)),
-            _ => return Err(format!("unknown option {name}; the first lines of options() list them").into()),
+            "--rounds" => options.rounds = one(1)?,
+            "--seconds" => options.seconds = one(1)? as u64,
+            "--lose" => options.lost = Some(one(0)?),
+            "--rank" => options.rank = Some((one(0)?, processes::id()?)),
+            _ => return Err(format!("unknown option {name}: {USAGE}").into()),
         }
+    }
+    if let Some(lost) = options.lost.filter(|lost| *lost >= options.gpus) {
+        return Err(format!("--lose {lost}: it must be a rank below {}", options.gpus).into());
     }
     Ok(options)
 }

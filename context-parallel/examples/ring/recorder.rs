@@ -3,6 +3,7 @@ use context_parallel::{Nccl, Rows, Transfer, Transport};
 use ferroflash::Error;
 use ferroflash::driver::{RawDriver, RawStream};
 use std::cell::RefCell;
+use std::fmt;
 
 /// NCCL, and the transfers since the last look.
 pub struct Recorder<'a> {
@@ -37,6 +38,10 @@ impl Transport<RawDriver> for Recorder<'_> {
 
     fn ranks(&self) -> usize {
         self.nccl.ranks()
+    }
+
+    fn begin(&self, call: fmt::Arguments<'_>) -> Result<(), Error> {
+        self.nccl.begin(call)
     }
 
     unsafe fn start(
