@@ -50,7 +50,8 @@ fn main() -> Result<(), Error> {
     unsafe { attention.launch(&plan, &backward, &stream)? };
     driver.synchronize(&stream)?;
     let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.symbol).collect();
-    println!("{}, {bytes} bytes of workspace: {}", kernels.join(", "), plan.reason());
+    let (kernels, bytes) = (kernels.join(", "), bytes.workspace);
+    println!("{kernels}, {bytes} bytes of workspace: {}", plan.reason());
 
     // Position i gives each of its i + 1 keys the weight 1 / (i + 1). No score changes the loss, because all
     // values are equal.
