@@ -20,7 +20,7 @@ pub(crate) use divided::divided;
 pub(crate) use gradient::{GradientMemory, TableMemory, gradient};
 pub(crate) use head_maxima::head_maxima;
 pub(crate) use merge::{Merged, merge, state};
-pub(crate) use quantised::{quantised, quantised_bytes};
+pub(crate) use quantised::{quantise_of, quantised, quantised_bytes};
 pub(crate) use sum::sum;
 pub(crate) use variant::fits;
 

@@ -41,6 +41,8 @@ pub struct Passes {
     prefixes: Option<Prefixes>,
     /// The merge kernel that adds sinks to the output of the last pass.
     sinks: Option<Place>,
+    /// The kernel that quantises or lays tensors for the last pass.
+    quantise: Option<Place>,
     /// The pass over the scores alone, behind all others.
     statistics: Option<Statistics>,
     /// Bytes of workspace that hold what one pass leaves for another.
@@ -201,7 +203,7 @@ fn lower_attention(
     s: &Passes,
     launch: &mut Launch,
 ) -> Result<(), Refusal> {
-    match (&s.prefixes, &r.shared_prefixes, s.sinks.zip(r.scores.sinks), s.quantise()) {
+    match (&s.prefixes, &r.shared_prefixes, s.sinks.zip(r.scores.sinks), s.quantise) {
         (Some(passes), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, passes, launch),
         (.., Some((merge, added)), _) => sinks::lower((r, p), s, merge, added, launch),
         (.., Some(quantise)) => lower::quantised((r, p), &s.last, quantise, launch),
@@ -212,10 +214,10 @@ fn lower_attention(
 impl Passes {
     /// Returns a single pass, with the merge kernel that adds sinks if the kernel cannot add them.
     fn one(p: &Problem, last: Scheduled) -> Self {
-        let sinks = sinks::merge(p, &last);
+        let (sinks, quantise) = (sinks::merge(p, &last), lower::quantise_of(p, last.kernel));
         let kept = match sinks {
             Some(_) => sinks::lse_bytes(p),
-            None if spec::quantise_of(last.kernel).is_some() => lower::quantised_bytes(p, last.kernel),
+            None if quantise.is_some() => lower::quantised_bytes(p, last.kernel),
             None => 0,
         };
         Passes {
@@ -223,16 +225,12 @@ impl Passes {
             last,
             prefixes: None,
             sinks,
+            quantise,
             statistics: None,
             kept,
             divided: None,
             head_maxima: None,
         }
-    }
-
-    /// Returns the kernel that quantises keys and values for the last pass, if it reads them quantised.
-    fn quantise(&self) -> Option<Place> {
-        spec::quantise_of(self.last.kernel).map(|quantise| Place::of(&quantise))
     }
 
     /// Returns the passes after these.
@@ -260,7 +258,7 @@ impl Passes {
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let statistics = self.statistics.map(|own| own.pass.place);
-        let of_attention = self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(self.quantise());
+        let of_attention = self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(self.quantise);
         let divides = self.divided.map(|_| divided::place());
         let heads = self.head_maxima.map(|_| head_maxima::place());
         divides.into_iter().chain(of_attention).chain(statistics).chain(heads)

@@ -343,7 +343,11 @@ impl AttentionRequest<'_> {
             varlen,
             cache,
             splits: self.splits,
-            precision: self.precision,
+            precision: match self.precision {
+                // There are no other products of such tensors.
+                Precision::Inputs if self.q.dtype == DType::E4m3 && cache.is_none() => Precision::Fp8,
+                precision => precision,
+            },
             invariance: self.invariance,
             variant: self.variant.map(|with| with.variant()),
             block_tile: self.variant.and_then(|with| with.block_mask().map(|mask| mask.tile)),

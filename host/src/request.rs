@@ -5,6 +5,7 @@ mod anywhere;
 mod append;
 mod backward;
 mod cache;
+mod descales;
 mod invariance;
 mod listed;
 mod mask;
@@ -25,6 +26,7 @@ mod view;
 pub use append::Append;
 pub use backward::{AttentionBackward, TableGradient};
 pub use cache::{KvCache, KvPages, KvScale, Paged, Slots, TokenScales};
+pub use descales::Descales;
 pub use invariance::Invariance;
 pub use listed::ListedKeys;
 pub use mask::{Alignment, Mask, MaskBits, Prefix};
@@ -179,6 +181,8 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     pub variant: Option<R::Variant>,
     /// The precision of the products.
     pub precision: Precision,
+    /// The scales of Q, K and V of e4m3.
+    pub descales: Descales<R>,
     /// The kernel to run, by its symbol or by a name of the lineage. `None` lets the planner select.
     pub config: Option<&'a str>,
 }
@@ -205,6 +209,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             shared_prefixes: None,
             variant: None,
             precision: Precision::Inputs,
+            descales: Descales::ONE,
             config: None,
         }
     }

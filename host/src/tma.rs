@@ -264,6 +264,11 @@ pub(crate) fn one_batch(view: &TensorView) -> Option<TensorView> {
     Some(TensorView { shape, strides: [0, row, view.strides[2], view.strides[3]], ..*view })
 }
 
+/// Returns the tensor map of rows of e4m3, with boxes of these rows.
+pub(crate) fn of_bytes(view: &TensorView, rows: u32) -> MapDescription {
+    MapDescription { box_shape: [128, rows], ..whole(view) }
+}
+
 /// Returns the description of a whole view, without a box.
 fn whole(view: &TensorView) -> MapDescription {
     let [batches, rows, heads, columns] = view.shape.map(|extent| extent as u32);

@@ -64,6 +64,31 @@ fn tensors() {
     check(&f.bias(bias), &[(|f| f.scores.bias.as_mut().expect("a bias").address += 4, None)]);
 }
 
+/// Returns the address of a scale of Q.
+fn of_queries<'a>(f: &'a mut AttentionRequest<'_>) -> &'a mut u64 {
+    match &mut f.descales.q {
+        KvScale::Device { address, .. } => address,
+        _ => panic!("no scales in device memory"),
+    }
+}
+
+#[test]
+fn tensors_of_e4m3() {
+    let at = |n: u64| TensorView { dtype: DType::E4m3, ..view(n, [2, 512, 8, 64]) };
+    let scale = |n: u64| KvScale::Device { address: n * FAR, elements: 16, strides: [8, 1] };
+    let f = AttentionRequest::dense(at(1), at(2), at(3), view(4, [2, 512, 8, 64]));
+    let f = f.descales(Descales::new(scale(5), KvScale::Value(0.5), scale(6)));
+    let cases: [Case<AttentionRequest<'_>>; 6] = [
+        (|f| f.q.address += 32, None),
+        (|f| *of_queries(f) += 16, None),
+        (|f| *of_queries(f) += 4, None),
+        (|f| *of_queries(f) += 2, Some("invalid q_descale.address")),
+        (|f| *of_queries(f) = f.o.address, Some("invalid o.address")),
+        (|f| f.scratch = Scratch::workspace(21 * FAR, 1 << 30), None),
+    ];
+    check(&f.scratch(Scratch::workspace(20 * FAR, 1 << 30)), &cases);
+}
+
 #[test]
 fn caches() {
     let memory = Scratch::Memory {

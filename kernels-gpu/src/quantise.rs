@@ -1,8 +1,10 @@
 //! Quantises tensors for kernels with products of eight bits: [`QuantiseKv`] makes images of stages,
-//! [`RoundFp8`] makes tensors of e4m3.
+//! [`RoundFp8`] makes tensors of e4m3, and [`LayFp8`] lays values that are e4m3 already.
 use crate::entries::Run;
 use cuda_std::math::{opaque, stay_a_loop};
-use spec::{E4m3, F32, FP8_SHARES, Kernel, QuantiseKv, QuantiseParams, RoundFp8, RoundFp8Params};
+use spec::{
+    E4m3, F32, FP8_SHARES, Kernel, LayFp8, LayFp8Params, QuantiseKv, QuantiseParams, RoundFp8, RoundFp8Params,
+};
 use tile::global::{ColumnMeans, Fp8Scale, GlobalRows, GlobalVec, SHARES, largest_of_share};
 use tile::mma::Unpack;
 use tile::shared::StageImages;
@@ -32,6 +34,20 @@ impl<E: Unpack, const N: usize, const D: usize> Run for RoundFp8<E, N, D> {
         match p.measures {
             0 => round::<E, N, D, Self>(&p, &block),
             _ => measure::<E, D, Self>(&p, &block),
+        }
+    }
+}
+
+impl<const N: usize, const D: usize> Run for LayFp8<N, D> {
+    #[inline(always)]
+    fn run(p: LayFp8Params, block: Block<Self>, _: Smem<Self>) {
+        let (of, n) = p.blocks.div_rem(block.index());
+        let (batch, head) = p.heads.div_rem(of);
+        let v = GlobalRows::<E4m3, D>::new(&p.v, batch, head);
+        let to = GlobalRows::<E4m3, N>::new(&p.to, batch, head);
+        let warp = block.warp();
+        for i in 0..N as u32 / 4 {
+            to.lay_columns(&v, n * N as u32 + i * 4 + warp.index(), warp);
         }
     }
 }

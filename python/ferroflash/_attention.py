@@ -22,12 +22,13 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
             max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool, left: int, right: int,
             softcap: float, prefix_keys: int | None, chunked: int | None, mask_keys: int, bhsd: bool,
             config: str | None, rows: Sequence[str] = ("lse",), invariance: str | None = None,
-            seqused_q: Memory = None, precision: str | None = None) -> tuple[Memory, ...]:
-    """Returns o and outputs of rows. With `cu_seqlens_q`, tensors are varlen."""
+            seqused_q: Memory = None, precision: str | None = None, **descales: Memory) -> tuple[Memory, ...]:
+    """Returns o and outputs of rows. With `cu_seqlens_q`, tensors are varlen. `descales` has the scales of tensors of
+    float8_e4m3fn."""
     launch: dense.Launch | varlen.Launch
     if is_empty(q, cu_seqlens_q, bhsd):
         shape = q.shape[:-1] if bhsd else (*q.shape[:-3], q.shape[-2], q.shape[-3])
-        return _devices.of(q).zeros_like(q.new_empty((*q.shape[:-1], v.shape[-1]))), *of_no_rows(q, shape, rows)
+        return _devices.of(q).zeros_like(dense.output(q, v)), *of_no_rows(q, shape, rows)
     options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": (left, right), "softcap": softcap,
                "alibi_slopes": alibi_slopes, "config": config, "rows": rows,
                **_extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)}
@@ -37,6 +38,7 @@ def forward(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
         options["seqused_q"], = _devices.integers(q, seqused_q=seqused_q)
     if precision is not None:
         options["precision"] = precision
+    options.update((name, of) for name, of in descales.items() if of is not None)
     if cu_seqlens_q is None:
         launch, o, outputs = dense.prepare(q, k, v, bhsd=bhsd, **options)
     else:

@@ -112,6 +112,13 @@ class Attention(Structure):
         ("precision", c_int32),
         ("seqused_q", c_void_p),
         ("max_logits_head", c_void_p),
+        ("q_descale", c_void_p),
+        ("k_descale", c_void_p),
+        ("v_descale", c_void_p),
+        ("q_descale_strides", c_int64 * 2),
+        ("k_descale_strides", c_int64 * 2),
+        ("v_descale_strides", c_int64 * 2),
+        ("output_f16", c_int32),
     ]
 
 

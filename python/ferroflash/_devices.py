@@ -30,8 +30,11 @@ def code(dtype: Any, what: str, allowed: Sequence[str]) -> int:
     return _CODES[found]
 
 
+EIGHT = "float8_e4m3fn"
 INPUTS = ("float16", "bfloat16")
-CACHES = (*INPUTS, "float8_e4m3fn", "int8")
+# Of q, k and v in tensors of equal lengths
+DENSE = (*INPUTS, EIGHT)
+CACHES = (*DENSE, "int8")
 WIDE = (*INPUTS, "float32")
 
 

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from . import checks
+from . import _devices, checks
 from ._library import Invalid, Unsupported
 
 # Results do not depend on how FlashAttention-3 schedules its work.
@@ -20,6 +21,17 @@ REFUSED = {
     "rotary_seqlens": "angles begin at cache_seqlens; rotate q and k before the call",
     "num_heads_q": "qkv has dimension 3 of q, k and v; slice such a tensor, and call the function of q, k and v",
 }
+
+
+DESCALES = ("q_descale", "k_descale", "v_descale")
+
+
+def descales(q: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the other options, and the scales that float8_e4m3fn q, k and v have; they are the precision of a call."""
+    if _devices.name(getattr(q, "dtype", None)) != _devices.EIGHT:
+        return dict(options), {}
+    found = {name: options.get(name) for name in DESCALES}
+    return {name: of for name, of in options.items() if name not in DESCALES}, found
 
 
 def chunk(function: str, options: Mapping[str, object], causal: bool, chunked: int | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from . import _devices
 from ._devices import CACHES, INPUTS, WIDE
+from ._devices import DENSE as TENSORS
 from ._library import Error, Invalid, WrongType
 from ._types import Memory
 
@@ -29,6 +30,8 @@ _FIELDS = {
     "sinks": (_FLOAT32, ROW), "alibi_slopes": (_FLOAT32, ANY), "bias": (WIDE, ROW), "mask_bits": (("uint8",), ROW),
     # Of a float8_e4m3fn cache in an attention and in an append, and of an int8 cache.
     "descale": (_FLOAT32, ANY), "descale of heads": (_FLOAT32, ROW), "descale of keys": (_FLOAT32, WHOLE),
+    # Of float8_e4m3fn tensors
+    "q_descale": (_FLOAT32, ANY), "k_descale": (_FLOAT32, ANY), "v_descale": (_FLOAT32, ANY),
     "indices": (_INT32, WHOLE), "kv": (("q",), ROW), "attn_sink": (_FLOAT32, WHOLE),
     "slots": (_LONG, ROW), "positions": (_LONG, ROW),
     "rotary_cos": (("k", "float32"), ROW), "rotary_sin": (("rotary_cos",), ROW), "rotated_q": (("k",), ROW),
@@ -121,7 +124,9 @@ _PAGES = {"k_cache": "pages page heads_k head_dim", "v_cache": "pages page heads
 _CACHE = {**_OPTIONS, **_BSHD, **_PAGES, "rest": "batch", "descale": "batch heads_k |"}
 
 # One table for each kind of call
-DENSE, BHSD = _layout({**_OPTIONS, **_BSHD}), _layout({**_OPTIONS, **_BSHD, **_BHSD})
+_EQUAL = {**_OPTIONS, **_BSHD, **dict.fromkeys(("q_descale", "k_descale", "v_descale"), "batch heads_k")}
+# The output of float8_e4m3fn tensors is bfloat16.
+DENSE, BHSD = (_layout(shapes, q=TENSORS, o=("q", "bfloat16")) for shapes in (_EQUAL, {**_EQUAL, **_BHSD}))
 VARLEN = _layout({**_OPTIONS, **_ROWS, "k": "total_k heads_k head_dim", "v": "total_k heads_k head_dim_v",
                   "cu_seqlens_k": "batch+1", "seqused_k": "batch"})
 CACHE, VARLEN_CACHE = _layout(_CACHE), _layout({**_CACHE, **_ROWS})

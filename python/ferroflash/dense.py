@@ -15,7 +15,7 @@ class Launch(Planned):
     def __init__(self, q: Memory, k: Memory, v: Memory, o: Memory, rows: Mapping[str, Memory], mask: int,
                  window: tuple[int, int], scale: float | None, softcap: float, config: str | None, bhsd: bool,
                  alibi_slopes: Memory = None, plans: bool = True, **extras: Any) -> None:
-        super().__init__(q, mask, window, scale, softcap, config, checks.Call(shapes(bhsd), q.device))
+        super().__init__(q, mask, window, scale, softcap, config, checks.Call(shapes(bhsd), q.device), _devices.DENSE)
         self.take(q=q, k=k, v=v, o=o, alibi_slopes=alibi_slopes, **rows)
         args, (row, head) = self.args, (2, 1) if bhsd else (1, 2)
         order = (0, row, head, 3)
@@ -30,6 +30,8 @@ class Launch(Planned):
 
 def output(q: Memory, v: Memory) -> Memory:
     """Allocates o, of q's memory order with v's columns."""
+    if _devices.name(q.dtype) == _devices.EIGHT:
+        return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=_devices.of(q).dtype("bfloat16"))
     if v.shape[-1] != q.shape[-1]:
         return q.new_empty((*q.shape[:-1], v.shape[-1]))
     return _devices.of(q).empty_like(q)

@@ -93,7 +93,7 @@ def _probabilities(q: Any) -> Any:
 
 def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple[int, int], scores: tuple[Any, ...],
             config: str | None, bhsd: bool, rows: tuple[str, ...], return_attn_probs: bool, invariance: str | None,
-            device: str | None, seqused_q: Any = None, precision: str | None = None) -> Any:
+            device: str | None, seqused_q: Any = None, precision: str | None = None, **descales: Any) -> Any:
     """Runs attention, and returns what FlashAttention-2 returns."""
     slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size, softcap = scores
     is_tensor = _is_tensor(prefix)
@@ -116,7 +116,8 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
                  softmax_scale, causal, left, right, softcap, None if is_tensor else prefix, chunked, mask_keys, bhsd,
                  config)
     tracked = (q, k, v, slopes, sinks, bias)
-    direct = {"invariance": invariance, "seqused_q": seqused_q, "precision": precision}
+    direct = {"invariance": invariance, "seqused_q": seqused_q, "precision": precision,
+              "q of float8_e4m3fn": descales or None}
     needed = [f"return_{name}" for name in rows if name != "lse"]
     needed += [name for name, of in direct.items() if of is not None]
     if return_attn_probs and needed and needed[0] not in direct:
@@ -129,7 +130,7 @@ def _attend(q: Any, k: Any, v: Any, starts: tuple[Any, Any, Any], lengths: tuple
             raise Unsupported(f"{needed[0]} with gradients or torch.compile: call it without them, under "
                               "torch.no_grad()")
         o, *found = _forward(*arguments, rows, invariance=invariance, seqused_q=seqused_q, precision=precision,
-                             device=device)
+                             **descales, device=device)
     if return_attn_probs:
         # Of this LSE there is no gradient.
         lse = found[0].detach() if hasattr(found[0], "detach") else found[0]
@@ -174,20 +175,22 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
     `deterministic` changes nothing: results are always the same in every bit. With `invariance` "batch", the bits of a
     sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout
     is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0) or "int8-fp8" (8.9) computes
-    products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. docs/python.md
+    products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. On 9.0, q, k and v may
+    be float8_e4m3fn, with FlashAttention-3's q_descale, k_descale and v_descale; o is then bfloat16. docs/python.md
     says what becomes of `fa3`, FlashAttention-3's arguments. Returns o; with return_lse, return_max_logits or
     return_entropy (in nats) a tuple of o and each, in this order, float32 (batch, heads, seqlen_q), and at its end, with
     return_max_logits_head, the largest score of each head, float32 (heads), -inf for a head without a key; with
     return_attn_probs (o, lse, a tensor without elements), as FlashAttention-2 does without dropout.
     """
     _refuse_dropout(dropout_p)
-    chunked = _fa3.chunk("flash_attn_func", fa3, causal, chunked)
+    others, descales = _fa3.descales(q, fa3)
+    chunked = _fa3.chunk("flash_attn_func", others, causal, chunked)
     scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
               softcap)
     rows, return_attn_probs = _outputs(return_lse, return_attn_probs, return_max_logits, return_entropy,
                                        return_max_logits_head)
     return _attend(q, k, v, (None, None, None), (0, 0), scores, config, bhsd, rows, return_attn_probs, invariance, device,
-                   precision=precision)
+                   precision=precision, **descales)
 
 
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,

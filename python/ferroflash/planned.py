@@ -150,12 +150,12 @@ class Planned:
     kept: Any
 
     def __init__(self, q: Memory, mask: int, window: tuple[int, int], scale: float | None, softcap: float,
-                 config: str | None, call: checks.Call) -> None:
+                 config: str | None, call: checks.Call, dtypes: Sequence[str] = _devices.INPUTS) -> None:
         self.device, self.call, self.workspace, self.kept = _devices.of(q), call, None, None
         self.context, self.stream = self.device.context, self.device.stream()
         args: Any = c.Attention(size=ctypes.sizeof(c.Attention))
         self.args, self.where = args, ctypes.addressof(args)
-        args.dtype = _devices.code(q.dtype, "q", _devices.INPUTS)
+        args.dtype = _devices.code(q.dtype, "q", dtypes)
         args.mask, (args.window_left, args.window_right) = mask, window
         # In a struct, 0 means the library's default.
         args.scale, args.softcap = 0.0 if scale is None else scale, softcap
@@ -185,9 +185,10 @@ class Planned:
     def extras(self, sinks: Memory = None, bias: Memory = None, prefix: Memory | int | None = None,
                chunked: int | None = None, mask_bits: Memory = None, mask_keys: int = 0,
                invariance: str | None = None, seqused_q: Memory = None,
-               precision: str | None = None) -> None:
-        """Sets sinks, a bias, masks, invariance, precision and used queries, after the tensors of which `checks.py` takes
-        the sizes.
+               precision: str | None = None, q_descale: Memory = None, k_descale: Memory = None,
+               v_descale: Memory = None) -> None:
+        """Sets sinks, a bias, masks, invariance, precision, used queries and scales, after the tensors of which `checks.py`
+        takes the sizes.
 
         `prefix` is a number of keys that every query sees, or their numbers. `chunked` is the number of positions per
         chunk. `mask_bits` has bits of the last `mask_keys` keys, or of all.
@@ -200,6 +201,10 @@ class Planned:
         shared = lambda t: (ctypes.c_int64 * 3)(
             *(0 if n == 1 else stride for n, stride in zip(t.shape[:3], t.stride())))
         self.take(sinks=sinks, bias=bias, prefix=lengths, mask_bits=mask_bits, seqused_q=seqused_q)
+        for name, scales in {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}.items():
+            if scales is not None:
+                self.take(**{name: scales})
+                setattr(args, f"{name}_strides", padded(scales.stride(), 2))
         if bias is not None:
             args.bias_dtype = _devices.code(bias.dtype, "bias", _devices.WIDE)
             args.bias_strides = shared(bias)

@@ -1,10 +1,11 @@
 """Products of eight bits, in the simulator."""
+import ml_dtypes
 import numpy as np
 import pytest
 
 import ferroflash
 
-SIM = {"device": "sim"}
+SIM, HOPPER, E4M3 = {"device": "sim"}, {"device": "sim:h200"}, ml_dtypes.float8_e4m3fn
 
 
 def numbers(seed, *shape):
@@ -25,6 +26,39 @@ def test_a_precision_that_the_card_lacks_is_refused():
     q = numbers(1, 1, 4, 1, 64)
     with pytest.raises(ferroflash.Unsupported, match="precision fp8 on NVIDIA L4"):
         ferroflash.flash_attn_func(q, q, q, precision="fp8", **SIM)
+
+
+def attention(q, k, v):
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhqk,bkhd->bqhd", p / p.sum(-1, keepdims=True), v)
+
+
+def test_tensors_of_eight_bits_have_scales_of_batches_and_key_heads():
+    q, k, v = (numbers(n, 2, rows, heads, 64).astype(E4M3) for n, rows, heads in [(1, 20, 4), (2, 140, 2), (3, 140, 2)])
+    scales = [np.random.default_rng(n).uniform(0.5, 1.5, (2, 2)).astype(np.float32) for n in range(3)]
+    options = dict(zip(["q_descale", "k_descale", "v_descale"], scales))
+    o, lse = ferroflash.flash_attn_func(q, k, v, return_lse=True, **options, **HOPPER)
+    assert o.dtype == ml_dtypes.bfloat16 and lse.shape == (2, 4, 20)
+    of_q, of_k, of_v = (scale.repeat(2, 1)[:, None, :, None].astype(float) for scale in scales)
+    wide = [np.asarray(x, float).repeat(4 // x.shape[2], 2) for x in (q, k, v)]
+    exact = attention(wide[0] * of_q, wide[1] * of_k, wide[2] * of_v)
+    assert 0 < np.abs(o.astype(float) - exact).sum() <= 0.05 * np.abs(exact).sum()
+    plain = ferroflash.flash_attn_func(q, k, v, precision="fp8", **HOPPER)
+    assert np.abs(plain.astype(float) - attention(*wide)).sum() <= 0.05 * np.abs(attention(*wide)).sum()
+    assert not np.array_equal(plain, o)
+
+
+def test_tensors_of_eight_bits_are_refused_elsewhere():
+    q = numbers(1, 1, 4, 1, 64).astype(E4M3)
+    with pytest.raises(ferroflash.Unsupported, match="precision fp8 of e4m3 tensors on NVIDIA L4"):
+        ferroflash.flash_attn_func(q, q, q, **SIM)
+    scale = np.ones((1, 2), np.float32)
+    with pytest.raises(ferroflash.Invalid, match="k_descale"):
+        ferroflash.flash_attn_func(q, q, q, k_descale=scale, **HOPPER)
+    wide = numbers(1, 1, 4, 1, 64)
+    with pytest.raises(ferroflash.Unsupported, match="q_descale: q is float16 or bfloat16"):
+        ferroflash.flash_attn_func(wide, wide, wide, q_descale=scale, **SIM)
 
 
 def test_an_unknown_precision_is_refused():

@@ -280,6 +280,16 @@ typedef struct ferroflash_attention {
     /* [heads_q] in device memory: the largest of all rows' max_logits of each query head; -inf for a
      * head whose rows see no key. Without max_logits, a launch needs a workspace. NULL: not written. */
     float *max_logits_head;
+    /* For dense q, k and v of FERROFLASH_E4M3: a number of q is the stored number times the scale of its
+     * sequence and key head, [batch, heads_k] in device memory. k_descale and v_descale likewise. Such a
+     * launch has the precision _FP8 and needs a workspace. NULL: scales of 1. */
+    const float *q_descale;
+    const float *k_descale;
+    const float *v_descale;
+    int64_t q_descale_strides[2]; /* elements from one sequence and from one head to the next; 0: shared */
+    int64_t k_descale_strides[2];
+    int64_t v_descale_strides[2];
+    int32_t output_f16; /* o of q, k and v of FERROFLASH_E4M3 is 0: bf16, 1: f16; otherwise 0 */
 } ferroflash_attention_t;
 
 /* Describes the launches of a plan. */
@@ -337,7 +347,7 @@ typedef struct ferroflash_backward {
     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, 0, \
     NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0}, NULL, NULL, {0, 0}, \
     NULL, {0, 0, 0}, NULL, NULL, {0, 0, 0}, 0, 0, 0, 0, NULL, 0, 0, NULL, {0, 0}, NULL, 0, NULL, {0, 0}, \
-    0, 0, NULL, NULL }
+    0, 0, NULL, NULL, NULL, NULL, NULL, {0, 0}, {0, 0}, {0, 0}, 0 }
 #define FERROFLASH_PLAN_INFO_INIT { \
     sizeof(ferroflash_plan_info_t), NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, 0 }
 #define FERROFLASH_BACKWARD_INIT { \

@@ -26,14 +26,20 @@ impl Ask for AttentionArgs {
         let (head_dim, dtype) = (extent("head_dim", self.head_dim)?, dtype("dtype", self.dtype)?);
         let shape = |columns| [batches, rows, heads, columns];
         let q = view(self.q, dtype, shape(head_dim), self.q_strides);
-        let o = view(self.o.cast_const(), dtype, shape(self.head_dim_v(head_dim)?), self.o_strides);
+        let o = view(
+            self.o.cast_const(),
+            self.o_dtype(dtype)?,
+            shape(self.head_dim_v(head_dim)?),
+            self.o_strides,
+        );
         let mut request = AttentionRequest::new(q, queries, self.keys_values(batch)?, o)
             .alignment(self.alignment()?)
             .scores(self.scores([batch, heads]))
             .scratch(self.scratch())
             .splits(splits_of(self.split_keys, self.splits)?)
             .invariance(self.invariance()?)
-            .precision(self.precision()?);
+            .precision(self.precision()?)
+            .descales(self.descales([batch, extent("heads_k", self.heads_k)?]));
         let shape = [batches, heads, rows];
         let of_rows = |_, (address, [batch, head]): (*mut f32, [i64; 2])| {
             present(address).map(|address| rows_of(address, shape, [batch, head, 1]))
@@ -210,7 +216,7 @@ fn offsets(address: *const i32, batch: usize) -> Option<Index> {
 mod tests {
     use super::*;
     use crate::examples::{at, cache, check_refusals, latent, tensors, valid, varlen};
-    use ferroflash::request::{KvScale, Mask, Paged, Splits, TokenScales};
+    use ferroflash::request::{Descales, KvScale, Mask, Paged, Splits, TokenScales};
     use ferroflash::{Capabilities, plan};
 
     fn in_cache(args: &AttentionArgs) -> KvCache {
@@ -313,6 +319,26 @@ mod tests {
     }
 
     #[test]
+    fn tensors_of_e4m3() {
+        let (q_descale, v_descale_strides) = (at(8), [0, 1]);
+        let [of_q, of_k] = [[5 * 256, 256, 64, 1], [7 * 128, 128, 64, 1]];
+        let strides = AttentionArgs { k_strides: of_k, v_strides: of_k, o_strides: of_q, ..tensors() };
+        let plain = AttentionArgs { dtype: 2, softcap: 0.0, ..strides };
+        let eight = AttentionArgs { q_descale, q_descale_strides: [9, 1], ..plain };
+        let eight = AttentionArgs { v_descale: at(9), v_descale_strides, ..eight };
+        let r = valid(&eight);
+        assert_eq!((r.o.dtype, r.problem().precision), (DType::Bf16, Precision::Fp8));
+        let [batch, heads] = [r.q.shape[0] as u64, r.problem().heads_k as u64];
+        let scale = |n: u64, strides: [i64; 2]| {
+            let elements = (batch - 1) * strides[0] as u64 + heads;
+            KvScale::Device { address: n << 40, elements, strides }
+        };
+        assert_eq!(r.descales, Descales::new(scale(8, [9, 1]), KvScale::One, scale(9, [0, 1])));
+        assert_eq!(chosen(&eight), "fp8_bf16_d128_full_128x128");
+        assert_eq!(chosen(&AttentionArgs { output_f16: 1, ..eight }), "fp8_f16_d128_full_128x128");
+    }
+
+    #[test]
     fn shared_prefixes() {
         let shared = AttentionArgs { rest_lengths: at(9), prefix_pages: 128, ..cache() };
         let rest = Index::new(9 << 40, 16);
@@ -343,6 +369,8 @@ mod tests {
             (AttentionArgs { splits: 2, split_keys: 128, ..cache() }, "split_keys: 128"),
             (AttentionArgs { invariance: 3, ..cache() }, "invariance: 3"),
             (AttentionArgs { precision: 3, ..tensors() }, "precision: 3"),
+            (AttentionArgs { output_f16: 1, ..tensors() }, "output_f16: 1"),
+            (AttentionArgs { dtype: 2, output_f16: 2, ..tensors() }, "output_f16: 2"),
             (AttentionArgs { columns: -1, ..cache() }, "columns: -1"),
             (AttentionArgs { total_k: -1, ..cache() }, "total_k: -1"),
             (AttentionArgs { cu_seqlens_q: at(7), total_q: -1, ..cache() }, "total_q: -1"),

@@ -4,7 +4,7 @@ use super::results::Results;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::RowOutputs;
-use reference::{Sequences, Slopes};
+use reference::Slopes;
 use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, SafeTensors};
 use std::io::Read;
@@ -32,8 +32,11 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Returns the elements as 16-bit words.
+    /// Returns the elements, of 16 bits or of 8 bits, as 16-bit words.
     pub(super) fn halves(&self) -> Vec<u16> {
+        if self.dtype.bytes() == 1 {
+            return self.bytes.iter().map(|byte| u16::from(*byte)).collect();
+        }
         self.bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
     }
 }
@@ -47,8 +50,10 @@ const TYPES: [(DType, Dtype); 6] = [
     (DType::E4m3Scaled, Dtype::U8),
     (DType::F32, Dtype::F32),
 ];
-/// Types of queries.
+/// Types of queries of other requests.
 pub(super) const HALVES: &[DType] = &[DType::F16, DType::Bf16];
+/// Types of queries, keys and values in tensors of equal lengths.
+const TENSORS: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3];
 /// Types of caches, and of latent caches.
 pub(super) const CACHES: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3, DType::Int8];
 pub(super) const LATENTS: &[DType] = &[DType::F16, DType::Bf16, DType::E4m3, DType::E4m3Scaled];
@@ -209,7 +214,7 @@ impl<'a> File<'a> {
 
     /// Returns the words of a tensor of one of these types, and its shape. The error suggests to convert to
     /// the first type.
-    fn words(
+    pub(super) fn words(
         &self,
         name: &str,
         types: &[Dtype],
@@ -243,17 +248,6 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the varlen offsets of a file, for these numbers of rows of Q and of K.
-pub(super) fn read_sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
-    let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
-    let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
-    let all = Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))?;
-    if !file.has("seqused_q") {
-        return Ok(all);
-    }
-    all.divided(&file.list("seqused_q")?).map_err(|e| file.invalid(e))
-}
-
 /// Returns the ALiBi slopes in a file, if it has any, for the sequences and heads of a problem.
 pub(super) fn read_slopes(file: &File<'_>, problem: &Problem) -> Result<Option<Slopes>, Error> {
     if !file.has("alibi_slopes") {
@@ -278,7 +272,7 @@ pub(super) fn are_varlen(file: &File<'_>) -> bool {
 pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
     let is_varlen = are_varlen(file);
     let read = |name: &str| {
-        let elements = file.elements(name, HALVES)?;
+        let elements = file.elements(name, if is_varlen { HALVES } else { TENSORS })?;
         let shape = match elements.shape[..] {
             [rows, heads, head_dim] if is_varlen => [1, rows, heads, head_dim],
             [a, b, c, d] if !is_varlen => [a, b, c, d],

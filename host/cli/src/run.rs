@@ -5,6 +5,9 @@ use super::error::Error;
 use super::files::{self, File};
 use super::options::{DeviceKind, DeviceOptions, FileLayout, ScoreOptions};
 use super::results::{Results, Took};
+use ferroflash::DType;
+use ferroflash::plan::Problem;
+use ferroflash::request::Precision;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -60,12 +63,39 @@ pub(super) struct Args {
     /// Also write entropy: of each row's probabilities over keys, without sinks, in nats.
     #[arg(long)]
     entropy: bool,
+    /// Element type of o if q, k and v are F8_E4M3 [default: bf16]. Otherwise o has the type of q.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    output_dtype: Option<OutputType>,
     /// Compare the result with the f64 reference. The exit code is 1 if it is outside the tolerance.
     #[arg(long)]
     check: bool,
 }
 
+/// The element type of o.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OutputType {
+    F16,
+    Bf16,
+}
+
 impl Args {
+    /// Returns the problem with the element type of o, and with the precision of e4m3 tensors.
+    fn of_output(&self, problem: Problem) -> Result<Problem, Error> {
+        match (problem.dtype, self.output_dtype) {
+            (DType::E4m3, asked) => {
+                let dtype = if matches!(asked, Some(OutputType::F16)) { DType::F16 } else { DType::Bf16 };
+                let is_plain = problem.precision == Precision::Inputs;
+                let precision = if is_plain { Precision::Fp8 } else { problem.precision };
+                Ok(problem.o_dtype(dtype).precision(precision))
+            }
+            (_, None) => Ok(problem),
+            (dtype, Some(_)) => {
+                let what = "--output-dtype: only q, k and v of F8_E4M3 have an o of another type";
+                Err(Error::Invalid(format!("{what}, and these are {}; leave it out", dtype.name())))
+            }
+        }
+    }
+
     /// Returns the number of groups that share pages, and the number of their pages.
     fn shared(&self) -> Option<[usize; 2]> {
         self.shared_pages.map(|pages| [self.prefix_groups.unwrap_or(1), pages])
@@ -113,7 +143,7 @@ impl From<Verdict> for Check {
 }
 
 /// The tensors of a file without a KV cache: sequences of equal lengths, or varlen sequences.
-const DENSE: [&str; 4] = ["q", "k", "v", "alibi_slopes"];
+const DENSE: [&str; 7] = ["q", "k", "v", "alibi_slopes", "q_descale", "k_descale", "v_descale"];
 const VARLEN: [&str; 8] =
     ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes"];
 
@@ -138,6 +168,10 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     if file.has("k_cache") {
         args.grad.refuses_caches()?;
+        if args.output_dtype.is_some() {
+            let what = "--output-dtype: o of a KV cache has the type of q; leave it out";
+            return Err(Error::Invalid(what.to_owned()));
+        }
         return decode(&args, &file, console);
     }
     if let Some(width) = args.v_width {
@@ -157,7 +191,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         false => file.only("q, k, v of equal lengths", &[&DENSE[..], &extras::NAMES].concat())?,
     }
     let rows = [q.shape[1], k.shape[1]];
-    let sequences = is_varlen.then(|| files::read_sequences(&file, rows)).transpose()?;
+    let sequences = is_varlen.then(|| sizes::sequences(&file, rows)).transpose()?;
     if let Some(sequences) = &sequences {
         if layout == Layout::Bhsd {
             let needed = "varlen tensors are [rows, heads, head_dim]; leave --layout out";
@@ -166,7 +200,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         problem = sequences.problem(problem, rows);
     }
     let [.., columns] = v.shape;
-    let (problem, mut stored) = (args.scores.of(problem), q.shape);
+    let (problem, mut stored) = (args.of_output(args.scores.of(problem))?, q.shape);
     stored[3] = columns;
     let extras = extras::read(&file, &problem, problem.seqlen_k, &args.scores)?;
     let problem = extras.of(problem);
@@ -187,7 +221,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
         let Some(path) = &args.output else { return Ok(None) };
         // Varlen tensors have no batch.
         let (first, shape) = (usize::from(is_varlen), memory.lse_shape());
-        files::write_results(path, (problem.dtype, &stored[first..]), results, &shape[first..])?;
+        files::write_results(path, (problem.o_dtype, &stored[first..]), results, &shape[first..])?;
         Ok(args.output.clone())
     })
 }
@@ -237,7 +271,7 @@ pub(super) fn attention(
     let verdict = check.then(|| {
         let reference = Reference::new(&memory.inputs()?);
         let (all, [_, rows, ..]) = (memory.o, memory.written().shape);
-        let o = HostTensor::new(&result.o, all.offset, memory.problem.dtype, all.shape, all.strides)?;
+        let o = HostTensor::new(&result.o, all.offset, memory.problem.o_dtype, all.shape, all.strides)?;
         let written = |_, values: &Option<Vec<f32>>| values.as_deref().map(|all| memory.written_values(all));
         let values = result.rows.as_ref().map(written);
         Ok(reference.judge_rows(&o.rows(0..rows), values.as_ref().map(|_, values| values.as_deref())))

@@ -3,6 +3,8 @@
 //! FlashAttention's tolerance comes from naive attention in 16 bits.
 use super::attention::{Inputs, Outputs};
 use super::e4m3;
+use ferroflash::DType;
+use ferroflash::plan::Problem;
 use ferroflash::request::Precision;
 use rayon::prelude::*;
 
@@ -11,6 +13,8 @@ const SAMPLES: usize = 64;
 
 /// The roundings of a precision.
 struct Rules {
+    /// Whether Q, K and V are rounded first, and keys lose their mean. Tensors of e4m3 stay as they are.
+    rounds: bool,
     /// Whether scores are products of int8, with one scale per row. Otherwise they are products of e4m3, with
     /// one scale per head.
     integers: bool,
@@ -25,14 +29,16 @@ struct Rules {
 }
 
 impl Rules {
-    fn of(precision: Precision) -> Self {
-        match precision {
+    fn of(problem: &Problem) -> Self {
+        let rounds = problem.dtype != DType::E4m3;
+        match problem.precision {
             // Each block has its own reference.
             Precision::Int8Fp8 => {
-                Rules { integers: true, block: 64, values: 64, top: 256.0, slack: f64::NEG_INFINITY }
+                Rules { rounds, integers: true, block: 64, values: 64, top: 256.0, slack: f64::NEG_INFINITY }
             }
             // Kernels also raise the reference if a sum of probabilities does not prove that they fit.
             _ => Rules {
+                rounds,
                 integers: false,
                 block: 128,
                 values: usize::MAX,
@@ -45,6 +51,7 @@ impl Rules {
     /// Rows of Q or K, rounded.
     fn rounded(&self, mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
         match self.integers {
+            _ if !self.rounds => {}
             true => rows.iter_mut().for_each(|row| integers(row)),
             false => floats(&mut rows),
         }
@@ -79,10 +86,10 @@ struct Head {
 
 impl Head {
     fn new(inputs: &Inputs, batch: usize, head: usize) -> Self {
-        let rules = Rules::of(inputs.problem().precision);
+        let rules = Rules::of(inputs.problem());
         let ([_, count, heads, columns], [_, rows, heads_q, _]) = (inputs.k().shape(), inputs.q().shape());
         let row = |key| inputs.k().values(batch, key, head).map(f64::from);
-        let samples = count.min(SAMPLES);
+        let samples = if rules.rounds { count.min(SAMPLES) } else { 0 };
         let mut mean = vec![0.0; columns];
         for sample in 0..samples {
             mean.iter_mut().zip(row(sample * count / samples)).for_each(|(m, x)| *m += x / samples as f64);
@@ -94,7 +101,9 @@ impl Head {
         let queries: Vec<Vec<f64>> = (0..rows * group).map(|i| query(i).collect()).collect();
         let mut values: Vec<Vec<f64>> =
             (0..count).map(|key| inputs.v().values(batch, key, head).map(f64::from).collect()).collect();
-        values.chunks_mut(rules.values).for_each(floats);
+        if rules.rounds {
+            values.chunks_mut(rules.values).for_each(floats);
+        }
         Head { queries: [queries.clone(), rules.rounded(queries)], rules, mean, keys, values }
     }
 
@@ -164,8 +173,6 @@ mod tests {
     use crate::inputs::Random;
     use crate::tensor::HostTensor;
     use crate::tolerance::Reference;
-    use ferroflash::DType;
-    use ferroflash::plan::Problem;
     use ferroflash::request::Mask;
 
     /// Calls `f` with normal inputs of 9 queries and 512 keys. With `equal`, all scores are equal, and values

@@ -5,7 +5,7 @@ use super::inputs::Random;
 use super::work::Binder;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{AttentionRequest, Bias, Index, Mask, MaskBits, Prefix, Sinks};
+use ferroflash::request::{AttentionRequest, Bias, Descales, Index, KvScale, Mask, MaskBits, Prefix, Sinks};
 
 /// Tensors of a launch beside Q, K and V. `None` is a tensor that the problem does not have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +20,8 @@ pub struct Extras {
     pub prefixes: Option<Vec<i32>>,
     /// One bit per query and key.
     pub bits: Option<BitsTensor>,
+    /// The scales of Q, K and V of e4m3, one per batch and key head.
+    pub descales: Option<[Vec<f32>; 3]>,
 }
 
 /// A bias `[batch or 1, heads or 1, queries or 1, keys]`.
@@ -174,7 +176,7 @@ impl BitsTensor {
 impl Extras {
     /// No extras.
     pub(super) const NONE: Self =
-        Extras { slopes: None, sinks: None, bias: None, prefixes: None, bits: None };
+        Extras { slopes: None, sinks: None, bias: None, prefixes: None, bits: None, descales: None };
 
     /// Draws random extras of a problem. The bias may broadcast every dimension except the keys. Prefixes may
     /// be below 0 or beyond the keys. Some heads have no sink.
@@ -207,6 +209,10 @@ impl Extras {
                 Mask::Bits(bits) => Some(BitsTensor::random(random, bits.shape)),
                 _ => None,
             },
+            descales: (p.dtype == DType::E4m3).then(|| {
+                let scale = |random: &mut Random| 0.5 + (random.bits() % 1024) as f32 / 1024.0;
+                [(); 3].map(|()| (0..p.batch * p.heads_k).map(|_| scale(random)).collect())
+            }),
         }
     }
 
@@ -229,6 +235,19 @@ impl Extras {
         }
         if let Some(bits) = &self.bits {
             *mask = Mask::Bits(bits.view(binder.input("mask_bits", || bits.bytes.clone())));
+        }
+        if let (Some(descales), Some([k, _])) = (&self.descales, request.kv.tensors()) {
+            let heads = k.shape[2] as i64;
+            let scale = |(name, scales): (&'static str, &Vec<f32>)| KvScale::Device {
+                address: binder.input(name, || bytes!(scales)),
+                elements: scales.len() as u64,
+                strides: [heads, 1],
+            };
+            let names = ["q_descale", "k_descale", "v_descale"];
+            let all = names.into_iter().zip(descales).map(scale).collect::<Vec<_>>();
+            if let [q, k, v] = all[..] {
+                request.descales = Descales::new(q, k, v);
+            }
         }
     }
 

@@ -322,7 +322,10 @@ impl Memory {
     /// Returns Q, K and V in `buffers`.
     fn tensors(&self) -> Result<[HostTensor<'_>; 3], TensorError> {
         let kv = |place| self.tensor(place, self.problem.kv_dtype);
-        Ok([self.tensor(self.q, self.problem.dtype)?, kv(self.k)?, kv(self.v)?])
+        let [q, k, v] = [self.tensor(self.q, self.problem.dtype)?, kv(self.k)?, kv(self.v)?];
+        let Some([of_q, of_k, of_v]) = &self.extras.descales else { return Ok([q, k, v]) };
+        let group = self.problem.heads_q / self.problem.heads_k.max(1);
+        Ok([q.of_groups(of_q, group)?, k.of_groups(of_k, 1)?, v.of_groups(of_v, 1)?])
     }
 
     /// Returns a tensor of `buffers`. The buffers of a cache are not among them.

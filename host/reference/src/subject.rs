@@ -11,7 +11,8 @@ use ferroflash::plan::{explain, plan};
 use ferroflash::request::{Precision, Scratch};
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, Entry, ExtraInfo, GRADIENTS, KERNELS,
-    MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside, combine_of, quantise_of,
+    LayFp8, MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside, combine_of,
+    quantise_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
@@ -256,8 +257,11 @@ impl Subject for ExtraInfo {
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
-        let divides = self.contract == <UsedQueries as Entry>::CONTRACT;
-        let cases = if divides { cases::padded_queries(seed) } else { cases::head_maxima(seed) };
+        let cases = match &self.contract {
+            own if *own == <UsedQueries as Entry>::CONTRACT => cases::padded_queries(seed),
+            own if *own == <LayFp8<8, 8> as Entry>::CONTRACT => cases::e4m3_tensors(seed),
+            _ => cases::head_maxima(seed),
+        };
         cases.into_iter().map(Task::Attention).collect()
     }
 }

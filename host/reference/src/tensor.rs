@@ -87,6 +87,9 @@ pub struct HostTensor<'a> {
     strides: [i64; 4],
     /// A factor for each row, `[row][head]`, or `None` for 1.
     scales: Option<&'a [f32]>,
+    /// A factor for each batch and group of heads, `[batch][group]`, and the heads of a group; or `None` for
+    /// 1.
+    groups: Option<(&'a [f32], usize)>,
 }
 
 impl<'a> HostTensor<'a> {
@@ -117,7 +120,7 @@ impl<'a> HostTensor<'a> {
         if first < 0 || last >= bits.len() as i128 {
             return Err(TensorError::OutOfBounds { first, last, len: bits.len() });
         }
-        Ok(HostTensor { bits, offset: offset as i64, dtype, shape, strides, scales: None })
+        Ok(HostTensor { bits, offset: offset as i64, dtype, shape, strides, scales: None, groups: None })
     }
 
     /// Creates a contiguous BSHD tensor.
@@ -142,6 +145,18 @@ impl<'a> HostTensor<'a> {
             .ok_or(TensorError::Scales { got, want })
     }
 
+    /// Multiplies each group of `heads` heads of each batch by its scale, `[batch][group]`.
+    ///
+    /// # Errors
+    /// Returns [`TensorError::Scales`] if there is not one scale per batch and group.
+    pub fn of_groups(self, scales: &'a [f32], heads: usize) -> Result<Self, TensorError> {
+        let [batches, _, all, _] = self.shape;
+        let (got, want) = (scales.len(), batches * all / heads.max(1));
+        let is_valid = got == want && all.is_multiple_of(heads);
+        let scaled = HostTensor { groups: Some((scales, heads)), ..self };
+        is_valid.then_some(scaled).ok_or(TensorError::Scales { got, want })
+    }
+
     /// Returns the largest magnitude of a tensor whose rows have scales, or `None` if rows have no scales.
     pub(super) fn largest_scaled(&self) -> Option<f64> {
         let [_, rows, heads, _] = self.shape;
@@ -154,7 +169,8 @@ impl<'a> HostTensor<'a> {
     pub fn batches(self, batches: std::ops::Range<usize>) -> Self {
         let [_, rows, heads, head_dim] = self.shape;
         let offset = self.offset + batches.start as i64 * self.strides[0];
-        HostTensor { offset, shape: [batches.len(), rows, heads, head_dim], ..self }
+        let groups = self.groups.map(|(scales, each)| (&scales[batches.start * heads / each..], each));
+        HostTensor { offset, shape: [batches.len(), rows, heads, head_dim], groups, ..self }
     }
 
     /// Returns a range of the tensor's rows, which may be empty.
@@ -186,7 +202,9 @@ impl<'a> HostTensor<'a> {
 
     /// Returns the numbers of one row of one head: the elements times the row's scale, rounded to f32.
     pub fn values(&self, batch: usize, row: usize, head: usize) -> impl Iterator<Item = f32> + use<'a> {
-        let (dtype, scale) = (self.dtype, self.scales.map_or(1.0, |all| all[row * self.shape[2] + head]));
+        let (dtype, heads) = (self.dtype, self.shape[2]);
+        let of_group = self.groups.map_or(1.0, |(all, each)| all[(batch * heads + head) / each]);
+        let scale = self.scales.map_or(of_group, |all| all[row * heads + head] * of_group);
         self.row(batch, row, head).iter().map(move |bits| decode(dtype, *bits) * scale)
     }
 }

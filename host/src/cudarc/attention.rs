@@ -95,9 +95,10 @@ impl<'a> AttentionRequest<'a, Slice<'a>, ()> {
     where
         'a: 'b,
     {
-        let AttentionRequest { q, queries, kv, mask, scores, shared_prefixes, variant, config, .. } = self;
+        let AttentionRequest { q, queries, kv, mask, scores, descales, shared_prefixes, .. } = self;
+        let AttentionRequest { variant, config, .. } = self;
         let request = AttentionRequest::new(q, queries, kv, o).with_options(self.options());
-        AttentionRequest { mask, scores, shared_prefixes, variant, config, ..request }
+        AttentionRequest { mask, scores, descales, shared_prefixes, variant, config, ..request }
     }
 
     /// Whether rows of Q may belong to no sequence.

@@ -1,13 +1,13 @@
 //! Parameters of attention with products of e4m3, and of the kernel that rounds its tensors.
 use super::Refusal;
 use super::attention::on_maps;
-use super::tensors::{NO_LSE, keys_values, per_head, tensor, tensor_at};
+use super::tensors::{NO_LSE, keys_values, per_head, scale, tensor, tensor_at};
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, RowOutputs};
 use crate::schedule::{Schedule, Scheduled};
 use crate::{AttnInfo, DType, Error, MapDescription, MapKind, Problem, tma};
-use spec::{FP8_SHARES, FastDiv, Fp8Params, Lse, RoundFp8Params, Tensor};
+use spec::{FP8_SHARES, FastDiv, Fp8Params, LayFp8Params, Lse, PerHead, RoundFp8Params, Tensor};
 
 /// Alignment of the workspace's parts, in bytes.
 const ALIGNMENT: u64 = 16;
@@ -65,9 +65,16 @@ impl Workspace {
     }
 }
 
-/// Returns the bytes of workspace for rounded tensors.
+/// Returns the bytes of workspace for rounded tensors, or for the values of tensors that are e4m3 already.
 pub(super) fn rounded_bytes(p: &Problem, kernel: &AttnInfo) -> u64 {
-    Workspace::new(p, kernel, 0).bytes
+    match p.is_eight_bit() {
+        true => {
+            let rows = blocks(p.seqlen_k, kernel).saturating_mul(kernel.head_dim);
+            let row = kernel.tile_n as usize * p.heads_k * p.batch;
+            u64::from(rows).saturating_mul(row as u64)
+        }
+        false => Workspace::new(p, kernel, 0).bytes,
+    }
 }
 
 /// Returns the tensor map of e4m3 in the workspace, with boxes of these rows.
@@ -84,8 +91,15 @@ fn map(from: &Tensor, batches: usize, box_rows: u32) -> MapDescription {
     }
 }
 
-/// Adds the steps that round Q, K and V to the workspace, and the step of the attention kernel, for valid
-/// tensors.
+/// Returns the error of too many blocks.
+fn too_many(tiles: [u64; 2]) -> Refusal {
+    let feature = format_args!("{} blocks of queries and {} of keys", tiles[0], tiles[1]);
+    let reason = "a launch may have less than 2^31 thread blocks; split the batch";
+    Error::unsupported(feature, reason).into()
+}
+
+/// Adds the steps of [`rounded`] for tensors of 16 bits, or of [`laid`] for tensors of e4m3, and the step of
+/// the attention kernel, for valid tensors.
 ///
 /// # Errors
 /// Returns [`Refusal::Tensors`] if the kernel does not accept the output, or [`Refusal::Request`] if there
@@ -100,17 +114,67 @@ pub(super) fn fp8(
     let Some([.., of_output]) = tma::maps(r, s.kernel).map_err(Refusal::Tensors)? else {
         return Err(Refusal::Tensors("the kernel stores its output through a tensor map"));
     };
-    let (kernel, heads) = (s.kernel, [p.heads_q, p.heads_k]);
+    let Schedule::Tiles(work) = &s.schedule else { return Err(too_many([0; 2])) };
+    let (inputs, maps) = match p.is_eight_bit() {
+        true => laid((r, p), s.kernel, round, launch)?,
+        false => rounded((r, p), s.kernel, round, launch)?,
+    };
+    launch.main_follows();
+    let Inputs { scales, lse_lacks } = inputs;
+    let params = Fp8Params { forward: on_maps((r, p), s, work), scales, lse_lacks, reserved: 0 };
+    let [q, k, v] = maps;
+    launch.step(s.place, [work.blocks, 1, 1], &params, [q, k, v, of_output]);
+    Ok(())
+}
+
+/// What the attention kernel needs beside its tensors.
+struct Inputs {
+    scales: [PerHead; 3],
+    lse_lacks: Lse,
+}
+
+/// Adds the step that lays values of e4m3 as columns. Q and K stay as they are: the order of the columns of a
+/// product does not matter, if both tensors have it.
+fn laid(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    kernel: &AttnInfo,
+    lay: Place,
+    launch: &mut Launch,
+) -> Result<(Inputs, [MapDescription; 3]), Refusal> {
+    let [heads, per_head] = [p.heads_k as u32, blocks(p.seqlen_k, kernel)];
+    let tiles = u64::from(per_head) * (p.batch * p.heads_k) as u64;
+    let (Some(blocks), Some(divisor), Ok(count @ ..0x8000_0000), Some([k, _])) =
+        (FastDiv::new(per_head), FastDiv::new(heads), u32::try_from(tiles), r.kv.tensors())
+    else {
+        return Err(too_many([0, tiles]));
+    };
+    let rows = per_head.saturating_mul(kernel.head_dim);
+    let to = tensor_at(r.scratch.address(), [heads, rows], kernel.tile_n, rows);
+    let [_, v] = keys_values(&r.kv);
+    let params = LayFp8Params { v, to, blocks, heads: divisor, tiles: count, reserved: 0 };
+    launch.step(lay, [count, 1, 1], &params, []);
+    let [of_queries, of_keys] =
+        [(&r.q, AttnInfo::Q_BOX_ROWS), (k, kernel.tile_n)].map(|(view, rows)| tma::of_bytes(view, rows));
+    let inputs = Inputs { scales: r.descales.all().map(scale), lse_lacks: NO_LSE };
+    Ok((inputs, [of_queries, of_keys, map(&to, p.batch, kernel.head_dim)]))
+}
+
+/// Adds the steps that round Q, K and V to the workspace.
+fn rounded(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    kernel: &AttnInfo,
+    round: Place,
+    launch: &mut Launch,
+) -> Result<(Inputs, [MapDescription; 3]), Refusal> {
+    let heads = [p.heads_q, p.heads_k];
     let workspace = Workspace::new(p, kernel, r.scratch.address());
     let blocks = [p.seqlen_q, p.seqlen_k].map(|rows| blocks(rows, kernel));
     let tiles = [0, 1].map(|i| u64::from(blocks[i]) * (p.batch * heads[i]) as u64);
     let divisors = [blocks[0], blocks[1], heads[0] as u32, heads[1] as u32, (heads[0] / heads[1]) as u32];
-    let ([Some(b0), Some(b1), Some(h0), Some(h1), Some(group)], 0..0x8000_0000, Schedule::Tiles(work)) =
-        (divisors.map(FastDiv::new), tiles[0] + 2 * tiles[1], &s.schedule)
+    let ([Some(b0), Some(b1), Some(h0), Some(h1), Some(group)], 0..0x8000_0000) =
+        (divisors.map(FastDiv::new), tiles[0] + 2 * tiles[1])
     else {
-        let feature = format_args!("{} blocks of queries and {} of keys", tiles[0], tiles[1]);
-        let reason = "a launch may have less than 2^31 thread blocks; split the batch";
-        return Err(Error::unsupported(feature, reason).into());
+        return Err(too_many(tiles));
     };
     let [k, v] = keys_values(&r.kv);
     let measure = RoundFp8Params {
@@ -130,16 +194,9 @@ pub(super) fn fp8(
     let rounds = RoundFp8Params { measures: 0, ..measure };
     launch.step(round, [measure.grid(), 1, 1], &measure, []);
     launch.step(round, [rounds.grid(), 1, 1], &rounds, []);
-    launch.main_follows();
-    let params = Fp8Params {
-        forward: on_maps((r, p), s, work),
-        scales: workspace.scales.map(|scale| per_head(scale.base, [p.heads_k as i64, 1])),
-        lse_lacks: measure.lse_lacks,
-        reserved: 0,
-    };
+    let scales = workspace.scales.map(|scale| per_head(scale.base, [p.heads_k as i64, 1]));
     let [q, k, v] = &workspace.to;
     let rows = [AttnInfo::Q_BOX_ROWS, kernel.tile_n, kernel.head_dim];
-    let maps = [map(q, p.batch, rows[0]), map(k, p.batch, rows[1]), map(v, p.batch, rows[2]), of_output];
-    launch.step(s.place, [work.blocks, 1, 1], &params, maps);
-    Ok(())
+    let maps = [map(q, p.batch, rows[0]), map(k, p.batch, rows[1]), map(v, p.batch, rows[2])];
+    Ok((Inputs { scales, lse_lacks: measure.lse_lacks }, maps))
 }

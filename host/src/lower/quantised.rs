@@ -7,7 +7,14 @@ use crate::place::Place;
 use crate::request::{AttentionRequest, RowOutputs};
 use crate::schedule::{Schedule, Scheduled};
 use crate::{AttnInfo, Error, Problem};
-use spec::{FastDiv, Precision, QuantiseParams, image_bytes};
+use spec::{Entry, FastDiv, LayFp8, Precision, QuantiseParams, image_bytes};
+
+/// Returns the kernel that quantises tensors for an attention kernel, or lays them, or `None` if the
+/// attention kernel reads them as they are.
+pub(crate) fn quantise_of(p: &Problem, kernel: &AttnInfo) -> Option<Place> {
+    let quantise = spec::quantise_of(kernel)?;
+    Some(Place::of(if p.is_eight_bit() { &<LayFp8<8, 8> as Entry>::CONTRACT } else { &quantise }))
+}
 
 /// Returns the number of images, one per stage of keys of each head, and the bytes of all images.
 fn images(p: &Problem, kernel: &AttnInfo) -> [u64; 2] {

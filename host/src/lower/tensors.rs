@@ -63,12 +63,17 @@ pub(super) const UNSCALED: PerHead =
 
 /// Converts the scales of keys and of values.
 pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
-    pages.scales.map(|scale| match scale {
+    pages.scales.each_ref().map(scale)
+}
+
+/// Converts a scale.
+pub(super) fn scale(scale: &KvScale) -> PerHead {
+    match *scale {
         KvScale::One => UNSCALED,
         KvScale::Value(value) => PerHead { value, ..UNSCALED },
         KvScale::Device { address, strides, .. } => per_head(address, strides),
         KvScale::Tokens(TokenScales { address, strides, .. }) => per_head(address, strides),
-    })
+    }
 }
 
 /// Converts pages. The result has no block table. Kernels address keys and values by the strides of keys.

@@ -95,6 +95,7 @@ fn passes(
             last: rest,
             prefixes: Some(prefixes),
             sinks: None,
+            quantise: None,
             statistics: None,
             kept,
             divided: None,

@@ -1,5 +1,6 @@
 //! The properties of keys and values that planning uses: their columns, and the KV cache that contains them.
 use super::{MAX_ROWS, Problem};
+use crate::DType;
 use crate::request::{KvCache, KvPages, Paged};
 use spec::{Keys, MAX_SEQUENCES, PageKind, Pass, Precision, ProblemKind};
 
@@ -51,11 +52,13 @@ impl Problem {
             Some(_) => self.varlen.is_none(),
             None => counted && self.is_bottom_right() && (self.varlen.is_none() || self.has_single_queries()),
         };
+        // Kernels of tensors that are e4m3 in any case have the dtype of O.
+        let dtypes = if self.is_eight_bit() { [self.o_dtype; 2] } else { [self.dtype, self.kv_dtype] };
         ProblemKind {
             pass: Pass::Forward,
             precision: self.precision,
-            dtype: self.dtype,
-            kv_dtype: self.kv_dtype,
+            dtype: dtypes[0],
+            kv_dtype: dtypes[1],
             o_dtype: self.o_dtype,
             grad_dtype: self.grad_dtype,
             keys: match self.cache {
@@ -77,6 +80,11 @@ impl Problem {
             mixed: self.cache.is_some() && self.varlen.is_some() && self.is_of_mixed_kernels() && !own,
             tile: self.block_tile,
         }
+    }
+
+    /// Returns whether Q, K and V are tensors of e4m3, which no kernel rounds.
+    pub(crate) fn is_eight_bit(&self) -> bool {
+        [self.dtype, self.kv_dtype] == [DType::E4m3; 2] && self.cache.is_none()
     }
 
     /// Returns whether the kernels of mixed batches take the scores and the number of sequences.

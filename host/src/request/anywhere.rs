@@ -59,9 +59,10 @@ impl AttentionRequest<'_> {
     pub(crate) fn unconfigured(mut self) -> AttentionRequest<'static> {
         let rows = self.take_rows();
         let AttentionRequest { q, o, queries, kv, mask, scores, max_logits_head, .. } = self;
-        let AttentionRequest { shared_prefixes, variant, .. } = self;
+        let AttentionRequest { descales, shared_prefixes, variant, .. } = self;
         let request = AttentionRequest::new(q, queries, kv, o).with_options(self.options());
-        let request = AttentionRequest { mask, scores, max_logits_head, shared_prefixes, variant, ..request };
+        let request =
+            AttentionRequest { mask, scores, max_logits_head, descales, shared_prefixes, variant, ..request };
         request.with_rows(rows)
     }
 

@@ -1,8 +1,8 @@
 //! The addresses of requests, in the order in which validation lists their parts.
 use super::resolve::Placed;
 use super::{
-    Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvPages, KvScale, Level,
-    LseView, Mask, Paged, Prefix, Queries, Scratch, Sinks, TableGradient, TensorView, VarlenQueries,
+    Append, AttentionBackward, AttentionRequest, Bias, Descales, Groups, Index, KeysValues, KvPages, KvScale,
+    Level, LseView, Mask, Paged, Prefix, Queries, Scratch, Sinks, TableGradient, TensorView, VarlenQueries,
 };
 
 /// Maximum number of a request's parts: its tensors, arrays of integers, and scratch memory.
@@ -21,13 +21,19 @@ pub struct Parts {
     pub alignment: u64,
 }
 
-impl KvPages {
-    fn places(&mut self) -> [Option<&mut u64>; 4] {
-        let [k_scale, v_scale] = self.scales.each_mut().map(|scale| match scale {
+impl KvScale {
+    fn place(&mut self) -> Option<&mut u64> {
+        match self {
             KvScale::Device { address, .. } => Some(address),
             KvScale::Tokens(scales) => Some(scales.place()),
             KvScale::One | KvScale::Value(_) => None,
-        });
+        }
+    }
+}
+
+impl KvPages {
+    fn places(&mut self) -> [Option<&mut u64>; 4] {
+        let [k_scale, v_scale] = self.scales.each_mut().map(KvScale::place);
         [Some(self.keys.place()), Some(self.values.place()), k_scale, v_scale]
     }
 }
@@ -65,7 +71,18 @@ impl Level {
 impl AttentionRequest<'_> {
     /// Returns the addresses of the parts.
     pub(crate) fn places(&mut self) -> Places<'_> {
-        let [k, v, k_scale, v_scale, table, lengths] = self.kv.places();
+        let [k, v, mut k_scale, mut v_scale, mut table, lengths] = self.kv.places();
+        // Only requests without a KV cache have these scales. That of Q has a cache's table's place.
+        let Descales { q: of_q, k: of_k, v: of_v } = &mut self.descales;
+        if let Some(scale) = of_k.place() {
+            k_scale = Some(scale);
+        }
+        if let Some(scale) = of_v.place() {
+            v_scale = Some(scale);
+        }
+        if let Some(scale) = of_q.place() {
+            table = Some(scale);
+        }
         let [starts, used] = match &mut self.queries {
             Queries::Batched => [None, None],
             Queries::Varlen(VarlenQueries { cu_seqlens_q, seqused_q, .. }) => {

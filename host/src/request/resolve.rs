@@ -1,9 +1,9 @@
 //! Requests of named memory become requests of device addresses.
 use super::{
-    AlibiSlopes, Append, AttentionBackward, AttentionRequest, Bias, Groups, Index, KeysValues, KvCache,
-    KvPages, KvScale, Level, ListedKeys, LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix, Queries,
-    Resolve, ResolveVariant, Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots, State,
-    TableGradient, TensorView, TokenScales, VarlenKeys, VarlenQueries,
+    AlibiSlopes, Append, AttentionBackward, AttentionRequest, Bias, Descales, Groups, Index, KeysValues,
+    KvCache, KvPages, KvScale, Level, ListedKeys, LseView, Mask, MaskBits, Memory, Paged, Positions, Prefix,
+    Queries, Resolve, ResolveVariant, Rotary, RotaryQueries, Scores, Scratch, SharedPrefixes, Sinks, Slots,
+    State, TableGradient, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 
 /// A view of device memory.
@@ -59,6 +59,14 @@ impl<M> KvScale<M> {
             }
             KvScale::Tokens(scales) => KvScale::Tokens(scales.on(memory, name)?),
         })
+    }
+}
+
+impl<M> Descales<M> {
+    fn on<T: Resolve<M>>(self, memory: &mut T) -> Result<Descales, T::Error> {
+        let Descales { q, k, v } = self;
+        let (q, k) = (q.on(memory, "q_descale")?, k.on(memory, "k_descale")?);
+        Ok(Descales { q, k, v: v.on(memory, "v_descale")? })
     }
 }
 
@@ -190,6 +198,7 @@ impl<'a, R: Memory, W> AttentionRequest<'a, R, W> {
             mask: self.mask.on(memory)?,
             scores: self.scores.on(memory)?,
             shared_prefixes: self.shared_prefixes.map(|prefixes| prefixes.on(memory)).transpose()?,
+            descales: self.descales.on(memory)?,
             config: self.config,
             ..AttentionRequest::new(q, queries, kv, o).with_options(options)
         };

@@ -36,7 +36,11 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
     }
     let scores = p.softcap.is_some() || p.alibi || p.sinks || p.bias.is_some();
     let plain = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal) && !scores && p.variant.is_none();
-    let of_dtypes = p.kv_dtype == p.dtype && p.o_dtype == p.dtype;
+    let eight = p.is_eight_bit();
+    let of_dtypes = match p.precision {
+        Precision::Fp8 if eight => true,
+        _ => [p.kv_dtype, p.o_dtype] == [p.dtype; 2] && matches!(p.dtype, DType::F16 | DType::Bf16),
+    };
     let (what, reason) = match () {
         () if p.cache.is_some() || p.varlen.is_some() => {
             (front(p).to_owned(), "its kernels take dense tensors")
@@ -45,7 +49,7 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
             let scores = if scores { " with these scores" } else { "" };
             (format!("mask {}{scores}", p.mask), "its kernels take full and causal masks without scores")
         }
-        () if !of_dtypes || !matches!(p.dtype, DType::F16 | DType::Bf16) => {
+        () if !of_dtypes => {
             ("these dtypes".to_owned(), "its kernels take Q, K, V and O of f16, or all of bf16")
         }
         () if p.columns().iter().any(|columns| *columns > 128) => {
@@ -67,8 +71,10 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
         }
         () => return Ok(()),
     };
-    let feature = format_args!("precision {} on {what}", p.precision.name());
-    Err(Error::unsupported(feature, format_args!("{reason}; use `Precision::Inputs`")))
+    let remedy = if eight { "convert q, k and v to f16 or bf16" } else { "use `Precision::Inputs`" };
+    let tensors = if eight { " of e4m3 tensors" } else { "" };
+    let feature = format_args!("precision {}{tensors} on {what}", p.precision.name());
+    Err(Error::unsupported(feature, format_args!("{reason}; {remedy}")))
 }
 
 /// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel

@@ -6,13 +6,15 @@ use super::{
     divided, input, lse, mask, memory, names, output, problem,
 };
 use crate::request::{
-    self, AttentionRequest, Index, KeysValues, KvPages, Parts, Queries, RowOutputs, Scratch, TensorView,
+    self, AttentionRequest, Index, KeysValues, KvPages, KvScale, Parts, Queries, RowOutputs, Scratch,
+    TensorView,
 };
 use crate::{DType, Error, Problem};
 use spec::E4m3Scaled;
 
 names!(
     COUNTERS "counters" CU_SEQLENS_Q "cu_seqlens_q" SEQUSED_Q "seqused_q" CU_SEQLENS_K "cu_seqlens_k"
+    Q_DESCALE "q_descale" K_DESCALE "k_descale" V_DESCALE "v_descale"
     SEQUSED_K "seqused_k" MAX_LOGITS_HEAD "max_logits_head"
 );
 
@@ -86,6 +88,7 @@ pub(super) fn parts(
             all[..KEYS].copy_from_slice(&cache::listed(keys, p.batch)?);
         }
     }
+    descales(r, &p, all)?;
     let [q, o] = [(&Q, Some(input(&Q, &r.q)?)), (&O, Some(output(&O, &r.o)?))];
     let alibi = (&ALIBI, r.scores.alibi.as_ref().map(|view| lse::slopes(view, &p)).transpose()?);
     let sinks = (&SINKS, r.scores.sinks.as_ref().map(|view| lse::sinks(view, p.heads_q)).transpose()?);
@@ -123,6 +126,26 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<()
         all[3] = integers(&SEQUSED_K, keys.seqused_k, p.batch, "one per sequence")?;
     }
     (all[0], all[1]) = ((&K, Some(input(&K, k)?)), (&V, Some(input(&V, v)?)));
+    Ok(())
+}
+
+/// Checks the scales of Q, K and V. Sets their parts, which are those of a cache's scales and table.
+fn descales(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<(), Error> {
+    let names = [&Q_DESCALE, &K_DESCALE, &V_DESCALE];
+    for ((name, scale), at) in names.into_iter().zip(r.descales.all()).zip([4, 2, 3]) {
+        match scale {
+            KvScale::One => continue,
+            KvScale::Tokens(_) => {
+                let expected = "tensors have a scale per batch and key head; use `KvScale::Device`";
+                return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
+            }
+            _ if !(p.is_eight_bit() && p.varlen.is_none()) => {
+                let expected = "only dense q, k and v of e4m3 have such scales; omit it";
+                return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
+            }
+            _ => all[at] = (name, cache::scale(name, scale, DType::E4m3, [p.batch, p.heads_k])?),
+        }
+    }
     Ok(())
 }
 

@@ -159,7 +159,7 @@ pub(super) fn total_k(keys: Option<usize>) -> Result<(), Error> {
 }
 
 /// Checks a scale for these numbers of sequences and heads.
-fn scale(
+pub(super) fn scale(
     name: &Names,
     scale: &KvScale,
     dtype: DType,

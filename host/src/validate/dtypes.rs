@@ -19,6 +19,7 @@ struct Row {
 const TABLE: &[Row] = &[
     half(&[F16], &[F16, E4m3, Int8], &[F16, E4m3]),
     half(&[Bf16], &[Bf16, E4m3, Int8], &[Bf16, E4m3, E4m3Scaled]),
+    Row { q: E4m3, tensors: &[E4m3], cache: &[], latent: &[], o: &[F16, Bf16], gradients: &[E4m3] },
 ];
 
 /// Returns the row of a 16-bit dtype of Q.
@@ -30,15 +31,19 @@ const fn half(own: &'static [DType; 1], cache: &'static [DType], latent: &'stati
 pub(super) fn dtypes(p: &Problem) -> Result<(), Error> {
     let (q, kv) = (p.dtype.name(), p.kv_dtype.name());
     let Some(row) = TABLE.iter().find(|row| row.q == p.dtype) else {
-        let reason = "q, k, v and o must be f16 or bf16; only KV caches are e4m3 or int8, and only partial \
-                      states are f32";
+        let reason = "q, k, v and o must be f16 or bf16, or q, k and v e4m3; only KV caches are int8, and \
+                      only partial states are f32";
         return Err(Error::unsupported(format_args!("dtype {q}"), reason));
     };
     match &p.cache {
         None if !row.tensors.contains(&p.kv_dtype) => return Err(unlike(&K, p.kv_dtype, p.dtype)),
         Some(cache) if !cache.latent && !row.cache.contains(&p.kv_dtype) => {
             let feature = format_args!("queries of {q} on a cache of {kv}");
-            return Err(Error::unsupported(feature, "a KV cache must have the queries' dtype, e4m3 or int8"));
+            let reason = match row.cache {
+                [] => "queries on a KV cache are f16 or bf16: convert q",
+                _ => "a KV cache must have the queries' dtype, e4m3 or int8",
+            };
+            return Err(Error::unsupported(feature, reason));
         }
         Some(cache) if cache.latent && !row.latent.contains(&p.kv_dtype) => {
             let latent: Vec<_> = row.latent.iter().map(|dtype| dtype.name()).collect();
@@ -48,6 +53,10 @@ pub(super) fn dtypes(p: &Problem) -> Result<(), Error> {
         _ => {}
     }
     if !row.o.contains(&p.o_dtype) {
+        if p.dtype == E4m3 {
+            let expected = "the output of e4m3 tensors must be bf16 or f16";
+            return Err(Error::invalid(O.dtype, p.o_dtype.name(), expected));
+        }
         return Err(unlike(&O, p.o_dtype, p.dtype));
     }
     if !row.gradients.contains(&p.grad_dtype) {
@@ -80,6 +89,11 @@ mod tests {
             let error = dtypes(&other).expect_err("refused").to_string();
             assert!(error.contains(name), "{error}");
         }
-        assert_eq!(dtypes(&p.dtype(Bf16)), Ok(()));
+        let eight = p.dtype(E4m3);
+        let error = dtypes(&eight).expect_err("refused").to_string();
+        assert!(error.contains("o.dtype"), "{error}");
+        for valid in [p.dtype(Bf16), eight.o_dtype(Bf16), eight.o_dtype(F16)] {
+            assert_eq!(dtypes(&valid), Ok(()));
+        }
     }
 }

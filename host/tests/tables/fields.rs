@@ -167,6 +167,9 @@ impl Part for AttentionRequest<'_> {
             "alibi" => return self.scores.alibi.as_mut()?.part(rest),
             "sinks" => return self.scores.sinks.as_mut()?.part(rest),
             "bias" => return self.scores.bias.as_mut()?.part(rest),
+            "q_descale" => return scale(&mut self.descales.q, rest),
+            "k_descale" => return scale(&mut self.descales.k, rest),
+            "v_descale" => return scale(&mut self.descales.v, rest),
             _ => {}
         }
         match (*first, &mut self.kv) {

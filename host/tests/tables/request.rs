@@ -23,7 +23,7 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 17] = [
+const FLAGS: [&str; 18] = [
     "alibi",
     "sinks",
     "lse",
@@ -41,6 +41,7 @@ const FLAGS: [&str; 17] = [
     "dtable",
     "int8_fp8",
     "fp8",
+    "descales",
 ];
 const VALUES: [&str; 25] = [
     "q",
@@ -237,6 +238,12 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
     }
     if words.has("fp8") {
         f.precision = Precision::Fp8;
+    }
+    if let (true, Some([k, _])) = (words.has("descales"), f.kv.tensors()) {
+        let [batch, _, heads, _] = k.shape;
+        let (elements, strides) = ((batch * heads) as u64, [heads as i64, 1]);
+        let scale = |n: u64| KvScale::Device { address: n * FAR, elements, strides };
+        f.descales = Descales::new(scale(44), scale(45), scale(46));
     }
     f.config = words.value("config");
     f

@@ -166,3 +166,42 @@ impl RoundFp8Params {
         }
     }
 }
+
+/// Lays values of e4m3 for [`FwdHopperFp8`] with `N` base tiles of keys per stage, as [`RoundFp8`] lays them:
+/// as columns. A block of the kernel lays a block of keys of a head.
+pub struct LayFp8<const N: usize, const D: usize>;
+
+impl<const N: usize, const D: usize> Kernel for LayFp8<N, D> {
+    type Params = LayFp8Params;
+    const TARGET: Target = Target::Exactly(90);
+    const THREADS: u32 = WARPS * 32;
+    const SMEM_BYTES: usize = 0;
+    fn grid(params: &LayFp8Params) -> [u32; 3] {
+        [params.tiles, 1, 1]
+    }
+}
+
+impl<const N: usize, const D: usize> Line for LayFp8<N, D> {
+    type Info = ExtraInfo;
+    const INFO: ExtraInfo =
+        ExtraInfo { contract: Contract::of::<Self>(""), what: "lays values of e4m3 as columns" };
+}
+
+/// Parameters of [`LayFp8`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayFp8Params {
+    /// V.
+    pub v: Tensor,
+    /// V as columns, which the kernel writes: a row for each column and block of keys.
+    pub to: Tensor,
+    /// Blocks of keys per head.
+    pub blocks: FastDiv,
+    /// Key heads per batch.
+    pub heads: FastDiv,
+    /// Number of blocks of keys in all batches and heads.
+    pub tiles: u32,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+contract::no_padding! { LayFp8Params { v, to, blocks, heads, tiles, reserved } }

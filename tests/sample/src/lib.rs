@@ -45,10 +45,11 @@ fn table() -> impl Iterator<Item = Contract> {
     spec::kernels().filter(|kernel| spec::feature_of(kernel.symbol) != Some("training"))
 }
 
-/// More kernels that tests run: on caches whose values have another head dim than keys, on shared prefixes,
-/// on int8 caches, of requests whose bits do not depend on other sequences, and on latents of 16 and of eight
-/// bits.
-const OF_TESTS: [&str; 17] = [
+/// More kernels that tests run: on tensors of e4m3, on caches whose values have another head dim than keys,
+/// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on latents
+/// of 16 and of eight bits.
+const OF_TESTS: [&str; 18] = [
+    "lay_e4m3_d128",
     "fwd_f16_d64_causal_128x32",
     "fwd_f16_d64_causal_128x32_packed",
     "stats_f16_d64_local_128x64_paged",

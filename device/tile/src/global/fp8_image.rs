@@ -4,7 +4,7 @@ use crate::global::byte_image::{LARGEST, PARTS, SMALLEST, four, place};
 use crate::global::{ColumnMeans, GlobalRows, GlobalVec};
 use crate::mma::Unpack;
 use contract::E4m3;
-use cuda_std::math::{fma, pack_e4m3_x4};
+use cuda_std::math::{fma, pack_e4m3_x4, permute_bytes_of};
 use cuda_std::memory::st_global_b32_if;
 
 /// Number of shares of a head whose largest magnitudes are measured apart.
@@ -137,6 +137,39 @@ impl<const D: usize> GlobalRows<E4m3, D> {
             }
         }
     }
+}
+
+impl<const D: usize> GlobalRows<E4m3, D> {
+    /// [`round_columns`](Self::round_columns) of e4m3, whose bytes stay as they are.
+    #[inline(always)]
+    pub fn lay_columns<const C: usize>(&self, from: &GlobalRows<E4m3, C>, tile: u32, warp: Warp) {
+        const { assert!(C.is_multiple_of(2), "a warp has 32 columns at a time") }
+        let (block, within) = (tile / D as u32, tile % D as u32);
+        let (own, four) = (warp.lane % 4, warp.lane / 4);
+        for i in 0..C as u32 / 2 {
+            // A lane has four columns of four rows, which are four bytes of four rows.
+            let mut x = [0; 4];
+            for c in 0..4 {
+                let row = tile * 16 + own * 2 + c / 2 * 8 + c % 2;
+                x[c as usize] = from.word(row, 2 * i + four / 4, four % 4);
+            }
+            let (first, columns) = (block * C as u32 * 16 + i * 32 + four * 4, transposed(x));
+            for column in 0..4 {
+                self.store_word(first + column, within * 4 + own, columns[column as usize]);
+            }
+        }
+    }
+}
+
+/// Four words, of which word `i` has byte `i` of each of these words.
+#[inline(always)]
+fn transposed([a, b, c, d]: [u32; 4]) -> [u32; 4] {
+    // The first or the last two bytes of two words, alternately.
+    let of = permute_bytes_of;
+    let [first, last] = [[of(a, b, 0x5140), of(c, d, 0x5140)], [of(a, b, 0x7362), of(c, d, 0x7362)]];
+    let both = |[x, y]: [u32; 2]| [of(x, y, 0x5410), of(x, y, 0x7632)];
+    let ([w0, w1], [w2, w3]) = (both(first), both(last));
+    [w0, w1, w2, w3]
 }
 
 impl ColumnMeans {

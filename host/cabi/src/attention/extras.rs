@@ -1,12 +1,38 @@
-//! The fields of `ferroflash_attention_t` for biases, and for masks with a length, prefixes or bits.
-use crate::args::{dtype, extent, present, reach};
+//! The fields of `ferroflash_attention_t` for scales of e4m3, for biases, and for masks with a length, prefixes or bits.
+use crate::args::{constant, dtype, extent, present, reach};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Bias, Index, Mask, MaskBits, Prefix};
+use ferroflash::request::{Bias, Descales, Index, KvScale, Mask, MaskBits, Prefix};
 use ferroflash::{DType, Error};
 
 impl AttentionArgs {
+    /// Returns the element type of O, for this type of Q.
+    pub(super) fn o_dtype(&self, dtype: DType) -> Result<DType, Error> {
+        if dtype == DType::E4m3 && self.cu_seqlens_k.is_null() && self.seqused_k.is_null() {
+            let expected = "it must be 0 for an o of bf16, or 1 for f16";
+            return constant("output_f16", self.output_f16, &[DType::Bf16, DType::F16], expected);
+        }
+        let expected = "it must be 0, because o has the type of q: only dense tensors of e4m3 have another o";
+        constant("output_f16", self.output_f16, &[dtype], expected)
+    }
+
+    /// Returns the scales of Q, K and V of e4m3, for these numbers of sequences and key heads.
+    pub(super) fn descales(&self, [batch, heads]: [usize; 2]) -> Descales {
+        let scale = |scales, strides: [i64; 2]| {
+            present(scales).map_or(KvScale::One, |address| KvScale::Device {
+                address,
+                elements: reach(&[batch, heads], &strides),
+                strides,
+            })
+        };
+        Descales::new(
+            scale(self.q_descale, self.q_descale_strides),
+            scale(self.k_descale, self.k_descale_strides),
+            scale(self.v_descale, self.v_descale_strides),
+        )
+    }
+
     /// Returns the bias of a request with these sizes, if there is one. If a dimension's stride is 0, all
     /// indices of this dimension use the same elements of the bias.
     pub(super) fn bias(&self, p: &Problem) -> Result<Option<Bias>, Error> {

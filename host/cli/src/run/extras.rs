@@ -5,9 +5,12 @@ use crate::options::ScoreOptions;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use reference::{BiasTensor, BitsTensor, Extras};
+use safetensors::Dtype;
 
 /// The names of these tensors, without slopes. Every file may have them.
 pub(super) const NAMES: [&str; 4] = ["sinks", "bias", "mask_bits", "prefix_lengths"];
+/// The names of the scales of q, k and v of e4m3.
+pub(super) const DESCALES: [&str; 3] = ["q_descale", "k_descale", "v_descale"];
 /// Types of a bias.
 const BIASES: &[DType] = &[DType::F16, DType::Bf16, DType::F32];
 
@@ -36,7 +39,34 @@ pub(super) fn read(
         bias: file.has("bias").then(|| bias(file, problem)).transpose()?,
         prefixes,
         bits: file.has("mask_bits").then(|| bits(file, problem, keys, scores.mask_keys)).transpose()?,
+        descales: descales(file, problem)?,
     })
+}
+
+/// Reads the scales of q, k and v of e4m3.
+fn descales(file: &File<'_>, p: &Problem) -> Result<Option<[Vec<f32>; 3]>, Error> {
+    if p.dtype == DType::E4m3 {
+        let [q, k, v] = DESCALES.map(|name| descale(file, name, [p.batch, p.heads_k]));
+        return Ok(Some([q?, k?, v?]));
+    }
+    let given = DESCALES.into_iter().find(|name| file.has(name));
+    given.map_or(Ok(None), |name| {
+        let what = "which only q, k and v of F8_E4M3 have; remove it";
+        Err(file.invalid(format_args!("has `{name}`, {what}")))
+    })
+}
+
+/// Reads one f32 per sequence and head, `[batch, heads]`; ones if there is no such tensor.
+fn descale(file: &File<'_>, name: &str, of: [usize; 2]) -> Result<Vec<f32>, Error> {
+    if !file.has(name) {
+        return Ok(vec![1.0; of[0] * of[1]]);
+    }
+    let (words, shape) = file.words(name, &[Dtype::F32])?;
+    if shape[..] != of {
+        let what = format_args!("`{name}` has shape {shape:?}; it must be {of:?}: batch and key heads");
+        return Err(file.invalid(what));
+    }
+    Ok(words.map(f32::from_le_bytes).collect())
 }
 
 /// Reads attention sinks: one logit per query head.

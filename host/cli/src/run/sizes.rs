@@ -1,8 +1,8 @@
-//! The problem of the tensors of a file.
+//! The problem and the sequences of the tensors of a file.
 use crate::error::Error;
-use crate::files::Stored;
+use crate::files::{File, Stored};
 use ferroflash::plan::Problem;
-use reference::Layout;
+use reference::{Layout, Sequences};
 
 /// Returns the problem of a file's tensors.
 pub(super) fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem, Error> {
@@ -34,4 +34,15 @@ pub(super) fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem
     }
     let problem = Problem::new(q.dtype, batch, seqlen_q, heads_q, head_dim).head_dim_v(v.shape[3]);
     Ok(problem.seqlen_k(seqlen_k).heads_k(heads_k))
+}
+
+/// Reads the varlen offsets of a file, for these numbers of rows of Q and of K.
+pub(super) fn sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
+    let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
+    let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
+    let all = Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))?;
+    if !file.has("seqused_q") {
+        return Ok(all);
+    }
+    all.divided(&file.list("seqused_q")?).map_err(|e| file.invalid(e))
 }

@@ -4,6 +4,7 @@ mod bench;
 mod cache;
 mod cache_widths;
 mod common;
+mod e4m3;
 #[cfg(target_os = "linux")]
 mod ended;
 #[cfg(target_os = "linux")]

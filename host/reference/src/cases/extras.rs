@@ -4,7 +4,7 @@ use crate::device_lengths::{self, DeviceLengths};
 use crate::place::Layout;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask, RowOutputs, Splits};
+use ferroflash::request::{Alignment, Mask, Precision, RowOutputs, Splits};
 use ferroflash::spec::GRADIENTS;
 
 /// Numbers of queries, of keys, and of rows behind the keys of sequences: with many and few queries, without
@@ -55,6 +55,22 @@ pub fn padded_queries(seed: u64) -> Vec<Case> {
     let backward = backward.into_iter().take(if GRADIENTS.is_empty() { 0 } else { 2 });
     let backward = backward.map(|case| case.padded(PADDING).backward(true));
     forward.into_iter().chain(backward).map(|case| case.seeded(seed)).collect()
+}
+
+/// Returns problems on Q, K and V of e4m3, with scales of each batch and key head: with few rows, a tile's
+/// edge in each direction, grouped heads, several layouts, and fewer columns of V.
+pub fn e4m3_tensors(seed: u64) -> Vec<Case> {
+    let p = |o, rows, keys| Problem::new(DType::E4m3, 2, rows, 4, 128).seqlen_k(keys).heads_k(2).o_dtype(o);
+    let [f16, bf16] = [DType::F16, DType::Bf16];
+    let all = [
+        (p(bf16, 130, 129), Layout::Bshd),
+        (p(f16, 1, 1), Layout::Bhsd),
+        (p(bf16, 128, 300).mask(Mask::Causal), Layout::Packed),
+        (p(f16, 257, 128).mask(Mask::Causal).head_dim(64), Layout::Bhsd),
+        (p(bf16, 70, 200).head_dim_v(48).scale(0.3), Layout::Bshd),
+    ];
+    let case = |(p, layout)| Case { precision: Precision::Fp8, ..Case::tensors(p, layout, 1) };
+    all.into_iter().map(|all| case(all).seeded(seed)).collect()
 }
 
 /// Returns problems with the largest score of each head: with and without that of rows, on tensors of equal

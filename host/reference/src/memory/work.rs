@@ -41,7 +41,11 @@ impl Memory {
         let places = [("q", self.q), ("k", self.k), ("v", self.v)];
         let tensors = self.buffers.iter().enumerate().map(|(buffer, bits)| {
             let own = places.iter().filter(|(_, place)| place.buffer == buffer).map(|(name, _)| *name);
-            (binder.input(&own.collect::<String>(), || bytes!(bits)), bits.len())
+            let bytes = || match dtype.bytes() {
+                1 => bits.iter().map(|bits| *bits as u8).collect(),
+                _ => bytes!(bits),
+            };
+            (binder.input(&own.collect::<String>(), bytes), bits.len())
         });
         let tensors: Vec<_> = tensors.collect();
         let tensor = |place: &Place, dtype| {
