@@ -92,18 +92,23 @@ pub fn check_on(attention: &Attention<SimDriver>, case: &Case, config: Option<&s
 
 /// Checks launches with invalid lengths, starts and pages. A plan only knows bounds of these integers. A
 /// launch must touch no memory outside of its tensors. The result of a sequence is judged if the cache
-/// contains the keys of its clamped length.
+/// contains the keys of its clamped length. `scored` gives the case the mask and the scores of the kernels.
 ///
 /// # Panics
 /// Panics if a launch touches memory outside of its tensors, and as [`check_lengths`] does.
 #[track_caller]
-pub fn check_garbage(attention: impl Fn() -> Attention<SimDriver>, entry: &AttnInfo, pages: Pages) {
+pub fn check_garbage(
+    attention: impl Fn() -> Attention<SimDriver>,
+    entry: &AttnInfo,
+    pages: Pages,
+    scored: impl Fn(Case) -> Case,
+) {
     let config = Some(entry.contract.symbol);
     let most = 120;
     let garbage = [i32::MAX, -1, 51, i32::MIN, 0, 50, most as i32 + 1, 1, i32::MIN + 1];
     let filled: Vec<usize> = (0..6).map(|b| if b % 3 == 0 { most } else { 50 }).collect();
     let case = Case { pages, max_k: most, kv_dtype: Some(entry.kv_dtype), ..Case::new(filled) };
-    let case = case.varlen_queries([1, 20, 0, 33, 2, 17]);
+    let case = scored(case.varlen_queries([1, 20, 0, 33, 2, 17]));
     let lengths = |turn: usize| (0..6).map(|b| garbage[(b + turn) % garbage.len()]).collect::<Vec<_>>();
     check_lengths_on(&attention(), &case, config, &[lengths(0), lengths(4)]);
     let (attention, memory) = (attention(), case.memory());

@@ -156,8 +156,8 @@ fn pages_of_every_size() {
 #[test]
 fn garbage_lengths_starts_and_pages() {
     for (entry, pages) in smallest().into_iter().zip([Pages::Nhd(16), Pages::Hnd(40)]) {
-        check_garbage(h200, entry, Pages::Dense);
-        check_garbage(h200, entry, pages);
+        check_garbage(h200, entry, Pages::Dense, |case| case);
+        check_garbage(h200, entry, pages, |case| case);
     }
 }
 

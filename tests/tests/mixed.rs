@@ -5,7 +5,7 @@ use ferroflash::kernels::Contract;
 use ferroflash::plan::AnyPlan;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, Class, Isa, beside, combine_of, plain};
+use ferroflash::spec::{self, AttnInfo, Class, Isa, MaskKind, beside, combine_of, plain};
 use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
@@ -28,6 +28,8 @@ struct Pair {
     paged: &'static str,
     card: &'static str,
     pages: [Pages; 4],
+    /// Gives a case the mask and the scores that need these kernels.
+    scored: fn(Case) -> Case,
 }
 
 /// Returns the kernel of `list` whose name is `symbol` with another family: the kernel for every sequence of
@@ -44,7 +46,8 @@ fn same_tiles(class: Class, symbol: &str, [mixed, family]: [&str; 2]) -> &'stati
 fn pairs() -> [Pair; 5] {
     let portable = |cache| {
         let of = |e: &&AttnInfo| {
-            (e.head_dim, e.dtype, e.kv_dtype) == (64, DType::F16, cache) && is_carried(e.contract.symbol)
+            let kind = (e.head_dim, e.dtype, e.kv_dtype, e.mask);
+            kind == (64, DType::F16, cache, MaskKind::Causal) && is_carried(e.contract.symbol)
         };
         let few = plain(Isa::Sm80, Class::Few).find(of).expect("a build carries one");
         let many = beside(few).next().expect("in the table");
@@ -55,6 +58,7 @@ fn pairs() -> [Pair; 5] {
             paged: same_tiles(Class::Paged, many.symbol, ["mixed_many", "paged"]),
             card: "l4",
             pages: [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5), Pages::Rows],
+            scored: |case| case,
         }
     };
     let [f16, e4m3, int8] = [DType::F16, DType::E4m3, DType::Int8].map(portable);
@@ -70,6 +74,39 @@ fn pairs() -> [Pair; 5] {
     [f16, e4m3, int8, hopper(f16), hopper(e4m3)]
 }
 
+/// The pairs for windows, softcap and sinks that this build carries, each with one set of scores.
+fn general() -> Vec<Pair> {
+    let of = |head_dim: u32, mask, sink: bool, scored: fn(Case) -> Case| {
+        let is_one = move |e: &&AttnInfo| {
+            let kind = (e.head_dim, e.dtype, e.kv_dtype, e.mask);
+            kind == (head_dim, DType::F16, DType::F16, mask) && is_carried(e.contract.symbol)
+        };
+        let few = plain(Isa::Sm80, Class::Few).find(is_one)?;
+        let many = beside(few).find(|many| many.symbol.contains("_sink_") == sink)?;
+        let [decode, paged] = [(Class::Decode, few.contract), (Class::Paged, many)].map(|(class, own)| {
+            let name = own.symbol.replace("mixed_few", "decode").replace("mixed_many", "paged");
+            spec::of_class(class, DType::F16).map(|e| e.contract.symbol).find(|symbol| *symbol == name)
+        });
+        let own = Pair { few, many, decode: decode?, paged: paged?, scored, ..pairs()[0] };
+        [own.many.symbol, own.decode, own.paged].into_iter().all(is_carried).then_some(own)
+    };
+    const fn window(left: u32, right: u32) -> Mask {
+        Mask::Window { left: Some(left), right: Some(right) }
+    }
+    let (local, causal) = (MaskKind::Local, MaskKind::Causal);
+    let all = [
+        of(64, local, false, |case| Case { mask: window(70, 2), ..case }),
+        of(64, local, false, |case| Case { softcap: Some(5.0), ..case }),
+        of(64, local, true, |case| Case { mask: window(5, 0), sinks: true, ..case }),
+        of(64, causal, true, |case| Case { sinks: true, ..case }),
+        of(128, local, false, |case| Case { mask: window(70, 2), head_dim: 128, ..case }),
+        of(256, local, false, |case| Case { mask: window(200, 0), head_dim: 256, ..case }),
+        of(256, local, false, |case| Case { softcap: Some(30.0), head_dim: 200, ..case }),
+    ];
+    assert!(all.iter().all(Option::is_some) || !is_thorough(), "a whole build carries them");
+    all.into_iter().flatten().collect()
+}
+
 /// A simulator of a card with 16 SMs that runs the kernels.
 fn attention(pair: &Pair) -> Attention<SimDriver> {
     if pair.few.kv_dtype == pair.few.dtype && pair.card == "l4" {
@@ -80,9 +117,10 @@ fn attention(pair: &Pair) -> Attention<SimDriver> {
 }
 
 /// A case with four query heads per key head, for which decode takes up to four queries per sequence.
-fn case(few: &AttnInfo, queries: &[usize], keys: &[usize], pages: Pages) -> Case {
+fn case(pair: &Pair, queries: &[usize], keys: &[usize], pages: Pages) -> Case {
+    let few = pair.few;
     let case = Case { dtype: few.dtype, kv_dtype: Some(few.kv_dtype), heads: [8, 2], ..Case::new(keys) };
-    Case { pages, mask: Mask::Causal, ..case }.varlen_queries(queries)
+    (pair.scored)(Case { pages, mask: Mask::Causal, ..case }.varlen_queries(queries))
 }
 
 fn lengths(case: &Case) -> Vec<i32> {
@@ -117,11 +155,11 @@ fn mixtures() {
     ];
     let layouts = [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)];
     let of = |pair: Pair| mixtures.map(|mixture| (pair, mixture));
-    for (pair, (queries, keys)) in pairs().into_iter().flat_map(of) {
+    for (pair, (queries, keys)) in pairs().into_iter().chain(general()).flat_map(of) {
         // `sequences_have_the_bits_of_their_own_launches` launches these kernels.
         assert!(is_carried(pair.decode) && is_carried(pair.paged), "{} and {}", pair.decode, pair.paged);
         for (pages, counters) in layouts {
-            let case = Case { counters, ..case(pair.few, queries, keys, pages) };
+            let case = Case { counters, ..case(&pair, queries, keys, pages) };
             // These sequences are too short for the planner to choose Hopper's kernel.
             let config = (pair.card == "h200").then_some(pair.few.contract.symbol);
             let (plan, _) = launch(&attention(&pair), &case, config, None);
@@ -138,8 +176,8 @@ fn other_mixtures_under_one_plan() {
         ([150, 1, 1, 0, 5, 4], [150, 300, 1, 33, 5, 4]),
         ([0, 4, 150, 1, 1, 5], [0, 200, 299, 3, 0, 90]),
     ];
-    for pair in pairs() {
-        let case = |queries: &[usize], keys: &[usize]| case(pair.few, queries, keys, Pages::Dense);
+    for pair in pairs().into_iter().chain(general()) {
+        let case = |queries: &[usize], keys: &[usize]| case(&pair, queries, keys, Pages::Dense);
         let (attention, mut plan) = (attention(&pair), None);
         for (queries, keys) in mixtures {
             let case = Case { max_k: 300, ..case(&queries, &keys) };
@@ -165,7 +203,7 @@ fn bits(attention: &Attention<SimDriver>, case: &Case, config: &str) -> Bits {
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
     let rounds = if is_thorough() { [200, 60, 60, 200, 60] } else { [12, 6, 12, 8, 6] };
-    for (pair, rounds) in pairs().into_iter().zip(rounds) {
+    for (pair, rounds) in pairs().into_iter().zip(rounds).chain(general().into_iter().map(|own| (own, 8))) {
         have_own_bits(&pair, rounds);
     }
 }
@@ -188,7 +226,7 @@ fn have_own_bits(pair: &Pair, rounds: usize) {
         let pages = pair.pages[round % 4];
         let splits = [Splits::Keys(128), Splits::Auto][round % 2];
         let counters = below(2) == 0;
-        let case = Case { splits, counters, seed: round as u64, ..case(few, &queries, &keys, pages) };
+        let case = Case { splits, counters, seed: round as u64, ..case(pair, &queries, &keys, pages) };
         let mixed = bits(&attention, &case, few.contract.symbol);
         let prefill = Case { splits: Splits::Auto, ..case.clone() };
         let prefill = bits(&attention, &prefill, pair.paged);
@@ -210,10 +248,10 @@ fn have_own_bits(pair: &Pair, rounds: usize) {
 
 #[test]
 fn garbage_lengths_and_starts() {
-    for pair in pairs() {
+    for pair in pairs().into_iter().chain(general()) {
         let [pages @ .., _] = pair.pages;
         for pages in pages {
-            check_garbage(|| attention(&pair), pair.few, pages);
+            check_garbage(|| attention(&pair), pair.few, pages, pair.scored);
         }
     }
 }
@@ -221,9 +259,9 @@ fn garbage_lengths_and_starts() {
 /// Launches with invalid device data. If a kernel of mixed batches loses any one clamp, at least one of these
 /// launches goes wrong. They are the launches for paged kernels, and the launches for decode kernels with few
 /// and many sequences.
-fn garbage(few: &AttnInfo) -> Vec<Garbage> {
+fn garbage(pair: &Pair) -> Vec<Garbage> {
     const MOST: usize = 300;
-    let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
+    let case = |queries: &[usize], keys: &[usize], pages| case(pair, queries, keys, pages);
     let mut all = garbage_on_pages(Pages::Hnd(5));
     all.retain(|launch| launch.case.varlen_queries.is_some());
     // The last sequence ends before it starts.
@@ -257,7 +295,7 @@ fn garbage(few: &AttnInfo) -> Vec<Garbage> {
     }
     let case = Case { max_k: MOST, splits: Splits::Keys(128), ..case(&[1], &[20], Pages::Nhd(16)) };
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
-    all.iter_mut().for_each(|launch| launch.case.kv_dtype = Some(few.kv_dtype));
+    all.iter_mut().for_each(|launch| launch.case.kv_dtype = Some(pair.few.kv_dtype));
     all
 }
 
@@ -282,10 +320,11 @@ const SUPERFLUOUS_IN_MERGES: &[&[&str]] =
 fn a_clamp_that_is_missing_is_noticed() {
     // The caches share the code of the clamps.
     let caches = if is_thorough() { 3 } else { 1 };
-    let subjects = |few| subjects(few).map(move |own| (few, own));
-    for (few, subject) in pairs().into_iter().take(caches).map(|pair| pair.few).flat_map(subjects) {
+    let subjects = |pair: Pair| subjects(pair.few).map(move |own| (pair, own));
+    for (pair, subject) in pairs().into_iter().take(caches).flat_map(subjects) {
+        let few = pair.few;
         let merges = combine_of(few) == Some(subject.kernel);
-        let mut launches = garbage(few);
+        let mut launches = garbage(&pair);
         launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);
         let in_merges = if merges { SUPERFLUOUS_IN_MERGES } else { &[] };
         let in_few = if beside(few).any(|many| many == subject.kernel) { &[] } else { SUPERFLUOUS_IN_FEW };
@@ -313,7 +352,7 @@ fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
 fn a_kernel_that_takes_others_sequences_is_noticed() {
     let [portable, _, _, hopper, _] = pairs();
     let few = portable.few;
-    let case = |queries: &[usize], keys: &[usize], pages| case(few, queries, keys, pages);
+    let case = |queries: &[usize], keys: &[usize], pages| case(&portable, queries, keys, pages);
     let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));
     let many: Vec<_> = (0..40).map(|b| 4 + b % 2).collect();
     let many = |keys: usize| case(&many, &(0..40).map(|b| b % 3 * keys).collect::<Vec<_>>(), Pages::Dense);

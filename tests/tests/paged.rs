@@ -63,7 +63,7 @@ fn garbage_lengths_and_starts() {
     let meant = |e: &&AttnInfo| e.mask == MaskKind::Causal || e.kv_dtype == DType::Int8;
     for entry in carried.filter(|e| e.dtype == DType::F16).filter(meant) {
         for pages in [Pages::Dense, Pages::Nhd(16), Pages::Hnd(5)] {
-            check_garbage(|| simulator_with(entry, Options::default()), entry, pages);
+            check_garbage(|| simulator_with(entry, Options::default()), entry, pages, |case| case);
         }
     }
 }

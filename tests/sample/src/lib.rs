@@ -46,12 +46,13 @@ fn table() -> impl Iterator<Item = Contract> {
 }
 
 /// More kernels that tests run: on tensors of e4m3, on caches whose values have another head dim than keys,
-/// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on latents
-/// of 16 and of eight bits.
-const OF_TESTS: [&str; 18] = [
+/// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on
+/// latents of 16 and of eight bits.
+const OF_TESTS: [&str; 19] = [
     "lay_e4m3_d128",
     "fwd_f16_d64_causal_128x32",
     "fwd_f16_d64_causal_128x32_packed",
+    "stats_f16_d64_local_128x64_packed",
     "stats_f16_d64_local_128x64_paged",
     "fp8_f16_d128_full_128x128",
     "fp8_f16_d128_causal_128x128",
