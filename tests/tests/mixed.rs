@@ -5,7 +5,7 @@ use ferroflash::kernels::Contract;
 use ferroflash::plan::AnyPlan;
 use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{self, AttnInfo, Class, Isa, MaskKind, beside, combine_of, plain};
+use ferroflash::spec::{AttnInfo, Class, Isa, MaskKind, beside, combine_of, plain};
 use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
@@ -74,7 +74,12 @@ fn pairs() -> [Pair; 5] {
     [f16, e4m3, int8, hopper(f16), hopper(e4m3)]
 }
 
-/// The pairs for windows, softcap and sinks that this build carries, each with one set of scores.
+const fn window(left: u32, right: u32) -> Mask {
+    Mask::Window { left: Some(left), right: Some(right) }
+}
+
+/// The pairs for windows, softcap and sinks that this build carries, each with one set of scores, for tests
+/// that need no other kernel.
 fn general() -> Vec<Pair> {
     let of = |head_dim: u32, mask, sink: bool, scored: fn(Case) -> Case| {
         let is_one = move |e: &&AttnInfo| {
@@ -83,16 +88,8 @@ fn general() -> Vec<Pair> {
         };
         let few = plain(Isa::Sm80, Class::Few).find(is_one)?;
         let many = beside(few).find(|many| many.symbol.contains("_sink_") == sink)?;
-        let [decode, paged] = [(Class::Decode, few.contract), (Class::Paged, many)].map(|(class, own)| {
-            let name = own.symbol.replace("mixed_few", "decode").replace("mixed_many", "paged");
-            spec::of_class(class, DType::F16).map(|e| e.contract.symbol).find(|symbol| *symbol == name)
-        });
-        let own = Pair { few, many, decode: decode?, paged: paged?, scored, ..pairs()[0] };
-        [own.many.symbol, own.decode, own.paged].into_iter().all(is_carried).then_some(own)
+        is_carried(many.symbol).then(|| Pair { few, many, scored, ..pairs()[0] })
     };
-    const fn window(left: u32, right: u32) -> Mask {
-        Mask::Window { left: Some(left), right: Some(right) }
-    }
     let (local, causal) = (MaskKind::Local, MaskKind::Causal);
     let all = [
         of(64, local, false, |case| Case { mask: window(70, 2), ..case }),
@@ -155,7 +152,7 @@ fn mixtures() {
     ];
     let layouts = [(Pages::Nhd(16), true), (Pages::Hnd(24), false), (Pages::Dense, true)];
     let of = |pair: Pair| mixtures.map(|mixture| (pair, mixture));
-    for (pair, (queries, keys)) in pairs().into_iter().chain(general()).flat_map(of) {
+    for (pair, (queries, keys)) in pairs().into_iter().flat_map(of) {
         // `sequences_have_the_bits_of_their_own_launches` launches these kernels.
         assert!(is_carried(pair.decode) && is_carried(pair.paged), "{} and {}", pair.decode, pair.paged);
         for (pages, counters) in layouts {
@@ -176,7 +173,7 @@ fn other_mixtures_under_one_plan() {
         ([150, 1, 1, 0, 5, 4], [150, 300, 1, 33, 5, 4]),
         ([0, 4, 150, 1, 1, 5], [0, 200, 299, 3, 0, 90]),
     ];
-    for pair in pairs().into_iter().chain(general()) {
+    for pair in pairs() {
         let case = |queries: &[usize], keys: &[usize]| case(&pair, queries, keys, Pages::Dense);
         let (attention, mut plan) = (attention(&pair), None);
         for (queries, keys) in mixtures {
@@ -203,7 +200,7 @@ fn bits(attention: &Attention<SimDriver>, case: &Case, config: &str) -> Bits {
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
     let rounds = if is_thorough() { [200, 60, 60, 200, 60] } else { [12, 6, 12, 8, 6] };
-    for (pair, rounds) in pairs().into_iter().zip(rounds).chain(general().into_iter().map(|own| (own, 8))) {
+    for (pair, rounds) in pairs().into_iter().zip(rounds) {
         have_own_bits(&pair, rounds);
     }
 }

@@ -251,21 +251,23 @@ fn clamped() -> Vec<Integers> {
         with_used([-1, 31, 99]),
         with_used([i32::MIN, i32::MAX, 0]),
         // No row sees a key, so a row behind the last one would be the largest.
-        [vec![0, 30, 60, 150], k.clone(), used_k.clone(), vec![0; 3]],
+        [vec![0, 30, 60, 150], k.clone(), vec![0; 3], vec![0; 3]],
+        // All offsets end at row 1, which sees no key. Later rows of the first sequence do.
+        [vec![0, 70, 70, 1], k.clone(), used_k.clone(), vec![70, 0, 0]],
     ]
 }
 
 /// Checks that one of the launches of [`clamped`] notices each clamp that is missing in a kernel of `count`
 /// clamps, without those whose text has all of the words `superfluous`.
 #[track_caller]
-fn notices_each_clamp(symbol: &str, count: usize, superfluous: &[&str]) {
+fn notices_each_clamp(symbol: &str, is_padded: bool, count: usize, superfluous: &[&str]) {
     assert!(is_carried(symbol), "{symbol}");
     let all = clamped();
     let run = |text: &str| {
         let attention = simulator();
         // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(symbol, text).expect("loads") };
-        let mut launch = Launch::new(&attention, 3, ROWS, [70, 90], true);
+        let mut launch = Launch::new(&attention, 3, ROWS, [70, 90], is_padded);
         all.iter().map(|integers| launch.run(integers)).collect::<Vec<_>>()
     };
     let text = ptx::source(symbol).expect("embedded");
@@ -280,6 +282,8 @@ fn notices_each_clamp(symbol: &str, count: usize, superfluous: &[&str]) {
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
     // The longest sequence of the kernel's parameters has all rows of the tensor.
-    notices_each_clamp(<UsedQueries as Entry>::CONTRACT.symbol, 5, &["min.u32", "cu_seqlens.longest"]);
-    notices_each_clamp(<HeadMaxima as Entry>::CONTRACT.symbol, 2, &[]);
+    let longest = ["min.u32", "cu_seqlens.longest"];
+    notices_each_clamp(<UsedQueries as Entry>::CONTRACT.symbol, true, 5, &longest);
+    // The offsets of divided sequences are within the tensor.
+    notices_each_clamp(<HeadMaxima as Entry>::CONTRACT.symbol, false, 2, &[]);
 }
