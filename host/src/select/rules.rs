@@ -135,7 +135,8 @@ const RULES: &[Rule] = &[
     Rule::new(Of::Portable(Class::Quantised), "the request asks for precision int8-fp8: scores of int8, \
         values and probabilities of e4m3; the sum of all errors is at most 5 % of the sum of all magnitudes"),
     Rule::new(Of::Hopper(Class::Quantised), "tensors of e4m3: products of e4m3, precision fp8; the sum of \
-        all errors is at most 10 % of the sum of all magnitudes").when(|case, _| case.q.problem.is_eight_bit()),
+        all errors is at most 10 % of the sum of all magnitudes")
+        .when(|case, _| case.q.problem.is_eight_bit()),
     Rule::new(Of::Hopper(Class::Quantised), "the request asks for precision fp8: products of e4m3; the sum \
         of all errors is at most 10 % of the sum of all magnitudes"),
 

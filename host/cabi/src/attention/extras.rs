@@ -1,4 +1,5 @@
-//! The fields of `ferroflash_attention_t` for scales of e4m3, for biases, and for masks with a length, prefixes or bits.
+//! The fields of `ferroflash_attention_t` for scales of e4m3, for biases, and for masks with a length,
+//! prefixes or bits.
 use crate::args::{constant, dtype, extent, present, reach};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
