@@ -114,7 +114,7 @@ fn all_ranks_get_the_attention_of_all_keys() {
         let [q, k, v] = [0, 1, 2].map(|of| host(&bits[of], shapes[of]));
         let problem = Problem::new(DTYPE, BATCH, 1, HEADS[0], HEAD_DIM).heads_k(HEADS[1]).seqlen_k(keys);
         let sinks = Some(SINKS.to_vec());
-        let extras = Extras { sinks, slopes: None, bias: None, prefixes: None, bits: None };
+        let extras = Extras { sinks, ..Extras::default() };
         let inputs = Inputs::new(problem, q, k, v).expect("inputs").extras(&extras, [0; 2]);
         let (o, lse) = &results[0];
         let reference = Reference::new(&inputs).of_merged_states(&inputs, 1.0);
