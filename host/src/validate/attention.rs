@@ -136,7 +136,7 @@ fn descales(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<(
         match scale {
             KvScale::One => continue,
             KvScale::Tokens(_) => {
-                let expected = "tensors have a scale per batch and key head; use `KvScale::Device`";
+                let expected = "tensors have a scale per batch and key head in device memory";
                 return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
             }
             _ if !(p.is_eight_bit() && p.varlen.is_none()) => {
