@@ -51,7 +51,7 @@ def test_tensors_of_eight_bits_have_scales_of_batches_and_key_heads():
 
 def test_tensors_of_eight_bits_are_refused_elsewhere():
     q = numbers(1, 1, 4, 1, 64).astype(E4M3)
-    with pytest.raises(ferroflash.Unsupported, match="precision fp8 of e4m3 tensors on NVIDIA L4"):
+    with pytest.raises(ferroflash.Unsupported, match="precision fp8 of float8_e4m3fn tensors on NVIDIA L4"):
         ferroflash.flash_attn_func(q, q, q, **SIM)
     scale = np.ones((1, 2), np.float32)
     with pytest.raises(ferroflash.Invalid, match="k_descale"):

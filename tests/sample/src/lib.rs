@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 /// The words of symbols that name a kernel's family.
-const FAMILIES: [&str; 17] = [
+const FAMILIES: [&str; 18] = [
     "fwd", "hopper", "decode", "mla", "sparse", "stats", "append", "merge", "combine", "packed", "paged",
-    "split", "mixed", "few", "many", "fp8", "quantise",
+    "split", "mixed", "few", "many", "fp8", "quantise", "lay",
 ];
 
 /// The kernels that represent the table, in the order of the table.
