@@ -139,6 +139,20 @@ fn mbarriers_watch_copies() {
         &both.replace("cp.async.wait_all; /*dup*/", "/*wait*/"),
         ("/*wait*/", "cp.async.wait_all;"),
     );
+    // The copies may have landed for the mbarrier before this wait, which covers them too: here, the copies of
+    // a group, but not a copy behind the group.
+    let group = both.replace("/*own*/", "cp.async.commit_group; cp.async.cg.shared.global [x+512], [I], 16;");
+    let late = group.replace("cp.async.wait_all;", "cp.async.wait_group 0;");
+    for seed in 0..30 {
+        let options = Options { seed, completion: Completion::Eager, ..Options::default() };
+        let reports = |text: &str| launch(text, 1, 64, options.clone()).unwrap().reports;
+        for text in [&both, &group] {
+            assert!(reports(text).is_empty(), "{seed}: {:?}", reports(text));
+        }
+        let behind = late.replace("ld.shared.u32 %r5, [x];", "ld.shared.u32 %r5, [x+512];");
+        assert!(reports(&behind).iter().any(|report| report.kind != Kind::UnwaitedCopies), "{seed}");
+        assert!(reports(&late).iter().all(|report| report.kind == Kind::UnwaitedCopies), "{seed}");
+    }
 }
 
 /// A ring handed over by mbarriers.

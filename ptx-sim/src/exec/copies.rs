@@ -150,6 +150,12 @@ impl<'a> Block<'a> {
             }
         }
         warp.pending = pending;
+        // The same holds for groups that have landed before this wait.
+        let limit = lanes(mask).map(|lane| limits[lane]).min().unwrap_or(0);
+        let waited = warp.watched.iter().take_while(|(group, _)| *group < limit).count();
+        if let Some((_, clock)) = warp.watched.drain(..waited).next_back() {
+            self.clocks.learn(warp.index, engine, clock);
+        }
         if watched > 0 {
             let landed = self.clocks.row(engine).to_vec();
             self.clocks.join(warp.index, &landed);
@@ -189,6 +195,15 @@ impl<'a> Block<'a> {
         let mut pending = std::mem::take(&mut warp.pending);
         for entry in pending.iter_mut().take(end) {
             if let Pending::Copies(copies) = entry {
+                let group = lanes(copies.mask).map(|lane| copies.group[lane]).max().unwrap_or(0);
+                match warp.watched.last_mut() {
+                    Some((last, clock)) if *last == group => *clock = self.clocks.now(engine),
+                    _ => {
+                        // A wait for an older group does not cover this one.
+                        self.clocks.step(engine);
+                        warp.watched.push((group, self.clocks.now(engine)));
+                    }
+                }
                 self.complete(copies, copies.mask, engine, epoch);
             }
         }

@@ -122,6 +122,9 @@ pub(crate) struct Warp<'a> {
     pub pending: VecDeque<Pending>,
     /// For each lane, the number of groups that it has committed.
     pub commits: [u32; LANES],
+    /// Groups of copies that have landed for an mbarrier, and for which no lane has waited: the number of
+    /// groups before them, and the engine's clock.
+    pub watched: Vec<(u32, u32)>,
     /// Number of synchronisations of the warp.
     pub epoch: u32,
     /// Site of the instruction that the warp is executing.
@@ -154,6 +157,7 @@ impl<'a> Warp<'a> {
             local_size: 0,
             pending: VecDeque::new(),
             commits: [0; LANES],
+            watched: Vec::new(),
             epoch: 0,
             site: 0,
             polls: 0,
