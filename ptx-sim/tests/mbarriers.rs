@@ -139,8 +139,8 @@ fn mbarriers_watch_copies() {
         &both.replace("cp.async.wait_all; /*dup*/", "/*wait*/"),
         ("/*wait*/", "cp.async.wait_all;"),
     );
-    // The copies may have landed for the mbarrier before this wait, which covers them too: here, the copies of
-    // a group, but not a copy behind the group.
+    // The copies may have landed for the mbarrier before this wait, which covers them too: here, the copies
+    // of a group, but not a copy behind the group.
     let group = both.replace("/*own*/", "cp.async.commit_group; cp.async.cg.shared.global [x+512], [I], 16;");
     let late = group.replace("cp.async.wait_all;", "cp.async.wait_group 0;");
     for seed in 0..30 {
