@@ -139,7 +139,7 @@ impl Form {
     }
 }
 
-/// What all ranks have in common, for [`Transport::begin`].
+/// The parameters that all ranks share, for [`Transport::begin`].
 struct Call<'a, 'b> {
     form: Form,
     chunks: &'a Chunks,

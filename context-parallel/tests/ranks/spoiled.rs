@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What a transport does wrong.
+/// The fault of a transport.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Nothing,

@@ -127,7 +127,7 @@ pub(super) fn fp8(
     Ok(())
 }
 
-/// What the attention kernel needs beside its tensors.
+/// The attention kernel's parameters beside its tensors.
 struct Inputs {
     scales: [PerHead; 3],
     lse_lacks: Lse,

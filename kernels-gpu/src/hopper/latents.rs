@@ -64,9 +64,9 @@ pub trait Latents: Batch + Sized + 'static {
     /// The keys behind the launch's tensor maps.
     fn tensors<E: WarpgroupCore, C: Kernel<Params = Self>>(block: &Block<C>) -> Self::Tensors<E>;
 
-    /// What each lane of a warp looks up for a stage, long before its copies.
+    /// The result that each lane of a warp looks up for a stage, long before its copies.
     type Found: Copy;
-    /// Looks up what stage `n` needs.
+    /// Looks up the rows of stage `n`.
     fn find(stages: &Stages<'_, Self>, n: u32, warp: Warp) -> Self::Found;
     /// The source of the left part of stage `n`.
     fn left<E: WarpgroupCore>(
@@ -83,9 +83,9 @@ pub trait Latents: Batch + Sized + 'static {
         found: Self::Found,
     ) -> impl Refill<Right<E>, Self::Right>;
 
-    /// What a warp keeps of its stage from the copies to the scores.
+    /// The bits that a warp keeps of its stage from the copies to the scores.
     type Kept: Copy + Default;
-    /// What a warp keeps of a stage.
+    /// Returns the bits that the warp keeps of a stage.
     fn keep(stages: &Stages<'_, Self>, found: Self::Found, warp: Warp) -> Self::Kept;
     /// Hides the keys of stage `n` that rows do not see.
     fn hide<Mask: MaskFn>(stages: &Stages<'_, Self>, s: &mut Acc<1, N>, n: u32, kept: Self::Kept, warp: Warp);

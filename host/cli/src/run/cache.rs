@@ -300,7 +300,7 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorV
     })
 }
 
-/// What a file's queries and cache must have.
+/// The requirements on a file's queries and cache.
 const EQUAL: &str = "the last size, head_dim, must be equal, or 656 bytes (U8) for 576 columns";
 
 /// Returns the number of columns for which a row of keys stands.
