@@ -15,6 +15,12 @@ except Exception as reason:  # flash_attn is not installed, or its compiler is m
     fa4 = None
     print("fa4 is absent:", repr(reason)[:160], file=sys.stderr)
 
+try:
+    from flash_attn_interface import flash_attn_func as fa3
+except Exception as reason:  # FlashAttention-3 is not installed
+    fa3 = None
+    print("fa3 is absent:", repr(reason)[:160], file=sys.stderr)
+
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 # The factor by which the normal numbers in keys are multiplied, by kind of inputs.
@@ -36,6 +42,16 @@ def fa4_call(case, q, k, v, **options):
     qc, kc, vc = (t.transpose(1, 2).contiguous() for t in (q, k, v))
     window = tuple(side if side >= 0 else None for side in case.window)
     return lambda: fa4_output(qc, kc, vc, causal=case.causal, window_size=window, **options).transpose(1, 2)
+
+
+def fa3_call(case, q, k, v):
+    """Returns a call of FlashAttention-3, which takes contiguous tensors (batch, seqlen, heads, head_dim)."""
+    rows = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+
+    def call():
+        out = fa3(*rows, causal=case.causal, window_size=case.window)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+    return call
 
 
 class Case:
@@ -158,6 +174,8 @@ def contenders(case, q, k, v, wanted, lse=True, base=None):
         calls["fa2_causal"] = full_causal
     if fa4 is not None:
         calls["fa4"] = fa4_call(case, q, k, v)
+    if fa3 is not None:
+        calls["fa3"] = fa3_call(case, q, k, v)
     calls = {name: call for name, call in calls.items() if name == "ferroflash" or name in wanted}
     return {**calls, "base": of(base)} if base else calls
 

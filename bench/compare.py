@@ -4,7 +4,7 @@
     python3 compare.py --only prefill headline --out h200.json --svg h200.svg
 
 The script needs PyTorch with Triton. The peers are SDPA's flash backend (FlashAttention-2), SDPA's cuDNN backend, and
-FlashAttention-4 if Python can import it.
+FlashAttention-3 and -4 if Python can import them.
 
     python3 compare.py --base ../before --peers                # peer: FerroFlash of another commit, in its packed folder
     python3 compare.py --base ../before --peers --entries      # every kernel by name, instead of the planner's choice
@@ -192,7 +192,7 @@ def arguments():
     ap.add_argument("--match", help="run only shapes whose label contains this")
     ap.add_argument("--dtypes", nargs="*", default=["f16"], choices=list(cases.DTYPES), help="dtypes of shapes that do not name a dtype")
     ap.add_argument("--layout", default="bhsd", choices=["bhsd", "bshd"], help="memory layout of the tensors")
-    ap.add_argument("--peers", nargs="*", default=["fa2", "fa2_causal", "cudnn", "fa4"])
+    ap.add_argument("--peers", nargs="*", default=["fa2", "fa2_causal", "cudnn", "fa3", "fa4"])
     ap.add_argument("--base", metavar="FOLDER", help="one more peer: the packed folder of another commit")
     ap.add_argument("--entries", action="store_true", help="a shape for every kernel of the table, instead of suites")
     ap.add_argument("--serving", nargs="*", metavar="SUITE", help="measure suites of serving.py instead (decode, ragged, paged, ..): "
@@ -231,7 +231,8 @@ def main():
     about = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda,
-        "ferroflash": ferroflash.LIB.ferroflash_version().decode(), "fa4": cases.fa4 is not None,
+        "ferroflash": ferroflash.LIB.ferroflash_version().decode(), "fa3": cases.fa3 is not None,
+        "fa4": cases.fa4 is not None,
         "base": base and base.LIB.ferroflash_version().decode(),
         "command": shlex.join(sys.argv), "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"), "clocks": {"before": clocks()},
     }

@@ -9,9 +9,10 @@ import sys
 import time
 from html import escape
 
-COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1",
+COLOURS = {"ferroflash": "#c2410c", "fa2": "#94a3b8", "cudnn": "#4d7c0f", "fa3": "#0891b2", "fa4": "#1d4ed8", "fa2_causal": "#cbd5e1",
            "base": "#fdba74"}
-NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa4": "FlashAttention-4",
+NAMES = {"ferroflash": "FerroFlash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa3": "FlashAttention-3",
+         "fa4": "FlashAttention-4",
          "fa2_causal": "FA2, all causal", "base": "the base"}
 # Relative differences below this number are noise.
 NOISE = 0.02

@@ -6,6 +6,7 @@ The script needs PyTorch. A ratio is the peer's time divided by FerroFlash's tim
 peer of each:
 
   decode, decode-fa2          one query per sequence, dense cache; peers: cuDNN, FlashAttention-2 (both through SDPA)
+  decode-fa3                  the same; peer: FlashAttention-3's flash_attn_with_kvcache, if it is installed
   func, func-cache            one query per sequence, flash_attn_func; peers: cuDNN, FerroFlash on a dense cache
   decode-paged                one query per sequence, pages of 16 and 64, NHD and HND; peer: cuDNN on a dense cache
   paged, page1                pages of 16 and 64, and of 1; peer: FerroFlash on a dense cache of the same layout

@@ -217,5 +217,17 @@ def sdpa(backend, q, caches, lengths):
     return [call(cache) for cache in caches], judge(q, caches[-1], lengths)
 
 
+def fa3(q, caches, lengths):
+    """Returns calls of FlashAttention-3 on caches, if it is installed."""
+    from flash_attn_interface import flash_attn_with_kvcache
+
+    def call(cache):
+        def run():
+            out = flash_attn_with_kvcache(q, cache.k, cache.v, cache_seqlens=lengths, page_table=cache.table)
+            return out[0] if isinstance(out, tuple) else out
+        return run
+    return [call(cache) for cache in caches], judge(q, caches[-1], lengths)
+
+
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
-PEERS = {*BACKENDS, "fa2 varlen", "flashinfer"}
+PEERS = {*BACKENDS, "fa2 varlen", "fa3", "flashinfer"}

@@ -6,9 +6,9 @@ import torch
 
 import ferroflash
 from ferroflash import kvcache, merge, varlen
-from ferroflash.planned import CAUSAL, FULL
+from ferroflash.planned import CAUSAL, FULL, WINDOW
 import flashinfer_calls
-from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, enqueued, filled, integers, judge, normal, ours, prefixed, sdpa,
+from serving_cases import (BACKENDS, DEVICE, DTYPES, Cache, Group, compare, enqueued, fa3, filled, integers, judge, normal, ours, prefixed, sdpa,
                            sets_of, verdict)
 
 
@@ -36,7 +36,7 @@ def decode(spec, wanted):
                 # Each paged cache has a dense peer of the same layout: NHD or HND.
                 pages = {f"page {page}{layout}": dense for page in spec["pages"]
                          for layout, dense in ((("", "dense NHD"), (" HND", "dense")) if page > 1 else (("", "dense NHD"),))}
-                pairs = [("decode", "dense", "cudnn"), ("decode-fa2", "dense", "fa2")]
+                pairs = [("decode", "dense", "cudnn"), ("decode-fa2", "dense", "fa2"), ("decode-fa3", "dense NHD", "fa3")]
                 pairs += [("func", "flash_attn_func", "cudnn"), ("func-cache", "flash_attn_func", "dense")]
                 pairs += [("decode-paged", name, "cudnn") for name in pages if name != "page 1"]
                 pairs += [("page1" if name == "page 1" else "paged", name, dense) for name, dense in pages.items()]
@@ -46,7 +46,7 @@ def decode(spec, wanted):
                 if not pairs:
                     continue
                 size = 4 * batch * hk * keys * dim
-                sizes = {name: size for name in ["dense", "dense NHD", "cudnn", "fa2", "flash_attn_func", *pages]}
+                sizes = {name: size for name in ["dense", "dense NHD", "cudnn", "fa2", "fa3", "flash_attn_func", *pages]}
                 sizes.update({"e4m3": size // 2, "e4m3, page 16": size // 2})
                 yield Group(f"B{batch} K{keys} {dtype}", pairs, sizes,
                             lambda group: fill_decode(group, spec, batch, keys, DTYPES[dtype]))
@@ -63,6 +63,7 @@ def fill_decode(group, spec, batch, keys, dtype):
     for name, backend in BACKENDS.items():
         group.add(name, lambda: sdpa(backend, q, dense, lengths))
     group.add("dense NHD", lambda: ours(q, [cache.nhd() for cache in dense], lengths))
+    group.add("fa3", lambda: fa3(q, [cache.nhd() for cache in dense], lengths))
     for page in spec["pages"]:
         group.add(f"page {page}", lambda: ours(q, [cache.paged(page) for cache in dense], lengths))
         group.add(f"page {page} HND", lambda: ours(q, [cache.paged(page, hnd=True) for cache in dense], lengths))
@@ -258,7 +259,8 @@ def mixed(shapes, wanted):
     for shape in shapes if pairs else []:
         single, chunks = ([(q, k) for count, q, k in shape[kind] for _ in range(count)] for kind in ("single", "chunks"))
         size = sum(4 * q * shape["heads_q"] * shape["head_dim"] + 4 * k * shape["heads_k"] * shape["head_dim"] for q, k in single + chunks)
-        yield Group(f"{shape['name']} H{shape['heads_q']}/{shape['heads_k']} D{shape['head_dim']}", pairs,
+        said = "".join(f" {option} {shape[option]}" for option in ("window", "softcap", "sinks") if option in shape)
+        yield Group(f"{shape['name']} H{shape['heads_q']}/{shape['heads_k']} D{shape['head_dim']}{said}", pairs,
                     dict.fromkeys(["one request", "two requests"], size), lambda group: fill_mixed(group, shape, single, chunks, size))
 
 
@@ -269,20 +271,24 @@ def fill_mixed(group, shape, single, chunks, size):
     caches = [filled(lengths, hk, dim, 16, torch.float16) for _ in range(sets_of(size))]
     q, on_device = normal(starts[-1], hq, dim), integers(lengths)
     o, longest = torch.empty_like(q), max(q for q, _ in chunks)
+    window, softcap = tuple(shape.get("window", (-1, -1))), shape.get("softcap", 0.0)
+    sinks = torch.randn(hq, device=DEVICE) if shape.get("sinks") else None
+    meant = {"causal": window == (-1, -1), "window": window, "softcap": softcap, "sinks": sinks}
+    own = {"mask": CAUSAL if meant["causal"] else WINDOW, "window": window, "softcap": softcap, "sinks": sinks}
 
     def right(o):
         errors = [(0.0 if bool(torch.isfinite(o).all()) else math.nan, 1.0)]
         for b in {0, first - 1, first, len(lengths) - 1}:
             k, v = caches[-1].sequence(b, lengths[b])
-            errors.append(compare(o[starts[b]:starts[b + 1]], q[starts[b]:starts[b + 1]], k, v, causal=True))
+            errors.append(compare(o[starts[b]:starts[b + 1]], q[starts[b]:starts[b + 1]], k, v, **meant))
         return verdict(errors)
 
     def request(cache, rows, sequences, packed):
         q_own, o_own = ((t[rows] if packed else t[rows][:, None]) for t in (q, o))
         begin = [n - starts[sequences.start] for n in starts[sequences.start:sequences.stop + 1]]
         options = {"cu_seqlens_q": integers(begin), "seqlen_q": longest} if packed else {}
-        return kvcache.Launch(q_own, cache.k, cache.v, o_own, on_device[sequences], table=cache.table[sequences], mask=CAUSAL,
-                              **options)
+        return kvcache.Launch(q_own, cache.k, cache.v, o_own, on_device[sequences], table=cache.table[sequences],
+                              **own, **options)
 
     def two(cache):
         parts = (request(cache, slice(0, first), slice(0, first), False),

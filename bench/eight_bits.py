@@ -1,0 +1,193 @@
+"""Times attention with products of eight bits beside FlashAttention-3 and cuDNN on the same e4m3 tensors, and beside 16 bits.
+
+    python3 eight_bits.py --out eight-bits-peers.json            # D = 128, 16k tokens, 16 heads, full and causal
+    python3 eight_bits.py --only bias --out eight-bits-bias.json # the bias of equal scores, 2k to 64k keys
+
+`ferroflash` has e4m3 tensors with FlashAttention-3's descales, as fa3 and cudnn_fp8 have; `quantised` has bf16 tensors and precision
+"fp8", so its time includes the quantiser; `bf16` is FerroFlash without eight bits. cuDNN writes O in e4m3 on Hopper. The L2 cache is cold.
+Results are compared with float64 of the tensors that a call has. `bias` is the mean of (o - want) / want for equal scores and
+positive values: one level of e4m3 sums loses a part of each addend that is small beside the sum. FlashAttention-3 runs if Python finds
+`flash_attn_interface`, cuDNN if it finds `cudnn`.
+"""
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import compare
+import ferroflash
+import report
+
+E4M3, LARGEST, D = torch.float8_e4m3fn, 448.0, 128
+SHAPES = [(8, 2048), (4, 4096), (2, 8192), (1, 16384)]
+# A call is wrong if the sum of its errors exceeds this part of the sum of its results.
+TOLERANCE = 0.06
+
+
+def quantised(x):
+    """Returns x in e4m3, and the factor of the whole tensor."""
+    factor = x.float().abs().max() / LARGEST
+    return (x.float() / factor).to(E4M3), factor
+
+
+def cudnn_fp8(q, k, v, factors, causal):
+    """Returns a call of cuDNN on (batch, seqlen, heads, head_dim) in e4m3. O is e4m3, times the factor that the result has."""
+    import cudnn
+    shape, graph_of = q.transpose(1, 2), cudnn.data_type
+    graph = cudnn.pygraph(io_data_type=graph_of.FP8_E4M3, intermediate_data_type=graph_of.FLOAT, compute_data_type=graph_of.FLOAT)
+    tensors = [graph.tensor(name=name, dim=list(x.transpose(1, 2).shape), stride=list(x.transpose(1, 2).stride()),
+                            data_type=graph_of.FP8_E4M3) for name, x in zip("qkv", (q, k, v))]
+    names = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+    scales = [graph.tensor(name=name, dim=[1] * 4, stride=[1] * 4, data_type=graph_of.FLOAT) for name in names]
+    # Weights of a softmax are at most 1, and results at most the largest value.
+    numbers = [*map(float, factors), 1 / LARGEST, LARGEST, 1 / float(factors[2])]
+    o, _, *largest = graph.sdpa_fp8(q=tensors[0], k=tensors[1], v=tensors[2], **dict(zip(names, scales)), generate_stats=False,
+                                    attn_scale=D ** -0.5, use_causal_mask=causal, name="sdpa")
+    out = torch.empty(q.shape, dtype=E4M3, device="cuda").transpose(1, 2)
+    o.set_output(True).set_dim(list(out.shape)).set_stride(list(out.stride())).set_data_type(graph_of.FP8_E4M3)
+    for each in largest:
+        each.set_output(True).set_dim([1] * 4).set_stride([1] * 4).set_data_type(graph_of.FLOAT)
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+    workspace = torch.empty(graph.get_workspace_size(), dtype=torch.uint8, device="cuda")
+    number = lambda x=0.0: torch.full((1, 1, 1, 1), x, dtype=torch.float32, device="cuda")
+    pack = {**dict(zip(tensors, (x.transpose(1, 2) for x in (q, k, v)))), **dict(zip(scales, map(number, numbers))), o: out,
+            **{each: number() for each in largest}}
+    handle = cudnn.create_handle()
+
+    def call():
+        cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        graph.execute(pack, workspace, handle=handle)
+        return out.transpose(1, 2)
+
+    call.factor = float(factors[2])
+    return call
+
+
+def fa3(q, k, v, causal, **descales):
+    """Returns a call of FlashAttention-3."""
+    import flash_attn_interface
+
+    def call():
+        out = flash_attn_interface.flash_attn_func(q, k, v, causal=causal, **descales)
+        return out[0] if isinstance(out, tuple) else out
+    return call
+
+
+def sdpa(q, k, v, causal):
+    def call():
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal).transpose(1, 2)
+    return call
+
+
+def contenders(q, k, v, causal):
+    """Returns {name: call}, and {name: the tensors that this call has, in float32}. Calls return (batch, queries, heads, D)."""
+    eights = [quantised(x) for x in (q, k, v)]
+    e, factors = [x for x, _ in eights], [factor for _, factor in eights]
+    of_head = [torch.full((q.shape[0], x.shape[2]), float(factor), device="cuda") for x, factor in eights]
+    descales = dict(zip(("q_descale", "k_descale", "v_descale"), of_head))
+    eight = [x.float() * factor for x, factor in eights]
+    calls, tensors = {}, {}
+
+    def add(name, make, of):
+        try:
+            calls[name], tensors[name] = make(), of
+        except Exception as reason:
+            print(f"{name} is not available: {repr(reason)[:200]}")
+    add("ferroflash", lambda: functools.partial(ferroflash.flash_attn_func, *e, causal=causal, **descales), eight)
+    add("quantised", lambda: functools.partial(ferroflash.flash_attn_func, q, k, v, causal=causal, precision="fp8"), (q, k, v))
+    add("bf16", lambda: functools.partial(ferroflash.flash_attn_func, q, k, v, causal=causal), (q, k, v))
+    add("fa3_fp8", lambda: fa3(*e, causal, **descales), eight)
+    add("fa3_bf16", lambda: fa3(q, k, v, causal), (q, k, v))
+    add("cudnn_fp8", lambda: cudnn_fp8(*e, factors, causal), eight)
+    add("cudnn_bf16", lambda: sdpa(q, k, v, causal), (q, k, v))
+    return calls, tensors
+
+
+def result(call, o, rows):
+    return o[:, rows].float().double() * getattr(call, "factor", 1.0)
+
+
+def exact(q, k, v, rows, causal):
+    """Computes float64 attention of some rows of every head."""
+    out = torch.empty(q.shape[0], len(rows), *q.shape[2:], dtype=torch.float64, device="cuda")
+    for b in range(q.shape[0]):
+        s = torch.einsum("qhd,khd->hqk", q[b, rows].double(), k[b].double()) * D ** -0.5
+        if causal:
+            s = s.masked_fill(torch.arange(k.shape[1], device="cuda")[None, :] > rows[:, None], -torch.inf)
+        out[b] = torch.einsum("hqk,khd->qhd", s.softmax(-1), v[b].double())
+    return out
+
+
+def speed(batch, keys, causal, args, rng):
+    """Returns the report's rows of one shape."""
+    q, k, v = (torch.randn(batch, keys, args.heads, D, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+    calls, tensors = contenders(q, k, v, causal)
+    rows = torch.tensor([0, 1, keys // 2, keys - 1], device="cuda")
+
+    def judge(name, o):
+        want = exact(*tensors[name], rows, causal)
+        found = ((result(calls[name], o, rows) - want).abs().sum() / want.abs().sum()).item()
+        return {"error": found, "tolerance": TOLERANCE, "passed": found <= TOLERANCE}
+    checks = report.judged(calls, judge, ("ferroflash", "quantised", "bf16"))
+    tflops = lambda us: 4 * batch * args.heads * keys * keys * D / (2 if causal else 1) / us / 1e6
+    row = {"suite": "causal" if causal else "full", "label": f"{batch}x{keys}", "dtype": "e4m3", "timing": "cold"}
+    show = lambda us: f"{us:.1f} us {tflops(us):.0f}"
+    found = report.measured(row, calls, checks, args, rng, compare.measure, lambda us: f"{tflops(us):.0f} TFLOP/s", None,
+                            lambda us: {"tflops": tflops(us)}, show)
+    print("     errors " + "  ".join(f"{name} {check['error']:.4f}" for name, check in checks.items()), flush=True)
+    parts(calls["quantised"], 3 * q.numel() * 3)
+    return found
+
+
+def parts(call, size):
+    """Prints the time of each kernel of a call, and the time to move the bytes of quantising."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+        for _ in range(10):
+            call()
+        torch.cuda.synchronize()
+    times = {e.key: e.device_time_total / 10 for e in found.key_averages() if e.device_time_total > 0 and "_" in e.key}
+    print(f"     bytes {size / report.bandwidth() / 1e6:.1f} us  "
+          + "  ".join(f"{name} {us:.1f}" for name, us in times.items() if "fp8" in name or "quantise" in name), flush=True)
+
+
+def bias(keys, args, rng):
+    """Returns the bias of each call for equal scores."""
+    q, k = torch.zeros(1, 128, 4, D, dtype=torch.bfloat16, device="cuda"), torch.randn(1, keys, 4, D, dtype=torch.bfloat16, device="cuda")
+    q[..., 0] = 1e-3
+    v = (torch.randn(1, keys, 4, D, device="cuda").abs() + 0.2).bfloat16()
+    calls, tensors = contenders(q, k, v, False)
+    rows, found = torch.arange(128, device="cuda"), []
+    for name, call in calls.items():
+        try:
+            want = exact(*tensors[name], rows, False)
+            part = ((result(call, call(), rows) - want) / want).mean().item()
+        except Exception as reason:
+            print(f"{name}: {repr(reason)[:140]}")
+            continue
+        found.append({"suite": "bias", "label": f"{keys}", "peer": name, "bias": part, "passed": abs(part) <= 1e-3})
+    print(f"bias {keys}: " + "  ".join(f"{row['peer']} {100 * row['bias']:+.3f} %" for row in found), flush=True)
+    return found
+
+
+def main():
+    parser = report.options(__doc__)
+    parser.add_argument("--only", nargs="+", default=["speed", "bias"], choices=["speed", "bias"])
+    parser.add_argument("--heads", type=int, default=16)
+    args = parser.parse_args()
+    speeds = [("causal" if causal else "full", f"{batch}x{keys}", batch, keys, causal) for causal in (False, True)
+              for batch, keys in SHAPES]
+    report.main(lambda rng: [(suite, label, functools.partial(speed, *shape, args, rng))
+                             for suite, label, *shape in speeds if "speed" in args.only]
+                + [("bias", f"{keys}", functools.partial(bias, keys, args, rng))
+                   for keys in (2048, 8192, 16384, 65536) if "bias" in args.only], args)
+
+
+if __name__ == "__main__":
+    main()
