@@ -50,6 +50,8 @@ serving-batch | 570 | torch | serving-batch.json, .svg: decode of unequal length
 serving-requests | 570 | torch flashinfer | serving-requests.json, .svg: shared prefixes, mixed batches, e4m3 prefill, rotary appends
 mla | 570 | torch flash_mla flashinfer | mla.json: MLA decode with 16, 64 and 128 heads
 mla-portable | 570 | torch | mla-portable.json: MLA decode with 64 and 128 heads by the portable kernel, beside its products
+eight-bits | 570 | torch fa3 | eight-bits.json: products of eight bits beside FlashAttention-3, cuDNN and 16 bits; biases up to 64k keys
+asked | 570 | torch | asked.json: what largest scores, entropies and batch invariance cost
 sparse | 570 | torch flash_mla | sparse.json: sparse MLA of 1 to 4096 queries with lists of 2048 keys
 widths | 570 | torch fa4 | widths.json: keys of 192 columns, values of 128
 backward | 570 | torch fa4 | backward.json: gradients of 512 to 16384 keys, beside FlashAttention-2, -4 and cuDNN, bf16
@@ -170,6 +172,8 @@ call() {
             run python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4 --peers --seconds $((limit - 60)) \
                 --out "$out/$call.json"
             ;;
+        eight-bits) run python3 eight_bits.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
+        asked) run python3 asked.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         sparse) run python3 sparse.py --seconds $((limit - 60)) --out "$out/sparse.json" ;;
         widths) run python3 widths.py --seconds $((limit - 60)) --out "$out/$call.json" ;;
         backward*)

@@ -39,7 +39,7 @@ lacks() {
     exit 1
 }
 
-# Ends a call that lacks a program, a Python package or a caller's packed folder. compare.py does without FlashAttention-4 (fa4).
+# Ends a call that lacks a program, a Python package or a caller's packed folder. compare.py does without FlashAttention-3 and -4 (fa3, fa4).
 has() {
     for need in $(column "$call" 3); do
         case $need in
@@ -186,7 +186,7 @@ one() {
     # Dry runs have no line in the table.
     : "${limit:=570}"
     [ "${SECONDS_OF_CALL:-999}" -gt "$limit" ] || limit=$SECONDS_OF_CALL
-    failed=0 ended='' running='' asked='' peers="fa2 cudnn fa4"
+    failed=0 ended='' running='' asked='' peers="fa2 cudnn fa3 fa4"
     # Whoever ends all processes of a job sends SIGTERM to this one too.
     trap ended URG TERM INT HUP
     has
