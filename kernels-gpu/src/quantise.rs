@@ -99,16 +99,14 @@ fn scale<C: Kernel>(
     scale
 }
 
-/// Calls `f` with each of a warp's rows of block `n`, four at a time: all of them would take all registers.
+/// Calls `f` with the first of each eight rows of block `n` that a warp has.
 #[inline(always)]
-fn each_row<const N: usize>(n: u32, warp: Warp, f: impl Fn(u32)) {
-    let (mut row, end) = (n * N as u32 * 16 + warp.index() * 4, (n + 1) * N as u32 * 16);
+fn each_eight_rows<const N: usize>(n: u32, warp: Warp, f: impl Fn(u32)) {
+    let (mut row, end) = (n * N as u32 * 16 + warp.index() * 8, (n + 1) * N as u32 * 16);
     while row < end {
         stay_a_loop();
-        for i in 0..4 {
-            f(row + i);
-        }
-        row += opaque(16);
+        f(row);
+        row += opaque(32);
     }
 }
 
@@ -124,14 +122,16 @@ fn round<E: Unpack, const N: usize, const D: usize, C: Kernel>(p: &RoundFp8Param
         let k = GlobalRows::<E, D>::new(&p.from[1], batch, kv_head);
         let to = GlobalRows::<E4m3, D>::new(&p.to[0], batch, head);
         let by = scale(p, 0, [batch, kv_head], n == 0 && in_group == 0, block);
-        each_row::<N>(n, warp, |row| to.round_row(&q, row, &ColumnMeans::NONE, by, warp));
+        each_eight_rows::<N>(n, warp, |first| to.round_rows(&q, first, &ColumnMeans::NONE, by, warp));
         if p.lse_lacks.base != 0 {
             let (means, lacks) =
                 (ColumnMeans::of(&k, warp), GlobalVec::new(&p.lse_lacks, batch, head, q.rows()));
-            each_row::<N>(n, warp, |row| {
-                let dot = means.dot(&q, row, warp);
-                if warp.lane() == 0 {
-                    lacks.store_row(row, dot * p.scale, block);
+            each_eight_rows::<N>(n, warp, |first| {
+                for row in first..first + 8 {
+                    let dot = means.dot(&q, row, warp);
+                    if warp.lane() == 0 {
+                        lacks.store_row(row, dot * p.scale, block);
+                    }
                 }
             });
         }
@@ -151,6 +151,6 @@ fn round<E: Unpack, const N: usize, const D: usize, C: Kernel>(p: &RoundFp8Param
         let k = GlobalRows::<E, D>::new(&p.from[1], batch, head);
         let to = GlobalRows::<E4m3, D>::new(&p.to[1], batch, head);
         let (means, by) = (ColumnMeans::of(&k, warp), scale(p, 1, [batch, head], n == 0, block));
-        each_row::<N>(n, warp, |row| to.round_row(&k, row, &means, by, warp));
+        each_eight_rows::<N>(n, warp, |first| to.round_rows(&k, first, &means, by, warp));
     }
 }

@@ -16,6 +16,9 @@ _names: dict[Any, str] = {}
 
 def name(dtype: Any) -> str:
     """Returns the name of a dtype of torch or of a simulated card: "float16", "int32", .."""
+    # torch.compile cannot trace a table that has numpy's dtypes as keys.
+    if hasattr(dtype, "kind"):
+        return dtype.name
     try:
         return _names[dtype]
     except KeyError:
@@ -159,11 +162,11 @@ def known(tensor: Memory) -> list[Any] | None:
         of_numpy = not hasattr(tensor, "integers") and getattr(getattr(tensor, "dtype", None), "kind", "") in ("i", "u")
         is_sim = hasattr(tensor, "integers") and tensor.dtype in _INTEGERS
         return tensor.tolist() if of_numpy else tensor.integers().tolist() if is_sim else None
-    if tensor.device.type != "cpu" or name(tensor.dtype) not in _INTEGERS:
-        return None
     from . import _torch
     # A tensor that torch.compile, a mode or a transform passes has no numbers.
-    return None if _torch.sees_operators() else tensor.tolist()
+    if _torch.sees_operators() or tensor.device.type != "cpu" or name(tensor.dtype) not in _INTEGERS:
+        return None
+    return tensor.tolist()
 
 
 def integers(like: Memory, **tensors: Memory) -> list[Memory]:

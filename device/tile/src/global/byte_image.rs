@@ -4,7 +4,7 @@ use crate::mma::Unpack;
 use crate::shared::StageImage;
 use crate::{Block, Smem, Warp};
 use contract::{F32, Kernel};
-use cuda_std::math::pack_e4m3_x4;
+use cuda_std::math::{opaque, pack_e4m3_x4, stay_a_loop};
 use cuda_std::memory::st_global_b32_if;
 
 /// Number of rows that a mean samples.
@@ -13,6 +13,8 @@ const SAMPLES: u32 = 64;
 pub(super) const LARGEST: f32 = 448.0;
 /// Magnitudes below this number, 2^-100, become 0: their quotients would leave f32.
 pub(super) const SMALLEST: f32 = f32::from_bits(27 << 23);
+/// Number of rows whose loads are in flight together.
+pub(super) const TOGETHER: usize = 8;
 /// A lane has four columns of each eighth base tile, of at most 16.
 pub(super) const PARTS: usize = 2;
 
@@ -28,16 +30,26 @@ pub(super) fn place<const D: usize>(warp: Warp) -> (u32, u32) {
     (warp.lane / 4 % D as u32, warp.lane / 4 / D as u32)
 }
 
-/// This lane's four columns of base tile `tile` of a row, in the order of
-/// [`byte_of_column`](crate::layout::byte_of_column).
+/// This lane's columns of a row as they are in memory: two words of each part of [`ColumnMeans`].
 #[inline(always)]
-pub(super) fn four<E: Unpack, const D: usize>(
+pub(super) fn words<E: Unpack, const D: usize>(
     from: &GlobalRows<E, D>,
     row: u32,
-    tile: u32,
     warp: Warp,
-) -> [f32; 4] {
-    let [[a, b], [c, d]] = [0, 1].map(|half| E::unpack(from.word(row, 2 * tile + half, warp.lane % 4)));
+) -> [[u32; 2]; PARTS] {
+    let (tile, _) = place::<D>(warp);
+    let mut words = [[0; 2]; PARTS];
+    for part in 0..D.div_ceil(8) {
+        let first = 2 * (tile + 8 * part as u32);
+        words[part] = [0, 1].map(|half| from.predicated_word(row, first + half, warp.lane % 4));
+    }
+    words
+}
+
+/// The four columns of a part of a row, in the order of [`byte_of_column`](crate::layout::byte_of_column).
+#[inline(always)]
+pub(super) fn four<E: Unpack>(words: [u32; 2]) -> [f32; 4] {
+    let [[a, b], [c, d]] = words.map(E::unpack);
     [a, b, c, d]
 }
 
@@ -45,20 +57,30 @@ impl ColumnMeans {
     /// The means of a tensor's rows.
     #[inline(always)]
     pub fn of<E: Unpack, const D: usize>(from: &GlobalRows<E, D>, warp: Warp) -> Self {
-        let ((tile, _), count) = (place::<D>(warp), from.rows().min(SAMPLES));
+        let count = from.rows().min(SAMPLES);
         let (mut sums, mut row, mut rest) = ([[0.0; 4]; PARTS], 0, 0);
         // Sample `i` is row `i * rows / count`, without a division.
         let (step, more) = (from.rows() / SAMPLES, from.rows() % SAMPLES);
-        for _ in 0..count {
-            for part in 0..D.div_ceil(8) {
-                let x = four(from, row, tile + 8 * part as u32, warp);
-                for i in 0..4 {
-                    sums[part][i] += x[i];
+        let (mut taken, end) = (0, opaque(SAMPLES));
+        while taken < end {
+            stay_a_loop();
+            // The loads of all rows are in flight together. Rows that do not exist are 0.
+            let samples: [_; TOGETHER] = core::array::from_fn(|_| {
+                let sample = words(from, row, warp);
+                rest += more;
+                row += if from.rows() < SAMPLES { 1 } else { step + rest / SAMPLES };
+                rest %= SAMPLES;
+                sample
+            });
+            for n in 0..TOGETHER {
+                for part in 0..D.div_ceil(8) {
+                    let x = four::<E>(samples[n][part]);
+                    for i in 0..4 {
+                        sums[part][i] += x[i];
+                    }
                 }
             }
-            rest += more;
-            row += if from.rows() < SAMPLES { 1 } else { step + rest / SAMPLES };
-            rest %= SAMPLES;
+            taken += TOGETHER as u32;
         }
         let factor = 1.0 / count.max(1) as f32;
         ColumnMeans(
@@ -101,8 +123,9 @@ impl<const N: usize, const D: usize> StageImage<N, D> {
             let row = i * all + warp.index * together + own;
             let exists = first + row < from.rows();
             let (mut parts, mut largest) = ([[0.0; 4]; PARTS], 0);
+            let all = words(from, first + row, warp);
             for part in 0..D.div_ceil(8) {
-                let x = four(from, first + row, tile + 8 * part as u32, warp);
+                let x = four::<E>(all[part]);
                 for c in 0..4 {
                     parts[part][c] = if exists { x[c] - means.0[part][c] } else { 0.0 };
                     largest = largest.max(parts[part][c].to_bits() & 0x7fff_ffff);
@@ -143,7 +166,7 @@ impl<const N: usize, const D: usize> StageImage<N, D> {
         for (i, own) in own.iter_mut().enumerate() {
             for c in 0..4 {
                 let row = first + group * 16 + warp.lane % 4 * 2 + c / 2 * 8 + c % 2;
-                let x = E::unpack(from.word(row, (2 * i) as u32 + pair / 4, pair % 4));
+                let x = E::unpack(from.predicated_word(row, (2 * i) as u32 + pair / 4, pair % 4));
                 for column in 0..2 {
                     own[column][c as usize] = x[column];
                     largest = largest.max(x[column].to_bits() & 0x7fff_ffff);

@@ -1,10 +1,10 @@
 //! Rounds rows of 16 bits to rows of e4m3, and to transposed blocks of e4m3, with one scale per head.
 use crate::Warp;
-use crate::global::byte_image::{LARGEST, PARTS, SMALLEST, four, place};
+use crate::global::byte_image::{LARGEST, PARTS, SMALLEST, TOGETHER, four, place, words};
 use crate::global::{ColumnMeans, GlobalRows, GlobalVec};
 use crate::mma::Unpack;
 use contract::E4m3;
-use cuda_std::math::{fma, pack_e4m3_x4, permute_bytes_of};
+use cuda_std::math::{fma, pack_e4m3_x4, permute_bytes_of, stay_a_loop};
 use cuda_std::memory::st_global_b32_if;
 
 /// Number of shares of a head whose largest magnitudes are measured apart.
@@ -42,23 +42,11 @@ impl Fp8Scale {
     }
 }
 
-/// This lane's columns of a row, in the parts of [`ColumnMeans`].
+/// The columns of a part of row `row` of a tensor of `rows` rows, less the means.
 #[inline(always)]
-fn columns<E: Unpack, const D: usize>(
-    from: &GlobalRows<E, D>,
-    row: u32,
-    less: &ColumnMeans,
-    warp: Warp,
-) -> [[f32; 4]; PARTS] {
-    let (tile, _) = place::<D>(warp);
-    let mut parts = [[0.0; 4]; PARTS];
-    for part in 0..D.div_ceil(8) {
-        let x = four(from, row, tile + 8 * part as u32, warp);
-        for i in 0..4 {
-            parts[part][i] = if row < from.rows() { x[i] - less.0[part][i] } else { 0.0 };
-        }
-    }
-    parts
+fn less<E: Unpack>(words: [u32; 2], means: [f32; 4], row: u32, rows: u32) -> [f32; 4] {
+    let x = four::<E>(words);
+    core::array::from_fn(|i| if row < rows { x[i] - means[i] } else { 0.0 })
 }
 
 /// The bits of the largest magnitude in share `share` of a head's rows, less the means.
@@ -66,19 +54,27 @@ fn columns<E: Unpack, const D: usize>(
 pub fn largest_of_share<E: Unpack, const D: usize>(
     from: &GlobalRows<E, D>,
     share: u32,
-    less: &ColumnMeans,
+    means: &ColumnMeans,
     warp: Warp,
 ) -> u32 {
     const { assert!(D >= 8, "a row takes a whole warp") }
     let each = from.rows().div_ceil(SHARES);
-    let mut largest = 0;
-    for i in 0..each {
-        let x = columns(from, share * each + i, less, warp);
-        for part in 0..D.div_ceil(8) {
-            for i in 0..4 {
-                largest = largest.max(x[part][i].to_bits() & 0x7fff_ffff);
+    let (mut i, mut largest) = (0, 0);
+    while i < each {
+        stay_a_loop();
+        // The loads of all rows are in flight together. The last of them may belong to the next share, whose
+        // largest magnitude counts, too.
+        let first = share * each + i;
+        let rows: [_; TOGETHER] = core::array::from_fn(|n| words(from, first + n as u32, warp));
+        for n in 0..TOGETHER {
+            for part in 0..D.div_ceil(8) {
+                let x = less::<E>(rows[n][part], means.0[part], first + n as u32, from.rows());
+                for i in 0..4 {
+                    largest = largest.max(x[i].to_bits() & 0x7fff_ffff);
+                }
             }
         }
+        i += TOGETHER as u32;
     }
     warp.largest(largest)
 }
@@ -92,22 +88,26 @@ impl<const D: usize> GlobalRows<E4m3, D> {
         unsafe { st_global_b32_if(at, x, row < self.rows && word / 4 < self.chunks) }
     }
 
-    /// Rounds row `row` of `from`, less the means, to this row. The columns of a base tile are stored in the
-    /// order of [`byte_of_column`](crate::layout::byte_of_column).
+    /// Rounds rows of `from` from row `first` on, less the means, to these rows. The columns of a base tile
+    /// are stored in the order of [`byte_of_column`](crate::layout::byte_of_column).
     #[inline(always)]
-    pub fn round_row<E: Unpack>(
+    pub fn round_rows<E: Unpack>(
         &self,
         from: &GlobalRows<E, D>,
-        row: u32,
-        less: &ColumnMeans,
+        first: u32,
+        means: &ColumnMeans,
         by: Fp8Scale,
         warp: Warp,
     ) {
         let (tile, _) = place::<D>(warp);
-        let x = columns(from, row, less, warp);
-        for part in 0..D.div_ceil(8) {
-            let word = (tile + 8 * part as u32) * 4 + warp.lane % 4;
-            self.store_word(row, word, pack_e4m3_x4(x[part].map(|x| x * by.inverse)));
+        let rows: [_; TOGETHER] = core::array::from_fn(|n| words(from, first + n as u32, warp));
+        for n in 0..TOGETHER {
+            let row = first + n as u32;
+            for part in 0..D.div_ceil(8) {
+                let word = (tile + 8 * part as u32) * 4 + warp.lane % 4;
+                let x = less::<E>(rows[n][part], means.0[part], row, from.rows());
+                self.store_word(row, word, pack_e4m3_x4(x.map(|x| x * by.inverse)));
+            }
         }
     }
 
@@ -123,17 +123,21 @@ impl<const D: usize> GlobalRows<E4m3, D> {
     ) {
         let (block, within) = (tile / D as u32, tile % D as u32);
         let (own, pair) = (warp.lane % 4, warp.lane / 4);
-        for i in 0..C {
+        for i in (0..C as u32).step_by(4) {
             // A lane has two columns of four rows, which are four bytes of two rows.
-            let mut x = [[0.0; 4]; 2];
-            for c in 0..4 {
-                let row = tile * 16 + own * 2 + c / 2 * 8 + c % 2;
-                let two = E::unpack(from.word(row, 2 * i as u32 + pair / 4, pair % 4));
-                (x[0][c as usize], x[1][c as usize]) = (two[0], two[1]);
-            }
-            for (column, x) in x.iter().enumerate() {
-                let row = (block * C as u32 + i as u32) * 16 + column as u32 + 2 * pair;
-                self.store_word(row, within * 4 + own, pack_e4m3_x4(x.map(|x| x * by.inverse)));
+            let words: [[u32; 4]; 4] = core::array::from_fn(|n| {
+                [0, 1, 8, 9].map(|row| {
+                    let chunk = 2 * (i + n as u32) + pair / 4;
+                    from.predicated_word(tile * 16 + own * 2 + row, chunk, pair % 4)
+                })
+            });
+            for n in 0..4 {
+                let two = words[n].map(E::unpack);
+                for column in 0..2 {
+                    let row = (block * C as u32 + i + n as u32) * 16 + column as u32 + 2 * pair;
+                    let x = two.map(|two| two[column] * by.inverse);
+                    self.store_word(row, within * 4 + own, pack_e4m3_x4(x));
+                }
             }
         }
     }
@@ -143,19 +147,23 @@ impl<const D: usize> GlobalRows<E4m3, D> {
     /// [`round_columns`](Self::round_columns) of e4m3, whose bytes stay as they are.
     #[inline(always)]
     pub fn lay_columns<const C: usize>(&self, from: &GlobalRows<E4m3, C>, tile: u32, warp: Warp) {
-        const { assert!(C.is_multiple_of(2), "a warp has 32 columns at a time") }
+        const { assert!(C.is_multiple_of(4), "a warp has 64 columns in flight") }
         let (block, within) = (tile / D as u32, tile % D as u32);
         let (own, four) = (warp.lane % 4, warp.lane / 4);
-        for i in 0..C as u32 / 2 {
+        for i in (0..C as u32).step_by(4) {
             // A lane has four columns of four rows, which are four bytes of four rows.
-            let mut x = [0; 4];
-            for c in 0..4 {
-                let row = tile * 16 + own * 2 + c / 2 * 8 + c % 2;
-                x[c as usize] = from.word(row, 2 * i + four / 4, four % 4);
-            }
-            let (first, columns) = (block * C as u32 * 16 + i * 32 + four * 4, transposed(x));
-            for column in 0..4 {
-                self.store_word(first + column, within * 4 + own, columns[column as usize]);
+            let words: [[u32; 4]; 2] = core::array::from_fn(|n| {
+                [0, 1, 8, 9].map(|row| {
+                    let chunk = i + 2 * n as u32 + four / 4;
+                    from.predicated_word(tile * 16 + own * 2 + row, chunk, four % 4)
+                })
+            });
+            for n in 0..2 {
+                let first = (block * C as u32 + i + 2 * n as u32) * 16 + four * 4;
+                let columns = transposed(words[n]);
+                for column in 0..4 {
+                    self.store_word(first + column, within * 4 + own, columns[column as usize]);
+                }
             }
         }
     }
@@ -179,11 +187,12 @@ impl ColumnMeans {
     /// The product of a row and the means, equal in all lanes.
     #[inline(always)]
     pub fn dot<E: Unpack, const D: usize>(&self, from: &GlobalRows<E, D>, row: u32, warp: Warp) -> f32 {
-        let x = columns(from, row, &Self::NONE, warp);
+        let words = words(from, row, warp);
         let mut sum = 0.0;
         for part in 0..D.div_ceil(8) {
+            let x = four::<E>(words[part]);
             for i in 0..4 {
-                sum = fma(x[part][i], self.0[part][i], sum);
+                sum = fma(x[i], self.0[part][i], sum);
             }
         }
         let sum = warp.quad(sum, |a, b| a + b);

@@ -73,6 +73,15 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         // Kernels do not write memory that they read through this instruction.
         unsafe { ld_global_nc_b32(at) }
     }
+
+    /// [`word`](Self::word) without a branch, so that the loads of several words are in flight together.
+    #[inline(always)]
+    pub(crate) fn predicated_word(&self, row: u32, chunk: u32, word: u32) -> u32 {
+        let within = (chunk * layout::CHUNK + word * 4) as u64;
+        let at = self.base.wrapping_add(row as u64 * self.row_bytes as u64).wrapping_add(within);
+        // SAFETY: the load happens only if row and chunk exist. Otherwise as in `word`.
+        unsafe { ld_global_nc_b32_if(at, row < self.rows && chunk < self.chunks) }
+    }
 }
 
 /// One f32 per row of a head.
