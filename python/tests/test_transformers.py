@@ -58,7 +58,7 @@ def test_generation(name, mask):
 
 def test_softcap_with_padding_is_refused():
     _, ours = models("Gemma2")
-    with pytest.raises(NotImplementedError, match="softcap with mask bits"):
+    with pytest.raises(NotImplementedError, match="softcap with mask_bits"):
         ours(IDS, attention_mask=PADDED)
 
 
