@@ -47,8 +47,8 @@ def run(suite, label, make, args, rng):
     call = make()
     calls = {"ferroflash": call(), **{name: call(**options) for name, options in {"lse": LSE[suite], **OUTPUTS, **PROMISES}.items()}}
     want = first(calls["ferroflash"]()).double()
-    judge = lambda _, o: {"error": (first(o).double() - want).abs().max().item(), "tolerance": 1e-2,
-                          "passed": (first(o).double() - want).abs().max().item() <= 1e-2}
+    # Two kernels may round a result to different neighbours.
+    judge = report.within(2.0 ** -7 * want.abs().max().item(), lambda o: (first(o).double() - want).abs().max().item())
     checks = report.judged(calls, judge)
     row = {"suite": suite, "label": label, "dtype": "bf16", "timing": "cold"}
     return report.measured(row, calls, checks, args, rng, compare.measure, lambda us: f"{us:.1f} us without")
