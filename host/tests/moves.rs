@@ -188,6 +188,31 @@ fn appends() {
 }
 
 #[test]
+fn appends_to_latent_caches() {
+    let rows = TensorView::bshd(FAR, 64 * 576, DType::Bf16, [1, 64, 1, 576]);
+    let cache =
+        |columns, dtype| TensorView::bshd(3 * FAR, 1600 * columns as u64, dtype, [100, 16, 1, columns]);
+    let moved: [Case<Append>; 3] = [
+        (|a| (a.k.address, a.v.address) = (9 * FAR, 9 * FAR), None),
+        (|a| (a.pages.keys.address, a.pages.values.address) = (8 * FAR, 8 * FAR), None),
+        (|a| a.slots.address += 8, None),
+    ];
+    let rotary = || {
+        let table = TensorView::bshd(6 * FAR, 1 << 20, DType::F32, [1, 4096, 1, 64]);
+        Rotary::cos_sin(table, Positions::i64(7 * FAR, 64)).first_column(512)
+    };
+    for pages in [
+        KvPages::latent(cache(576, DType::Bf16), 512),
+        KvPages::latent(cache(576, DType::E4m3), 512),
+        KvPages::latent_scaled(cache(656, DType::E4m3), 512),
+    ] {
+        let append = Append::latent(rows, pages, Slots::i64(5 * FAR, 64));
+        check(&append, &moved);
+        check(&append.rotary(rotary()), &moved);
+    }
+}
+
+#[test]
 fn merges() {
     let state = |n: u64| {
         State::new(view(n, [2, 64, 8, 64]), LseView::contiguous(n * FAR + (1 << 40), 1 << 10, [2, 8, 64]))

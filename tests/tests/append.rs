@@ -6,22 +6,39 @@ use ferroflash_tests::subjects::{run, simulator};
 use ptx_sim::Options;
 use reference::{OnDevice, Rule, Subject};
 
+/// Returns the first kernel of this build whose symbol begins so, and has this word. A build may carry a
+/// sample of the kernels.
+fn carried(beginning: &str, word: &str) -> &'static AppendInfo {
+    let is_one = |kernel: &&AppendInfo| {
+        let symbol = kernel.contract.symbol;
+        symbol.starts_with(beginning) && symbol.contains(word) && ptx::source(symbol).is_ok()
+    };
+    APPENDS.iter().find(is_one).expect("a build carries one")
+}
+
 #[test]
 fn a_slot_that_is_not_skipped_is_reported() {
-    let copy: &AppendInfo = &APPENDS[0];
-    let symbol = copy.contract.symbol;
+    for kernel in [carried("append_copy", ""), carried("append_bf16", "e4m3_scaled")] {
+        slots_are_needed(kernel);
+    }
+}
+
+fn slots_are_needed(kernel: &'static AppendInfo) {
+    let symbol = kernel.contract.symbol;
     let text = ptx::source(symbol).expect("this build carries it");
     const CLAMP: &str = "setp.ge.u64";
-    assert_eq!(text.matches(CLAMP).count(), 1, "the one comparison of 64 bits");
+    assert_eq!(text.matches(CLAMP).count(), 1, "{symbol}: the one comparison of 64 bits");
     // In each variant, one half of the slot check is missing. The first variant accepts a slot past all rows,
     // the second accepts negative slots.
     for removed in ["setp.gt.u64", "setp.ge.s64"] {
-        let attention = simulator(copy, Options::default());
+        let attention = simulator(kernel, Options::default());
         // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(symbol, &text.replace(CLAMP, removed)).expect("loads") };
-        let wrong: Result<(), Error> = copy.edges(1).iter().try_for_each(|task| run(&attention, copy, task));
+        let wrong: Result<(), Error> =
+            kernel.edges(1).iter().try_for_each(|task| run(&attention, kernel, task));
         let report = wrong.expect_err(removed).to_string();
-        assert!(["keys", "values", "cache"].iter().any(|name| report.contains(name)), "{removed}: {report}");
+        let is_named = ["keys", "values", "cache", "rows"].iter().any(|name| report.contains(name));
+        assert!(is_named, "{symbol}, {removed}: {report}");
     }
 }
 
@@ -44,12 +61,14 @@ fn without(text: &str, clamp: &str, line: fn(&[&str]) -> String) -> String {
 
 #[test]
 fn a_position_that_is_not_clamped_is_noticed() {
-    // A build may carry a sample of the kernels.
-    let rotates = |kernel: &&AppendInfo| kernel.contract.symbol.starts_with("append_rotary");
-    let carried = |kernel: &'static AppendInfo| Some((kernel, ptx::source(kernel.contract.symbol).ok()?));
-    let mut all = APPENDS.iter().filter(rotates).filter_map(carried);
-    let (rotary, text) = all.next().expect("the sample has a kernel that rotates");
+    for word in ["", "e4m3_scaled"] {
+        positions_are_clamped(carried("append_rotary", word));
+    }
+}
+
+fn positions_are_clamped(rotary: &'static AppendInfo) {
     let symbol = rotary.contract.symbol;
+    let text = ptx::source(symbol).expect("this build carries it");
     let noticed = |text: &str| {
         let attention = simulator(rotary, Options::default());
         // SAFETY: the simulator checks every access.

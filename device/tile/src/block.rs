@@ -237,6 +237,15 @@ impl Warp {
         })
     }
 
+    /// The largest of the numbers of eight neighbouring lanes, from a multiple of eight on.
+    #[inline(always)]
+    pub fn largest_of_eight(self, x: u32) -> u32 {
+        [4, 2, 1].iter().fold(x, |x, lanes| {
+            // SAFETY: `Warp` stands for 32 converged lanes.
+            x.max(unsafe { warp::shuffle_xor(f32::from_bits(x), *lanes) }.to_bits())
+        })
+    }
+
     /// Combines the values of the eight lanes that share accumulator columns.
     #[inline(always)]
     pub(crate) fn octet(self, x: f32, f: impl Fn(f32, f32) -> f32) -> f32 {

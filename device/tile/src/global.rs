@@ -1,5 +1,6 @@
 //! Global memory: rows of tensors, values per row, integers, and partial results in f32.
 
+mod block_scale;
 mod byte_image;
 mod dot;
 mod eight;
@@ -11,6 +12,7 @@ mod rows;
 mod sums;
 mod tile_partials;
 
+pub use block_scale::BlockScale;
 pub use byte_image::ColumnMeans;
 pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
 pub use fp8_image::{Fp8Scale, SHARES, largest_of_share};

@@ -3,20 +3,28 @@
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
 use ferroflash::request::TensorView;
+use ferroflash::spec::E4m3Scaled;
 use integers::quantise;
+use scaled::scaled_row;
 
 mod edges;
 mod integers;
 mod rotary;
+mod scaled;
 mod work;
 
 pub use edges::{AppendCase, Lies, RotaryCase, Scales, append_edges};
 pub use work::AppendMemory;
 
+/// Returns the number of columns of a row that a view of a cache has.
+fn columns_of(view: &TensorView) -> usize {
+    if view.dtype == DType::E4m3Scaled { E4m3Scaled::COLUMNS } else { view.shape[3] }
+}
+
 /// Writes `rows` to their slots of a cache. `rows` is contiguous, `[tokens, heads, head_dim]` of `dtype`. The
 /// bytes of the cache's keys or values begin at the view's address. For an e4m3 cache, this function divides
 /// each element by its head's scale in f32 and rounds the quotient. For an int8 cache, it returns each row's
-/// index in `[pages][page][heads]`, with the row's scale.
+/// index in `[pages][page][heads]`, with the row's scale. Rows of [`DType::E4m3Scaled`] have their scales.
 pub(super) fn append(
     cache: &mut [u8],
     view: &TensorView,
@@ -26,7 +34,8 @@ pub(super) fn append(
     scale: impl Fn(usize) -> f32,
 ) -> Vec<(usize, f32)> {
     let mut scales = vec![];
-    let [pages, page, heads, head_dim] = view.shape;
+    let [pages, page, heads, _] = view.shape;
+    let head_dim = columns_of(view);
     let bytes = view.dtype.bytes();
     for (token, &slot) in slots.iter().enumerate() {
         let Some(slot) = usize::try_from(slot).ok().filter(|slot| *slot < pages * page) else { continue };
@@ -34,6 +43,7 @@ pub(super) fn append(
             let row = &rows[(token * heads + head) * head_dim..][..head_dim];
             let stored: Vec<u16> = match view.dtype {
                 own if own == dtype => row.to_vec(),
+                DType::E4m3Scaled => scaled_row(row, dtype),
                 DType::Int8 => {
                     let (scale, integers) = quantise(row, dtype);
                     scales.push((slot * heads + head, scale));

@@ -1,5 +1,6 @@
 //! The parts of a request in cudarc's slices: their constructors.
 use super::memory::{Integer, Memory, MemoryMut, Number, Slice, SliceMut, SlotNumber};
+use crate::DType;
 use crate::request::{
     AlibiSlopes, Bias, Index, KvPages, KvScale, LseView, MaskBits, Positions, Rotary, Sinks, Slots,
     TableGradient, TensorView, TokenScales, VarlenKeys, VarlenQueries,
@@ -186,6 +187,13 @@ impl<'a> KvPages<SliceMut<'a>> {
         let (dtype, strides, [pages, page, heads, _]) = (rows.dtype, rows.strides, rows.shape);
         let shape = [pages, page, heads, head_dim_v];
         KvPages::new(rows, TensorView::new(SliceMut::again(0), u64::MAX, dtype, shape, strides))
+    }
+
+    /// Creates the pages of a latent cache whose rows have their own scales, u8 `[pages, page, 1, 656]`; see
+    /// [`KvPages::latent_scaled`].
+    pub fn of_latent_scaled(mut rows: TensorMut<'a>, head_dim_v: usize) -> Self {
+        rows.dtype = DType::E4m3Scaled;
+        Self::of_latent(rows, head_dim_v)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::Append;
-use spec::{APPEND_COLUMNS, AppendParams, DType, FastDiv, RowParts, Slots, Tensor, WARP_PARTS};
+use spec::{APPEND_COLUMNS, AppendParams, DType, FastDiv, RowParts, SCALED_PAIRS, Slots, Tensor, row_parts};
 
 /// Adds the step of the append kernel, for valid tensors.
 ///
@@ -14,6 +14,13 @@ use spec::{APPEND_COLUMNS, AppendParams, DType, FastDiv, RowParts, Slots, Tensor
 pub(crate) fn append(append: &Append, place: Place, launch: &mut Launch) -> Result<(), Error> {
     let latent = append.pages.latent_columns().is_some();
     let Some(rotation) = &append.rotary else {
+        let is_scaled = append.pages.keys.dtype == DType::E4m3Scaled;
+        if is_scaled {
+            // A thread has two parts of a row, whose value is a part of the row.
+            let params = params(append, append.k.shape[2], SCALED_PAIRS, NO_TENSOR, place)?;
+            launch.step(place, [params.parts.blocks(), 1, 1], &params, []);
+            return Ok(());
+        }
         let halves = latent.then(|| append.halves());
         let append = halves.as_ref().unwrap_or(append);
         let parts = append.k.shape[3] / APPEND_COLUMNS;
@@ -40,8 +47,8 @@ fn params(
 ) -> Result<AppendParams, Error> {
     let Append { k, pages: cache, slots, .. } = append;
     let rows = (slots.elements as usize).checked_mul(heads);
-    // A warp has a whole row of an int8 cache, because the row has its own scale.
-    let parts = if cache.keys.dtype == DType::Int8 { WARP_PARTS } else { parts };
+    // A warp has one row if rows have their own scales.
+    let parts = row_parts(cache.keys.dtype, parts);
     let parts = rows.and_then(|rows| RowParts::new(rows, parts, place.contract().threads));
     let Some((parts, heads)) = parts.zip(FastDiv::new(heads as u32)) else {
         let columns = k.shape[3];

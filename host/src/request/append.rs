@@ -34,6 +34,14 @@ impl<R: Copy, W> Append<R, W> {
     /// Creates a request that appends one row per slot to a latent cache ([`KvPages::latent`]). `rows` is
     /// `[1, tokens, heads, head_dim]`: the latent, then the rotated key, as in `pages`. `head_dim` is a
     /// multiple of 16. An e4m3 cache has the scale of its keys, and `head_dim` is a multiple of 32.
+    ///
+    /// A cache of [`KvPages::latent_scaled`] takes rows of 576 bf16, of which the columns from 512 on may
+    /// rotate. The kernel writes the scales, as vLLM's `concat_and_cache_ds_mla` does:
+    ///
+    /// | 128 columns | scale | numbers |
+    /// |---|---|---|
+    /// | of numbers | the largest magnitude / 448, in f32, and at least the smallest normal f32 | `x / scale`, rounded to nearest even |
+    /// | with an infinity or a NaN | NaN: attention to this row is NaN, as with a 16-bit cache | NaN |
     pub const fn latent(rows: TensorView<R>, pages: KvPages<W>, slots: Slots<R>) -> Self {
         let mut values = rows;
         values.shape[3] = pages.values.shape[3];

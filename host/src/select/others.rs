@@ -26,6 +26,9 @@ pub(crate) fn append(append: &Append, on: &Capabilities) -> Result<Choice<Place>
         }
         (None, _) => "tokens have the KV cache's dtype: the kernel copies bytes",
         (Some([_, DType::Int8]), _) => "the kernel rounds each row to int8: a warp finds the row's scale",
+        (Some([_, DType::E4m3Scaled]), _) => {
+            "the kernel rounds blocks of 128 columns to e4m3: eight lanes find a block's scale"
+        }
         (Some(_), Target::From(80)) => "the kernel rounds to e4m3 by integer arithmetic",
         (Some(_), _) => "the kernel rounds to e4m3 with an instruction of this device",
     };

@@ -3,7 +3,7 @@ use super::cache::{self, SLOTS};
 use super::{K, Part, Use, V, disjoint, input, latent, per_token, rotary, sizes};
 use crate::request::{Append, KvScale, Parts};
 use crate::{DType, Error};
-use spec::{APPEND_COLUMNS, WARP_PARTS};
+use spec::{APPEND_COLUMNS, E4m3Scaled, WARP_PARTS};
 
 /// Checks everything except whether one launch can take all tokens.
 pub(crate) fn append(a: &Append) -> Result<Parts, Error> {
@@ -31,15 +31,18 @@ fn tensors(a: &Append) -> Result<[Part; 7], Error> {
     } else {
         values(a)?;
     }
-    let takes = [a.k.dtype, DType::E4m3, DType::Int8].contains(&keys.dtype);
-    if !takes || matches!(a.k.dtype, DType::E4m3 | DType::Int8) {
+    let is_scaled = is_latent && keys.dtype == DType::E4m3Scaled;
+    let takes = is_scaled || [a.k.dtype, DType::E4m3, DType::Int8].contains(&keys.dtype);
+    if !takes || matches!(a.k.dtype, DType::E4m3 | DType::Int8 | DType::E4m3Scaled) {
         let feature = format_args!("{} tokens and an {} cache", a.k.dtype.name(), keys.dtype.name());
         let reason = "tokens are f16 or bf16, and the cache has their type or is e4m3 or int8";
         return Err(Error::unsupported(feature, reason));
     }
-    if keys.shape[2..] != a.k.shape[2..] {
-        let expected =
-            format_args!("it must be [pages, page, {heads}, {head_dim}], with the heads and columns of k");
+    let columns = if is_scaled { E4m3Scaled::ROW_BYTES } else { head_dim };
+    if keys.shape[2..] != [heads, columns] {
+        let of =
+            if is_scaled { "the heads of k, and the bytes of a row" } else { "the heads and columns of k" };
+        let expected = format_args!("it must be [pages, page, {heads}, {columns}], with {of}");
         return Err(Error::invalid(cache::KEYS.shape, format!("{:?}", keys.shape), expected));
     }
     if keys.dtype == DType::Int8 && head_dim > WARP_PARTS * APPEND_COLUMNS {

@@ -99,6 +99,25 @@ fn listed(p: &Problem) -> Result<(), Error> {
     Ok(())
 }
 
+/// Checks the new rows of a cache whose rows have their own scales, and the columns that rotate.
+fn scaled(a: &Append) -> Result<(), Error> {
+    let (dtype, columns) = (a.k.dtype, a.k.shape[3]);
+    if dtype != DType::Bf16 || columns != E4m3Scaled::COLUMNS {
+        let feature = format_args!("rows of {columns} {} and an e4m3_scaled latent cache", dtype.name());
+        let reason = format_args!("such a cache takes rows of {} bf16", E4m3Scaled::COLUMNS);
+        return Err(Error::unsupported(feature, reason));
+    }
+    if let Some(rotary) = &a.rotary
+        && rotary.first_column < E4m3Scaled::SCALED
+    {
+        let feature = format_args!("rotary.first_column {} of rows with scales", rotary.first_column);
+        let reason =
+            format_args!("kernels rotate the columns without a scale, from {} on", E4m3Scaled::SCALED);
+        return Err(Error::unsupported(feature, reason));
+    }
+    Ok(())
+}
+
 /// Performs the checks that only appends to latent caches need, in addition to the checks of all appends.
 pub(super) fn append(a: &Append) -> Result<(), Error> {
     let head_dim = a.k.shape[3];
@@ -110,9 +129,12 @@ pub(super) fn append(a: &Append) -> Result<(), Error> {
             "kernels copy rows in two halves, each a multiple of 8 columns",
         ));
     }
-    if keys.dtype != a.k.dtype && keys.dtype != DType::E4m3 {
+    if keys.dtype != a.k.dtype && ![DType::E4m3, DType::E4m3Scaled].contains(&keys.dtype) {
         let feature = format_args!("{} rows and an {} latent cache", a.k.dtype.name(), keys.dtype.name());
         return Err(Error::unsupported(feature, "a latent cache has its rows' dtype, or is e4m3"));
+    }
+    if keys.dtype == DType::E4m3Scaled {
+        scaled(a)?;
     }
     if keys.dtype == DType::E4m3 && !head_dim.is_multiple_of(32) {
         let feature = format_args!("head_dim {head_dim} of an append to an e4m3 latent cache");

@@ -6,8 +6,8 @@ use ferroflash::cudarc::{
     Append, Cache, FlashAttention, Inputs, Integers, Listed, Pages, PagesMut, ScratchMemory, Tensor,
     TensorMut, Turn,
 };
-use ferroflash::request::{Mask, Positions, RotaryStyle, Slots};
-use half::f16;
+use ferroflash::request::{KvScale, Mask, Positions, RotaryStyle, Slots};
+use half::{bf16, f16};
 
 #[test]
 fn int8_caches() {
@@ -74,6 +74,70 @@ fn values_of_half_the_columns() {
         cuda.calls();
         let o = front.attend::<f16>(&stream, &inputs, &mut ScratchMemory::new()).expect("valid");
         assert_eq!((o.len(), launched(cuda)), (4 * 8 * 32, vec!["paged".to_owned()]));
+        cuda.faults();
+    });
+}
+
+/// Latent caches of eight bits: e4m3 with a scale, and rows of 656 bytes, dense and with lists of keys.
+#[test]
+fn latent_caches_of_eight_bits() {
+    in_fake_cuda("cudarc_front::formats::latent_caches_of_eight_bits", |cuda| {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        let front = FlashAttention::new(&context).expect("a driver");
+        let mut rows = stream.alloc_zeros::<u8>(40 * 16 * 656).expect("room");
+        let slots = stream.alloc_zeros::<i64>(4).expect("room");
+        let new = stream.alloc_zeros::<bf16>(4 * 576).expect("room");
+        let new = Tensor::of(&new, [1, 4, 1, 576]);
+        cuda.calls();
+        let into = PagesMut::of_latent(TensorMut::of(&mut rows, [40, 16, 1, 576]), 512);
+        let into = into.scales(KvScale::Value(0.37), KvScale::One);
+        front.append(&stream, Append::latent(new, into, Slots::of(&slots))).expect("valid");
+        let into = PagesMut::of_latent_scaled(TensorMut::of(&mut rows, [40, 16, 1, 656]), 512);
+        front.append(&stream, Append::latent(new, into, Slots::of(&slots))).expect("valid");
+        assert_eq!(launched(cuda), ["append", "append"]);
+        let into = PagesMut::of_latent_scaled(TensorMut::of(&mut rows, [40, 16, 1, 576]), 512);
+        let error = front.append(&stream, Append::latent(new, into, Slots::of(&slots)));
+        assert!(error.is_err_and(|error| error.to_string().contains("rows of e4m3_scaled have 656 bytes")));
+        let table = stream.alloc_zeros::<u32>(80).expect("room");
+        let lengths = stream.alloc_zeros::<i32>(4).expect("room");
+        let indices = stream.alloc_zeros::<i32>(4 * 100).expect("room");
+        let scales = stream.alloc_zeros::<f32>(4).expect("room");
+        let q = stream.alloc_zeros::<bf16>(4 * 16 * 576).expect("room");
+        let q = Tensor::of(&q, [4, 1, 16, 576]);
+        let number = KvScale::Value(0.37);
+        let each = KvScale::heads(&scales, [1, 1]);
+        let plain =
+            |scale| Pages::latent(Tensor::of(&rows, [40, 16, 1, 576]), 512).scales(scale, KvScale::One);
+        let scaled = Pages::latent_scaled(Tensor::of(&rows, [40, 16, 1, 656]), 512);
+        let mut scratch = ScratchMemory::new();
+        let dense = |pages| {
+            let cache = Cache::paged(pages, Integers::of(&table), 20, Integers::of(&lengths));
+            Inputs::of_cache(q, cache).mask(Mask::Causal).scale(0.0721)
+        };
+        let listed =
+            |pages| Inputs::of_sparse(q, Listed::new(pages, Integers::of(&indices), 100)).scale(0.0721);
+        cuda.calls();
+        for (inputs, kernels) in [
+            (dense(plain(number)), &["mla", "decode"][..]),
+            (dense(plain(each)), &["mla", "decode"]),
+            (dense(scaled), &["mla", "decode"]),
+            (listed(plain(number)), &["sparse"]),
+            (listed(scaled), &["sparse"]),
+        ] {
+            let o = front.attend::<bf16>(&stream, &inputs, &mut scratch).expect("valid");
+            assert_eq!((o.len(), &launched(cuda)[..]), (4 * 16 * 512, kernels));
+        }
+        let short = Pages::latent_scaled(Tensor::of(&rows, [40, 16, 1, 640]), 512);
+        for (words, inputs) in [
+            ("rows of e4m3_scaled have 656 bytes", dense(short)),
+            ("cache.k_scale", dense(scaled.scales(number, KvScale::One))),
+            ("cache.v_scale", dense(plain(number).scales(KvScale::One, number))),
+            ("cache.k_scale.elements", listed(plain(KvScale::heads(&scales, [3, 1])))),
+        ] {
+            let error = front.attend::<bf16>(&stream, &inputs, &mut scratch).map(|_| ()).expect_err(words);
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
         cuda.faults();
     });
 }

@@ -1,9 +1,17 @@
 //! Writes the row of a KV cache that a slot names.
 use crate::per_head::per_head_at;
 use cuda_std::memory::{ld_global_b32, st_global_b32, st_global_v2_b32, st_global_v4_b32};
-use spec::{Cache, PerHead, Slots};
+use spec::{Cache, E4m3Scaled, PerHead, Slots};
 use tile::Warp;
 use tile::global::{OwnPart, StoreEight};
+
+/// Parts of eight columns in a row of [`E4m3Scaled`] before the columns without a scale, and in a block of
+/// columns with one scale.
+const SCALED_PARTS: u32 = E4m3Scaled::SCALED as u32 / 8;
+const BLOCK_PARTS: u32 = E4m3Scaled::PER_SCALE as u32 / 8;
+/// The bytes of such a row at which scales begin, and columns without a scale.
+const SCALES_BYTE: u32 = E4m3Scaled::SCALED as u32;
+const PLAIN_BYTE: u32 = (E4m3Scaled::ROW_BYTES - 2 * E4m3Scaled::PLAIN) as u32;
 
 /// The key and the value of one head in an existing row of a cache.
 pub struct CacheRow {
@@ -72,6 +80,31 @@ impl CacheRow {
             // SAFETY: the part exists, and the base is a multiple of 16, as `Cache` promises.
             unsafe { st_global_v2_b32(at, x) }
         })
+    }
+
+    /// Stores this thread's eight columns of a key in a row of [`E4m3Scaled`]: `x`, rounded to `C`, or the
+    /// bits of columns that have no scale. The thread with a block's first columns stores its scale.
+    #[inline(always)]
+    pub fn store_scaled<C: StoreEight>(&self, own: &OwnPart, x: [f32; 8], scale: f32, bits: [u32; 4]) {
+        let part = own.part();
+        let is_scaled = part < SCALED_PARTS;
+        let at = if is_scaled { 8 * part } else { PLAIN_BYTE + 16 * (part - SCALED_PARTS) };
+        if at >= self.bytes[0] {
+            return;
+        }
+        let to = self.key.wrapping_add(at as u64);
+        if !is_scaled {
+            // SAFETY: the part exists. The base and the byte of a row are multiples of 16.
+            unsafe { st_global_v4_b32(to, bits) }
+            return;
+        }
+        // SAFETY: the part exists, and the base is a multiple of 16, as `Cache` promises.
+        unsafe { C::store_eight(to, x) }
+        let at = SCALES_BYTE + 4 * (part / BLOCK_PARTS);
+        if part.is_multiple_of(BLOCK_PARTS) && at < self.bytes[0] {
+            // SAFETY: the scale lies in the row, which has a multiple of 16 bytes, at a multiple of 4.
+            unsafe { st_global_b32(self.key.wrapping_add(at as u64), scale.to_bits()) }
+        }
     }
 
     /// Stores the scales of the key and of the value of head `head`, once per warp.

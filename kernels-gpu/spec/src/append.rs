@@ -12,6 +12,10 @@ pub struct Append<E, C>(PhantomData<(E, C)>);
 /// row.
 pub struct AppendInt8<E>(PhantomData<E>);
 
+/// Rounds rows of `E` to rows of [`E4m3Scaled`], as `C`, and stores the scale of each block of columns. A
+/// warp has pairs of parts of one row.
+pub struct AppendScaled<E, C>(PhantomData<(E, C)>);
+
 /// Columns of one row that a thread copies, in keys and in values.
 pub const APPEND_COLUMNS: usize = 8;
 
@@ -31,6 +35,15 @@ impl<E: Element> Line for AppendInt8<E> {
     const INFO: AppendInfo = AppendInfo {
         contract: Contract::of::<Self>(""),
         rounds: Some([E::DTYPE, DType::Int8]),
+        rotates: None,
+    };
+}
+
+impl<E: Element, C: Element> Line for AppendScaled<E, C> {
+    type Info = AppendInfo;
+    const INFO: AppendInfo = AppendInfo {
+        contract: Contract::of::<Self>(""),
+        rounds: Some([E::DTYPE, DType::E4m3Scaled]),
         rotates: None,
     };
 }
@@ -66,6 +79,17 @@ impl<E: Element> Kernel for AppendInt8<E> {
     }
 }
 
+impl<E: Element, C: Element> Kernel for AppendScaled<E, C> {
+    type Params = AppendParams;
+    const TARGET: Target = C::TARGET;
+    const THREADS: u32 = 256;
+    const SMEM_BYTES: usize = 0;
+    const BLOCKS_PER_SM: u32 = 4;
+    fn grid(params: &AppendParams) -> [u32; 3] {
+        [params.parts.blocks(), 1, 1]
+    }
+}
+
 /// Parameters of an append kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,8 +104,7 @@ pub struct AppendParams {
     pub slots: Slots,
     /// Scales of keys and of values.
     pub scales: [PerHead; 2],
-    /// The distribution of all tokens' heads over threads, head by head. If the kernel needs whole rows
-    /// ([`AppendInfo::whole_rows`]), a row has [`WARP_PARTS`] parts.
+    /// The distribution of all tokens' heads over threads, head by head. A row has [`row_parts`] parts.
     pub parts: RowParts,
     /// Heads per token.
     pub heads: FastDiv,
@@ -108,9 +131,23 @@ pub struct AppendInfo {
 /// last one do not exist.
 pub const WARP_PARTS: usize = 32;
 
+/// Pairs of parts of a row of [`E4m3Scaled`], so that a warp has pairs of one row, and eight neighbouring
+/// lanes have a block of columns with one scale. Pairs behind the row's last one do not exist.
+pub const SCALED_PAIRS: usize = 2 * E4m3Scaled::SCALED / (2 * APPEND_COLUMNS);
+
+/// Returns the number of parts, or of pairs of parts, of a row in a cache of `cache`. Without a scale in the
+/// row, the row has `parts`.
+pub const fn row_parts(cache: DType, parts: usize) -> usize {
+    match cache {
+        DType::Int8 => WARP_PARTS,
+        DType::E4m3Scaled => SCALED_PAIRS,
+        _ => parts,
+    }
+}
+
 impl AppendInfo {
-    /// Whether each warp must have a row, because the row has its own scale.
+    /// Whether each warp must have parts of one row, because the row has its own scale.
     pub const fn whole_rows(&self) -> bool {
-        matches!(self.rounds, Some([_, DType::Int8]))
+        matches!(self.rounds, Some([_, DType::Int8 | DType::E4m3Scaled]))
     }
 }

@@ -64,7 +64,10 @@ mod variant;
 mod varlen;
 
 pub use and::And;
-pub use append::{APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendInt8, AppendParams, WARP_PARTS};
+pub use append::{
+    APPEND_COLUMNS, Append, AppendCopy, AppendInfo, AppendInt8, AppendParams, AppendScaled, SCALED_PAIRS,
+    WARP_PARTS, row_parts,
+};
 pub use backward::{
     BwdDelta, BwdDeltaParams, BwdDkDv, BwdDkDvParams, BwdDq, BwdDqParams, BwdDsinks, BwdDsinksParams,
     BwdParams, BwdSequences, CuSeqlens, DELTA_ROWS, DSINKS_WARPS, DeltaInfo, DsinksInfo,

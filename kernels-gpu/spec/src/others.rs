@@ -17,6 +17,8 @@ macro_rules! for_each_other { ($emit:ident) => {
     append_bf16_e4m3: Append<Bf16, E4m3>;
     append_f16_int8: AppendInt8<F16>;
     append_bf16_int8: AppendInt8<Bf16>;
+    append_bf16_e4m3_scaled_native: AppendScaled<Bf16, Native<E4m3>>;
+    append_bf16_e4m3_scaled: AppendScaled<Bf16, E4m3>;
     append_rotary_f16: RotaryAppend<F16, AppendCopy>;
     append_rotary_bf16: RotaryAppend<Bf16, AppendCopy>;
     append_rotary_f16_e4m3_native: RotaryAppend<F16, Append<F16, Native<E4m3>>>;
@@ -25,6 +27,8 @@ macro_rules! for_each_other { ($emit:ident) => {
     append_rotary_bf16_e4m3: RotaryAppend<Bf16, Append<Bf16, E4m3>>;
     append_rotary_f16_int8: RotaryAppend<F16, AppendInt8<F16>>;
     append_rotary_bf16_int8: RotaryAppend<Bf16, AppendInt8<Bf16>>;
+    append_rotary_bf16_e4m3_scaled_native: RotaryAppend<Bf16, AppendScaled<Bf16, Native<E4m3>>>;
+    append_rotary_bf16_e4m3_scaled: RotaryAppend<Bf16, AppendScaled<Bf16, E4m3>>;
     }
     $crate::lines! { $emit
     /// Every compiled [`Merge`].

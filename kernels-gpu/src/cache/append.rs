@@ -1,13 +1,19 @@
 //! Copies new tokens to their slots in a cache. A thread moves eight columns of a key and of its value.
 use crate::entries::Run;
 use attention_tile::{CacheRow, head_of, load_per_head};
-use spec::{Append, AppendCopy, AppendInt8, AppendParams, Kernel};
-use tile::global::{OwnPart, RowQuantiser, StoreEight, unpack_eight};
+use spec::{Append, AppendCopy, AppendInt8, AppendParams, AppendScaled, Kernel, PartPairs, SCALED_PAIRS};
+use tile::global::{BlockScale, OwnPart, RowQuantiser, StoreEight, unpack_eight};
 use tile::mma::Unpack;
 use tile::{Block, Smem, Warp};
 
 /// The last step of an append: from a token's bits to the cache's.
 pub trait Store: Kernel<Params = AppendParams> {
+    /// This thread's pair of parts, of a row that a launch distributes as pairs.
+    #[inline(always)]
+    fn pair(own: OwnPart, _: &PartPairs) -> OwnPart {
+        own
+    }
+
     /// Stores this thread's parts of the key and of the value of head `head`. All threads of `warp` store
     /// parts of this row if `Self` needs whole rows ([`spec::AppendInfo::whole_rows`]).
     fn store<const PARTS: usize>(
@@ -76,6 +82,30 @@ impl<E: Unpack> Store for AppendInt8<E> {
     }
 }
 
+impl<E: Unpack, C: StoreEight> Store for AppendScaled<E, C> {
+    /// Pairs of columns without a scale lie behind the blocks, rotated or not.
+    #[inline(always)]
+    fn pair(own: OwnPart, pairs: &PartPairs) -> OwnPart {
+        own.behind_range(pairs, const { SCALED_PAIRS as u32 / 2 })
+    }
+
+    #[inline(always)]
+    fn store<const PARTS: usize>(
+        _: &AppendParams,
+        to: &CacheRow,
+        own: &[OwnPart; PARTS],
+        _: u32,
+        [bits, _]: [[[u32; 4]; PARTS]; 2],
+        warp: Warp,
+    ) {
+        let x = bits.map(unpack_eight::<E>);
+        let scale = BlockScale::of_eight_lanes(x, warp);
+        for i in 0..PARTS {
+            to.store_scaled::<C>(&own[i], scale.divide(x[i]), scale.value(), bits[i])
+        }
+    }
+}
+
 /// Moves this thread's part of a token, if the token's slot names a row.
 #[inline(always)]
 fn append<K: Store>(p: &AppendParams, block: &Block<K>) -> Option<()> {
@@ -101,6 +131,26 @@ impl<E: Unpack, C: StoreEight> Run for Append<E, C> {
     #[inline(always)]
     fn run(p: AppendParams, block: Block<Self>, _: Smem<Self>) {
         append(&p, &block);
+    }
+}
+
+/// Like [`append`], for pairs of parts of rows that are keys alone.
+#[inline(always)]
+fn append_pairs<K: Store>(p: &AppendParams, block: &Block<K>) -> Option<()> {
+    let no_range = PartPairs::neighbours(0, 0);
+    let own = K::pair(OwnPart::new(&p.parts, block)?, &no_range);
+    let (token, head) = p.heads.div_rem(own.row());
+    let [one, two] = own.pair(&no_range);
+    let bits = [&one, &two].map(|own| own.bits(&p.k, [0, token, head]));
+    let to = CacheRow::new(&p.cache, &p.slots, token, head, &one)?;
+    K::store(p, &to, &[one, two], head, [bits, [[0; 4]; 2]], block.warp());
+    Some(())
+}
+
+impl<E: Unpack, C: StoreEight> Run for AppendScaled<E, C> {
+    #[inline(always)]
+    fn run(p: AppendParams, block: Block<Self>, _: Smem<Self>) {
+        append_pairs(&p, &block);
     }
 }
 

@@ -56,6 +56,7 @@ impl<E: Unpack, A: Store> Run for RotaryAppend<E, A> {
     #[inline(always)]
     fn run(p: RotaryAppendParams, block: Block<Self>, _: Smem<Self>) {
         let Some(own) = OwnPart::new(&p.append.parts, &block) else { return };
+        let own = A::pair(own, &p.pairs);
         let (token, head) = p.append.heads.div_rem(own.row());
         let i = own.part();
         let [one, two] = own.pair(&p.pairs);

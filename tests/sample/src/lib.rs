@@ -48,7 +48,7 @@ fn table() -> impl Iterator<Item = Contract> {
 /// More kernels that tests run: on tensors of e4m3, on caches whose values have another head dim than keys,
 /// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on
 /// latents of 16 and of eight bits.
-const OF_TESTS: [&str; 20] = [
+const OF_TESTS: [&str; 22] = [
     "lay_e4m3_d128",
     "fwd_f16_d64_causal_128x32",
     "fwd_f16_d64_causal_128x32_packed",
@@ -63,6 +63,8 @@ const OF_TESTS: [&str; 20] = [
     "decode_f16_d128_causal_16_tiles",
     "decode_f16_d128_causal_16_tiles_w4",
     "append_f16_int8",
+    "append_bf16_e4m3_scaled",
+    "append_rotary_bf16_e4m3_scaled",
     "mla_f16_d576_causal_16x32",
     "mla_f16_e4m3_d576_causal_16x32",
     "mla_bf16_e4m3_d576_causal_16x32_native",

@@ -43,6 +43,21 @@ impl OwnPart {
         pairs.parts(self.part).map(|part| OwnPart { row, part })
     }
 
+    /// The part with another index, where the `count` pairs behind the range of `pairs` come first, then the
+    /// range. No two threads get one part, because each index maps to one other index.
+    #[inline(always)]
+    pub fn behind_range(self, pairs: &PartPairs, count: u32) -> Self {
+        let OwnPart { row, part } = self;
+        let part = if part < count {
+            part + pairs.pairs
+        } else if part < count + pairs.pairs {
+            part - count
+        } else {
+            part
+        };
+        OwnPart { row, part }
+    }
+
     /// This lane's part of the key (0) or of the value (1), instead of one part of both, if each warp has a
     /// row of at most 16 parts. Lanes 0 to 15 store parts of the key alone, lanes 16 to 31 of the value.
     #[inline(always)]

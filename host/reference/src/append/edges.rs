@@ -150,6 +150,15 @@ const INTEGERS: &[AppendCase] = &[
     AppendCase { head_dim: 48, tokens: [100, 0], pages: [8, 16], ..PLAIN },
 ];
 
+/// Cases of latent caches whose rows have their own scales: pages of many rows, of three and of one.
+const SCALED: &[AppendCase] = &[
+    IN_ROWS,
+    AppendCase { wide: false, pages: [7, 3], tokens: [21, 0], ..IN_ROWS },
+    AppendCase { pages: [40, 1], tokens: [5, 1], ..IN_ROWS },
+    AppendCase { heads: 2, pages: [2, 8], tokens: [9, 2], ..IN_ROWS },
+];
+const IN_ROWS: AppendCase = AppendCase { lies: Latent(512), heads: 1, head_dim: 576, ..PLAIN };
+
 /// A rotation of all 64 columns, with queries.
 const TURN: RotaryCase = RotaryCase {
     style: RotaryStyle::Halves,
@@ -203,6 +212,22 @@ const ROTATED_COPIES: &[AppendCase] = &[
     ),
 ];
 
+/// Cases of latent caches whose rows have their own scales: rotations of all columns without a scale and of
+/// some of them.
+const ROTATED_SCALED: &[AppendCase] = &[
+    turned(RotaryCase { columns: [512, 64], query_heads: Some(16), ..WITHIN }, IN_ROWS),
+    turned(RotaryCase { columns: [512, 64], query_heads: None, wide_positions: false, ..TURN }, IN_ROWS),
+    turned(
+        RotaryCase { columns: [528, 32], query_heads: Some(3), wide: false, rows: 1, ..TURN },
+        AppendCase { heads: 2, pages: [7, 3], tokens: [12, 1], wide: false, ..IN_ROWS },
+    ),
+    turned(
+        RotaryCase { columns: [512, 16], together: true, in_place: false, ..WITHIN },
+        AppendCase { tokens: [9, 0], ..IN_ROWS },
+    ),
+    turned(RotaryCase { columns: [560, 16], ..TURN }, AppendCase { tokens: [5, 0], ..IN_ROWS }),
+];
+
 const fn turned(rotary: RotaryCase, case: AppendCase) -> AppendCase {
     AppendCase { rotary: Some(rotary), ..case }
 }
@@ -211,6 +236,9 @@ const fn turned(rotary: RotaryCase, case: AppendCase) -> AppendCase {
 /// tokens without a slot.
 pub fn append_edges(kernel: &AppendInfo, seed: u64) -> Vec<AppendCase> {
     let (cases, types) = match (kernel.rotates, kernel.rounds) {
+        (rotates, Some(types @ [_, DType::E4m3Scaled])) => {
+            (if rotates.is_some() { ROTATED_SCALED } else { SCALED }.to_vec(), vec![types])
+        }
         (None, None) => (COPIES.to_vec(), vec![[DType::F16; 2], [DType::Bf16; 2]]),
         (None, Some(types)) if kernel.whole_rows() => (INTEGERS.to_vec(), vec![types]),
         (None, Some(types)) => (ROUNDED.to_vec(), vec![types]),

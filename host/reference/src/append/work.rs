@@ -10,6 +10,7 @@ use crate::work::{Binder, Buffer, GUARD, Judge, Judgement, LaunchOptions, Rows, 
 use ferroflash::DType;
 use ferroflash::plan::AnyRequest;
 use ferroflash::request::{Append, KvPages, KvScale, Slots, TensorView, TokenScales};
+use ferroflash::spec::E4m3Scaled;
 
 /// The value of every byte of a cache before the append. A row that no slot names must keep this value.
 const OLD: u8 = 0xa5;
@@ -69,10 +70,18 @@ impl AppendMemory {
         AppendMemory { case: *case, rows, slots: [slots.clone(), slots], rotary }
     }
 
+    /// Returns the number of elements of a row in the cache.
+    fn stored_columns(&self) -> usize {
+        match self.case.dtypes[1] {
+            DType::E4m3Scaled => E4m3Scaled::ROW_BYTES,
+            _ => self.case.head_dim,
+        }
+    }
+
     /// Returns the number of elements of the cache's keys.
     fn elements(&self) -> usize {
-        let AppendCase { pages: [pages, page], heads, head_dim, .. } = self.case;
-        pages * page * heads * head_dim
+        let AppendCase { pages: [pages, page], heads, .. } = self.case;
+        pages * page * heads * self.stored_columns()
     }
 
     /// Returns the names of the buffers of the cache's keys and of its values.
@@ -86,8 +95,8 @@ impl AppendMemory {
 
     /// Returns views of the cache's keys and values, whose buffers start at the addresses `at`.
     fn views(&self, at: [u64; 2]) -> [TensorView; 2] {
-        let AppendCase { pages: [pages, page], heads, head_dim, dtypes: [_, stored], .. } = self.case;
-        let (shape, elements) = ([pages, page, heads, head_dim], self.elements() as u64);
+        let AppendCase { pages: [pages, page], heads, dtypes: [_, stored], .. } = self.case;
+        let (shape, elements) = ([pages, page, heads, self.stored_columns()], self.elements() as u64);
         match self.case.lies {
             Lies::Interleaved { hnd } => TensorView::interleaved(at[0], 2 * elements, stored, shape, hnd),
             Lies::Latent(columns) => {
@@ -219,6 +228,9 @@ fn numbers(case: &AppendCase, heads: usize, random: &mut Random) -> Vec<u16> {
     for bits in numbers.iter_mut().skip(1).step_by(3) {
         *bits = random.bits() as u16;
     }
+    if case.dtypes[1] == DType::E4m3Scaled {
+        of_blocks(case, &mut numbers, random);
+    }
     if case.dtypes[1] == DType::Int8 {
         for (i, row) in numbers.chunks_mut(case.head_dim).enumerate().filter(|(i, _)| i % 4 != 0) {
             for bits in &mut *row {
@@ -238,6 +250,24 @@ fn numbers(case: &AppendCase, heads: usize, random: &mut Random) -> Vec<u16> {
         }
     }
     numbers
+}
+
+/// Draws most blocks of rows with scales again. Their magnitudes are those of one power of two, or of few
+/// bits below the smallest normal f32, or zeros; few blocks keep numbers of all magnitudes, and NaN.
+fn of_blocks(case: &AppendCase, numbers: &mut [u16], random: &mut Random) {
+    let blocks = numbers.chunks_mut(case.head_dim).flat_map(|row| row.chunks_mut(E4m3Scaled::PER_SCALE));
+    for (i, block) in blocks.enumerate().filter(|(i, _)| i % 7 != 0) {
+        let power = 2f64.powi((random.bits() % 200) as i32 - 100);
+        for bits in block {
+            *bits = match i % 7 {
+                1 => *bits & 0x8000,
+                2 => *bits & 0x807f,
+                // Quotients lie between two e4m3.
+                3 => encode(case.dtypes[0], ((random.bits() % 897) as f64 - 448.0) * power),
+                _ => encode(case.dtypes[0], random.normal() * power),
+            };
+        }
+    }
 }
 
 /// Adds an output with this content between its guards, and returns its address behind the first guard.

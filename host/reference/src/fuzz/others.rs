@@ -14,6 +14,9 @@ pub(super) fn append(random: &mut Random, limits: Limits) -> Drawn {
     let scales = [Scales::One, Scales::Values(random.normal().abs() as f32 + 1e-3, 2.0), Scales::Heads];
     let head_dim = head_dim(random) * if eight { 2 } else { 1 };
     let heads = 1 + below(random, limits.heads);
+    if one_in(random, 12) {
+        return scaled(random, limits);
+    }
     let cache = match (eight, head_dim) {
         (false, _) => own,
         (true, ..=256) => pick(random, &[DType::E4m3, DType::Int8]),
@@ -32,6 +35,27 @@ pub(super) fn append(random: &mut Random, limits: Limits) -> Drawn {
         wide: one_in(random, 2),
         scales: if cache == DType::E4m3 { pick(random, &scales) } else { Scales::One },
         rotary: (head_dim >= 16 && one_in(random, 2)).then(|| rotary(random, head_dim, heads)),
+        seed: random.bits(),
+    };
+    (Task::Append(case), case.to_string())
+}
+
+/// Draws an append to a latent cache whose rows have their own scales.
+fn scaled(random: &mut Random, limits: Limits) -> Drawn {
+    let heads = 1 + below(random, 2);
+    let dims = 16 * (1 + below(random, 4));
+    let columns = [512 + 8 * below(random, (64 - dims) / 8 + 1), dims];
+    let rotary = one_in(random, 2).then(|| RotaryCase { columns, ..rotary(random, 64, heads) });
+    let case = AppendCase {
+        dtypes: [DType::Bf16, DType::E4m3Scaled],
+        lies: Lies::Latent(512),
+        heads,
+        head_dim: 576,
+        pages: [1 + below(random, 20), 1 + below(random, 20)],
+        tokens: [1 + below(random, limits.seqlen.min(60)), below(random, 9)],
+        wide: one_in(random, 2),
+        scales: Scales::One,
+        rotary,
         seed: random.bits(),
     };
     (Task::Append(case), case.to_string())
