@@ -93,7 +93,7 @@ pub(crate) fn choose(
     if !statistics::is_needed(r, p, config) {
         return of_attention(r, &query(r), config);
     }
-    let (own, statistics) = (statistics::without(r), statistics::choose(p, on, config)?);
+    let (own, statistics) = (statistics::without(r), statistics::choose((r, p), on, config)?);
     let config = config.filter(|_| !statistics.is_named);
     let choice = of_attention(&own, &query(&own), config)?;
     let with = |passes| Passes { statistics: Some(statistics), ..passes };
@@ -184,17 +184,14 @@ pub(crate) fn lower(
         of_rows.lower(r, p, launch);
         return Ok(());
     }
-    let (pass, is_named) = match &s.statistics {
-        Some(Statistics { pass, is_named }) => (pass, is_named),
-        None if statistics::keeps_promise(r, p) => return Err(Refusal::Tensors(statistics::UNPLANNED)),
-        None => return lower_attention((r, p), s, launch),
+    let Some(statistics) = &s.statistics else {
+        if statistics::keeps_promise(r, p) {
+            return Err(Refusal::Tensors(statistics::UNPLANNED));
+        }
+        return lower_attention((r, p), s, launch);
     };
     lower_attention((&statistics::without(r), p), s, launch)?;
-    let Some(r) = statistics::request(r) else { return Ok(()) };
-    if *is_named {
-        launch.main_follows();
-    }
-    lower::attention((&r, p), pass, States::NONE, launch)
+    statistics::lower((r, p), statistics, launch)
 }
 
 /// Adds the steps of the passes of the attention.

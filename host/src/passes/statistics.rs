@@ -1,9 +1,13 @@
 //! The pass of statistics: it computes the scores again, behind the passes of the attention, and writes the
 //! outputs of rows that their kernels do not write. It therefore composes with all of them.
-use crate::request::{AttentionRequest, Invariance, RowOutputs};
+use crate::launch::Launch;
+use crate::lower::{self, Refusal};
+use crate::request::{
+    AttentionRequest, Invariance, KeysValues, LseView, Mask, Queries, RowOutputs, Scores, TensorView,
+};
 use crate::schedule::Scheduled;
 use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::{Class, Keys, PageKind, Pass, Precision, ProblemKind, STATISTICS};
+use spec::{Class, Keys, PageKind, Pass, Precision, ProblemKind, STATISTICS, States};
 
 /// The pass of statistics of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,6 +15,8 @@ pub(super) struct Statistics {
     pub pass: Scheduled,
     /// Whether the request names the kernel, so that its step is the launch's main step.
     pub is_named: bool,
+    /// Whether the query heads of a key head are the rows of a tile.
+    pub grouped: bool,
 }
 
 /// Returns the kernel of statistics with this name.
@@ -36,6 +42,61 @@ pub(super) fn keeps_promise(r: &AttentionRequest<'_>, p: &Problem) -> bool {
     r.max_logits.is_some() && p.invariance == Invariance::Batch && find(p, None).is_some()
 }
 
+/// The reason why a plan whose tiles have query heads as rows does not take a request.
+pub(super) const UNGROUPED: &str = "lse, max_logits, entropy: the plan has a distance of 1 between the heads of \
+                                    one query; make a plan for a request with these strides";
+
+/// Returns the request of the pass for one query per sequence, with the query heads of a key head as queries:
+/// a tile then reads the keys once for all of them. Without a mask, all queries see the same keys. Returns
+/// `None` if another request has to stay as it is.
+fn grouped<'a>(r: &AttentionRequest<'a>) -> Option<AttentionRequest<'a>> {
+    let heads = match &r.kv {
+        KeysValues::Cache(cache) => cache.pages.keys.shape[2],
+        KeysValues::Tensors { k, .. } => k.shape[2],
+        _ => return None,
+    };
+    let sees_all = matches!(r.mask, Mask::Full | Mask::Causal) && r.scores.alibi.is_none();
+    let [batch, queries, heads_q, columns] = r.q.shape;
+    let of_one = matches!(r.queries, Queries::Batched) && queries == 1 && r.scores.bias.is_none();
+    let rows = [&r.lse, &r.max_logits].map(|view| view.is_none_or(|view| view.strides[1] == 1));
+    if !of_one || !sees_all || heads == 0 || heads_q <= heads || rows != [true; 2] {
+        return None;
+    }
+    let group = heads_q / heads;
+    let [of_batch, _, of_head, of_column] = r.q.strides;
+    let q = TensorView {
+        shape: [batch, group, heads, columns],
+        strides: [of_batch, of_head, of_head.checked_mul(group as i64)?, of_column],
+        ..r.q
+    };
+    let o = TensorView { shape: [batch, group, heads, r.o.shape[3]], ..r.o };
+    let view =
+        |of: LseView| LseView { shape: [batch, heads, group], strides: [of.strides[0], group as i64], ..of };
+    let scores = Scores { sinks: None, ..r.scores };
+    let (lse, max_logits) = (r.lse.map(view), r.max_logits.map(view));
+    Some(AttentionRequest { q, o, scores, mask: Mask::Full, lse, max_logits, ..*r })
+}
+
+/// Adds the pass to a launch.
+///
+/// # Errors
+/// Returns [`Refusal::Tensors`] if the kernel does not accept the outputs.
+pub(super) fn lower(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Statistics,
+    launch: &mut Launch,
+) -> Result<(), Refusal> {
+    let Some(r) = request(r) else { return Ok(()) };
+    if s.is_named {
+        launch.main_follows();
+    }
+    if !s.grouped {
+        return lower::attention((&r, p), &s.pass, States::NONE, launch);
+    }
+    let r = grouped(&r).ok_or(Refusal::Tensors(UNGROUPED))?;
+    lower::attention((&r, &r.problem()), &s.pass, States::NONE, launch)
+}
+
 /// Returns a request without the outputs that the pass writes.
 pub(super) fn without<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
     r.with_rows(r.lse.into())
@@ -43,7 +104,7 @@ pub(super) fn without<'a>(r: &AttentionRequest<'a>) -> AttentionRequest<'a> {
 
 /// Returns the request of the pass, or `None` if it has no output. Kernels of statistics write the entropy in
 /// the place of the LSE.
-pub(super) fn request<'a>(r: &AttentionRequest<'a>) -> Option<AttentionRequest<'a>> {
+fn request<'a>(r: &AttentionRequest<'a>) -> Option<AttentionRequest<'a>> {
     let rows = RowOutputs { lse: r.entropy, max_logits: r.max_logits, entropy: None };
     rows.named().any(|(_, view)| view.is_some()).then(|| r.with_rows(rows))
 }
@@ -71,8 +132,25 @@ fn find(p: &Problem, named: Option<&'static AttnInfo>) -> Option<&'static AttnIn
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel of statistics takes the problem or runs on the device, or
 /// [`Error::Invalid`] if the named kernel does not take it.
-pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Result<Statistics, Error> {
+pub(super) fn choose(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    on: &Capabilities,
+    config: Option<&str>,
+) -> Result<Statistics, Error> {
+    let grouped = request(r).and_then(|r| grouped(&r)).map(|r| r.problem());
     let named = named(config);
+    if let Some(problem) = grouped.filter(|problem| find(problem, named).is_some()) {
+        return Ok(Statistics { grouped: true, ..of_problem(&problem, named, on, config)? });
+    }
+    of_problem(p, named, on, config)
+}
+
+fn of_problem(
+    p: &Problem,
+    named: Option<&'static AttnInfo>,
+    on: &Capabilities,
+    config: Option<&str>,
+) -> Result<Statistics, Error> {
     let kernel = find(p, named).ok_or_else(|| match config.filter(|_| named.is_some()) {
         Some(name) => {
             let expected = format_args!("it must be a kernel of statistics for {p}, or leave config out");
@@ -81,7 +159,8 @@ pub(super) fn choose(p: &Problem, on: &Capabilities, config: Option<&str>) -> Re
         None => unsolved(p),
     })?;
     on.runs(&kernel.contract)?;
-    Ok(Statistics { pass: Scheduled::new(p, kernel, on, |_| false)?, is_named: named.is_some() })
+    let pass = Scheduled::new(p, kernel, on, |_| false)?;
+    Ok(Statistics { pass, is_named: named.is_some(), grouped: false })
 }
 
 /// Returns the error for a problem that no kernel of statistics takes.
@@ -101,4 +180,36 @@ fn unsolved(p: &Problem) -> Error {
                   causal masks and windows, softcap and slopes, and head dims up to 256 (more on KV caches \
                   alone); leave both outputs out";
     Error::unsupported(feature, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::request::{Index, KvCache, KvPages};
+
+    fn decode<'a>(queries: usize, lse_of_head: i64) -> AttentionRequest<'a> {
+        let view = |shape: [usize; 4]| TensorView::bshd(4096, 1 << 20, DType::F16, shape);
+        let pages = KvPages::new(view([3, 64, 2, 64]), view([3, 64, 2, 64]));
+        let q = view([3, queries, 8, 64]);
+        let cache = KvCache::dense(pages, Index::new(4096, 3));
+        let lse = LseView::new(4096, 1 << 10, [3, 8, queries], [8 * lse_of_head, lse_of_head]);
+        AttentionRequest::cached(q, cache, q).mask(Mask::Causal).entropy(lse)
+    }
+
+    #[test]
+    fn heads_of_one_query_are_rows() {
+        let r = request(&decode(1, 1)).and_then(|r| grouped(&r)).expect("one query, heads side by side");
+        let lse = r.lse.expect("the place of the entropy");
+        assert_eq!((r.q.shape, &r.q.strides[..3]), ([3, 4, 2, 64], &[512, 64, 256][..]));
+        assert_eq!((lse.shape, lse.strides, r.mask), ([3, 2, 4], [8, 4], Mask::Full));
+    }
+
+    #[test]
+    fn other_requests_stay() {
+        for (queries, lse_of_head) in [(2, 2), (1, 2)] {
+            let r = request(&decode(queries, lse_of_head)).expect("an entropy");
+            assert!(grouped(&r).is_none(), "{queries} {lse_of_head}");
+        }
+    }
 }
