@@ -43,8 +43,8 @@ pub(super) fn keeps_promise(r: &AttentionRequest<'_>, p: &Problem) -> bool {
 }
 
 /// The reason why a plan whose tiles have query heads as rows does not take a request.
-pub(super) const UNGROUPED: &str = "lse, max_logits, entropy: the plan has a distance of 1 between the heads of \
-                                    one query; make a plan for a request with these strides";
+const UNGROUPED: &str = "lse, max_logits, entropy: the plan has a distance of 1 between the heads \
+                                    of one query; make a plan for a request with these strides";
 
 /// Returns the request of the pass for one query per sequence, with the query heads of a key head as queries:
 /// a tile then reads the keys once for all of them. Without a mask, all queries see the same keys. Returns
