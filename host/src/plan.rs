@@ -89,6 +89,11 @@ pub(crate) mod sealed {
             self
         }
 
+        /// Returns the number of bytes of workspace and of counters that launches of this kernel use.
+        fn scratch_bytes(&self, kernel: &Self::Kernel) -> [u64; 2] {
+            kernel.scratch_bytes()
+        }
+
         /// Returns the parts of a valid subject, if launches differ only in addresses if it does.
         fn parts(&self) -> Option<Parts> {
             None
@@ -210,7 +215,7 @@ impl<S: Subject> Plan<S> {
 
     /// Returns the scratch memory that launches use, for [`AttentionRequest::scratch`].
     pub fn scratch_bytes(&self) -> ScratchBytes {
-        let [workspace, counters] = self.chosen.kernel.scratch_bytes();
+        let [workspace, counters] = self.subject.scratch_bytes(&self.chosen.kernel);
         ScratchBytes { workspace, counters }
     }
 
@@ -307,7 +312,7 @@ impl<S: Subject> Plan<S> {
     }
 
     fn suffices(&self, subject: &S) -> Result<(), Error> {
-        suffices(self.contract(), subject.scratch(), self.chosen.kernel.scratch_bytes())
+        suffices(self.contract(), subject.scratch(), subject.scratch_bytes(&self.chosen.kernel))
     }
 }
 
@@ -352,16 +357,16 @@ pub fn explain(
     scratch: Scratch,
 ) -> Result<(&'static Contract, &'static str), Error> {
     on.check()?;
-    if problem.is_empty() {
-        return explain(&problem.filled(), on, Scratch::None).map(|(contract, _)| (contract, EMPTY));
-    }
-    validate::problem(problem)?;
+    let is_empty = problem.is_empty();
+    let (problem, scratch) = if is_empty { (problem.filled(), Scratch::None) } else { (*problem, scratch) };
+    validate::problem(&problem)?;
     let tuning = &Tuning::new();
-    let query = select::Query::new(problem, Layout::ANY, on, tuning, scratch);
+    let query = select::Query::new(&problem, Layout::ANY, on, tuning, scratch);
     let Choice { kernel, reason, .. } = passes::whole(&query, None)?;
     let contract = kernel.contract();
-    if scratch != Scratch::Fastest {
+    // The launch of an empty problem uses no scratch memory.
+    if !is_empty && scratch != Scratch::Fastest {
         suffices(contract, scratch, kernel.scratch_bytes())?;
     }
-    Ok((contract, reason))
+    Ok((contract, if is_empty { EMPTY } else { reason }))
 }

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _devices, checks
-from ._library import Invalid, Unsupported
+from ._library import Invalid, Unsupported, WrongType
 
 # Results do not depend on how FlashAttention-3 schedules its work.
 HINTS = ("num_splits", "pack_gqa", "sm_margin", "scheduler_metadata")
@@ -31,6 +31,9 @@ def descales(q: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     if _devices.name(getattr(q, "dtype", None)) != _devices.EIGHT:
         return dict(options), {}
     found = {name: options.get(name) for name in DESCALES}
+    for name, of in found.items():
+        if of is not None and getattr(of, "shape", ()) == ():
+            raise WrongType(f"{name} is {of!r:.60}; it must be a tensor of float32 (batch, heads_k); fill one with the number")
     return {name: of for name, of in options.items() if name not in DESCALES}, found
 
 

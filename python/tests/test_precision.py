@@ -56,6 +56,9 @@ def test_tensors_of_eight_bits_are_refused_elsewhere():
     scale = np.ones((1, 2), np.float32)
     with pytest.raises(ferroflash.Invalid, match="k_descale"):
         ferroflash.flash_attn_func(q, q, q, k_descale=scale, **HOPPER)
+    for number in (0.5, np.float32(0.5)):
+        with pytest.raises(ferroflash.WrongType, match=r"q_descale is .*0\.5.*; it must be a tensor of float32 \(batch, heads_k"):
+            ferroflash.flash_attn_func(q, q, q, q_descale=number, **HOPPER)
     wide = numbers(1, 1, 4, 1, 64)
     with pytest.raises(ferroflash.Unsupported, match="q_descale: q is float16 or bfloat16"):
         ferroflash.flash_attn_func(wide, wide, wide, q_descale=scale, **SIM)

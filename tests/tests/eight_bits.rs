@@ -1,8 +1,11 @@
-//! Products of eight bits in the simulator: scores that are 0 in f32.
+//! Numbers of eight bits in the simulator: scores that are 0 in f32.
 use ferroflash::DType;
+use ferroflash::driver::Harness;
 use ferroflash::kernels::{AttnInfo, Class, MaskKind};
 use ferroflash::plan::Problem;
-use ferroflash::request::Mask;
+use ferroflash::request::{
+    AttentionRequest, Index, KvCache, KvPages, KvScale, ListedKeys, LseView, Mask, TensorView,
+};
 use ferroflash::spec::attention;
 use ferroflash_tests::{is_carried, simulator_with};
 use half::f16;
@@ -37,5 +40,65 @@ fn scores_below_f32_are_all_equal() {
         let lse = outcome.lse();
         let is_right = |(a, b): (&f32, &f64)| (f64::from(*a) - b).abs() < 1e-3;
         assert!(lse.iter().zip(&exact.lse).all(is_right), "{symbol}: {lse:?}");
+    }
+}
+
+/// Keys of a sequence, and of a list, in a page of 32 keys.
+const KEYS: i32 = 20;
+
+/// A scale of latents in device memory may be 0. All scores are then 0, and keys that a sequence or a list
+/// lacks still have no weight.
+#[test]
+fn a_scale_of_latents_that_is_zero_makes_scores_equal() {
+    let is_one = |e: &&AttnInfo| {
+        let is_latent = matches!(e.class(), Class::Latent | Class::Listed);
+        is_latent && e.kv_dtype == DType::E4m3 && is_carried(e.contract.symbol)
+    };
+    let kernels: Vec<_> = attention().filter(is_one).collect();
+    assert!(kernels.len() > 1, "a build carries one for each class");
+    for entry in kernels {
+        let (attention, symbol) = (simulator_with(entry, Options::default()), entry.contract.symbol);
+        let card = attention.driver();
+        let upload = |bytes: &[u8]| {
+            let mut buffer = card.allocate(bytes.len()).expect("memory");
+            card.upload(&mut buffer, bytes).expect("uploaded");
+            buffer
+        };
+        // Queries and keys are 1.0; keys behind the last one are NaN.
+        let one = if entry.dtype == DType::F16 { 0x3c00_u16 } else { 0x3f80 };
+        let keys = (0..32).flat_map(|key| [if key < KEYS { 0x38_u8 } else { 0x7f }; 576]);
+        let (q, keys) = (upload(&one.to_ne_bytes().repeat(576)), upload(&keys.collect::<Vec<_>>()));
+        let (scale, o, lse) = (upload(&[0; 4]), upload(&[0xff; 1024]), upload(&[0xff; 4]));
+        let slots: Vec<u8> = (0..24).flat_map(|i| (if i < KEYS { i } else { -1 }).to_ne_bytes()).collect();
+        let (slots, length) = (upload(&slots), upload(&KEYS.to_ne_bytes()));
+        let view = |buffer, dtype, columns| {
+            TensorView::bshd(card.address(buffer), columns as u64, dtype, [1, 1, 1, columns])
+        };
+        let rows = TensorView::bshd(card.address(&keys), 32 * 576, DType::E4m3, [1, 32, 1, 576]);
+        let of_keys = KvScale::Device { address: card.address(&scale), elements: 1, strides: [0, 0] };
+        let pages = KvPages::latent(rows, 512).scales(of_keys, KvScale::One);
+        let (of_q, of_o) = (view(&q, entry.dtype, 576), view(&o, entry.dtype, 512));
+        let request = match entry.class() {
+            Class::Listed => {
+                let slots = Index::new(card.address(&slots), 24);
+                AttentionRequest::sparse(of_q, ListedKeys::new(pages, slots, 24), of_o)
+            }
+            _ => {
+                let cache = KvCache::dense(pages, Index::new(card.address(&length), 1));
+                AttentionRequest::cached(of_q, cache, of_o).mask(Mask::Causal)
+            }
+        };
+        let request =
+            request.scale(0.1).config(symbol).lse(LseView::contiguous(card.address(&lse), 1, [1, 1, 1]));
+        let (plan, stream) = (attention.plan(&request).expect("a plan"), card.stream().expect("a stream"));
+        // SAFETY: the buffers are as large as their views say, and nothing else uses them.
+        unsafe { attention.launch(&plan, &request, &stream) }.expect("launched");
+        card.synchronize(&stream).expect("no finding");
+        let (mut numbers, mut found) = ([0xff; 1024], [0; 4]);
+        card.download(&o, &mut numbers).expect("read");
+        card.download(&lse, &mut found).expect("read");
+        assert!(numbers.chunks(2).all(|x| [x[0], x[1] & 0x7f] == [0, 0]), "{symbol}: O is not 0");
+        let found = f32::from_ne_bytes(found);
+        assert!((found - (KEYS as f32).ln()).abs() < 1e-3, "{symbol}: LSE {found}");
     }
 }

@@ -85,7 +85,7 @@ fn other_lengths_under_one_plan() {
     for (pages, splits) in [(Pages::Nhd(16), Splits::Auto), (Pages::Nhd(3), Splits::Keys(128))] {
         let case = Case { pages, splits, max_k: 400, ..latent([300, 40, 200, 1, 64]) };
         let lengths: [[i32; 5]; 4] = [[300, 40, 200, 1, 64], [0; 5], [1, 0, 199, 0, 16], [17, 40, 0, 1, 63]];
-        for on in On::each() {
+        for on in On::each().iter().chain(&On::eight_bits()) {
             check_lengths_on(&on.attention, &on.fit(&case), on.symbol(), &lengths.map(Vec::from));
         }
     }
@@ -138,10 +138,12 @@ const SUPERFLUOUS: &[&[&str]] = &[
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    for on in On::each() {
+    for on in On::each().iter().chain(&On::eight_bits()) {
         let symbol = on.kernel.contract.symbol;
         let subject = Subject::all().find(|subject| subject.kernel.symbol == symbol).expect("in the table");
-        let unnoticed = unnoticed(&subject, &garbage(), SUPERFLUOUS);
+        let garbage: Vec<_> =
+            garbage().into_iter().map(|all| Garbage { case: on.fit(&all.case), ..all }).collect();
+        let unnoticed = unnoticed(&subject, &garbage, SUPERFLUOUS);
         assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
     }
 }
@@ -150,7 +152,7 @@ fn a_clamp_that_is_missing_is_noticed() {
 /// place in the batch, or on its pages.
 #[test]
 fn chunks_make_sequences_independent() {
-    On::each().iter().for_each(are_independent);
+    On::each().iter().chain(&On::eight_bits()).for_each(are_independent);
 }
 
 fn are_independent(on: &On) {

@@ -4,7 +4,7 @@
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Splits;
 use ferroflash::spec::{AttnInfo, Class, Isa, plain};
-use ferroflash::{Attention, ptx};
+use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::without_each_comparison;
 use ferroflash_tests::is_carried;
 use ferroflash_tests::on_cache::check_on;
@@ -27,21 +27,30 @@ struct On {
 }
 
 impl On {
-    /// The first portable and the first Hopper kernel in this build.
+    /// The first kernel in this build on an ISA's card that reads such latents.
+    fn first(isa: Isa, card: &'static str, reads: impl Fn(&AttnInfo) -> bool) -> Self {
+        let is_there = |e: &&AttnInfo| is_carried(e.contract.symbol) && reads(e);
+        let kernel = plain(isa, Class::Listed).find(is_there).expect("a build carries one");
+        On { kernel, card, attention: Box::new(engine(card, Options::default())) }
+    }
+
+    /// The first portable and the first Hopper kernel in this build, and the first ones for latents of eight
+    /// bits.
     fn each() -> Vec<Self> {
-        let on = |isa, card| {
-            let is_there = |e: &&AttnInfo| is_carried(e.contract.symbol) && e.kv_dtype == e.dtype;
-            let kernel = plain(isa, Class::Listed).find(is_there);
-            let attention = Box::new(engine(card, Options::default()));
-            On { kernel: kernel.expect("a build carries one"), card, attention }
-        };
-        vec![on(Isa::Sm80, "orin"), on(Isa::Sm90a, "h200")]
+        let as_queries = |e: &AttnInfo| e.kv_dtype == e.dtype;
+        let of = |dtype| Self::first(Isa::Sm80, "l4", move |e: &AttnInfo| e.kv_dtype == dtype);
+        let hopper = Self::first(Isa::Sm90a, "h200", as_queries);
+        let portable = Self::first(Isa::Sm80, "orin", as_queries);
+        vec![portable, hopper, of(DType::E4m3), of(DType::E4m3Scaled)]
     }
 
     /// Runs a case on an engine, with the kernel's dtype.
     #[track_caller]
     fn check_on(&self, attention: &Attention<SimDriver>, case: &Case) {
-        let case = Case { dtype: self.kernel.dtype, ..case.clone() };
+        let AttnInfo { dtype, kv_dtype, .. } = *self.kernel;
+        // Rows with scales have all columns.
+        let head_dim = if kv_dtype == DType::E4m3Scaled { 576 } else { case.head_dim };
+        let case = Case { dtype, kv_dtype: Some(kv_dtype), head_dim, ..case.clone() };
         check_on(attention, &case, Some(self.kernel.contract.symbol));
     }
 }

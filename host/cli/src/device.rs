@@ -8,7 +8,7 @@ use super::run::cache::Input as Cached;
 use super::words;
 use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::kernels::Contract;
-use ferroflash::plan::explain;
+use ferroflash::plan::{Problem, explain};
 use ferroflash::request::Scratch;
 use ferroflash::tuning::Tuning;
 use ferroflash::{Attention, Capabilities};
@@ -250,10 +250,15 @@ impl Device {
     }
 
     /// Returns the error of a launch that may have named a kernel.
-    pub(super) fn explained(&self, error: ferroflash::Error, config: Option<&str>) -> Error {
+    pub(super) fn explained(
+        &self,
+        error: ferroflash::Error,
+        config: Option<&str>,
+        problem: Option<&Problem>,
+    ) -> Error {
         match self {
             Device::Kernels(Runner::Simulator(attention)) => {
-                Error::of_simulator(error, attention.capabilities(), config)
+                Error::of_simulator(error, attention.capabilities(), config, problem)
             }
             _ => error.into(),
         }
@@ -263,16 +268,23 @@ impl Device {
     pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
         match self {
             Device::Kernels(runner) => {
-                let (outcome, took) =
-                    runner.run_timed(memory, config).map_err(|e| self.explained(e, config))?;
+                let (outcome, took) = runner
+                    .run_timed(memory, config)
+                    .map_err(|e| self.explained(e, config, Some(&memory.problem)))?;
                 let (o, rows) = (outcome.o().to_vec(), outcome.values());
                 let (kernel, reason) = (Some(outcome.entry), Some(outcome.reason));
                 let head_maxima = outcome.head_maxima();
                 Ok(self.timed(Results { kernel, reason, o, rows, head_maxima, took }))
             }
             Device::Cpu => {
-                // Planning validates the problem. It needs no device.
-                explain(&memory.problem, &Capabilities::PROFILES[0].1, Scratch::Fastest)?;
+                // Planning validates the problem. It needs no device, but a card that has the precision.
+                let plan = |on: &Capabilities| explain(&memory.problem, on, Scratch::Fastest);
+                let (first, others) = (&Capabilities::PROFILES[0].1, &Capabilities::PROFILES[1..]);
+                if let Err(error) = plan(first)
+                    && !others.iter().any(|(_, on)| plan(on).is_ok())
+                {
+                    return Err(error.into());
+                }
                 if let Some(name) = config {
                     super::options::entries(Some(name))?;
                     return Err(Self::has_no_kernel(name));

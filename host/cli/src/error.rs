@@ -1,5 +1,7 @@
 //! Errors of commands and their exit codes.
 use crate::words;
+use ferroflash::plan::{Problem, explain};
+use ferroflash::request::Scratch;
 use ferroflash::{Capabilities, spec};
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -57,14 +59,24 @@ impl Error {
         Some(Error::Invalid(format!("no kernel ran: {device} runs none of these kernels{hint}")))
     }
 
-    /// Returns the error of a launch on a simulated card. If the card cannot run the named kernel, the error
-    /// names a card that the simulator can model and that runs the kernel.
-    pub(super) fn of_simulator(error: ferroflash::Error, on: &Capabilities, config: Option<&str>) -> Self {
+    /// Returns the error of a launch on a simulated card. If the card cannot run the named kernel, or any
+    /// kernel for the problem, the error names a card that the simulator can model and that can.
+    pub(super) fn of_simulator(
+        error: ferroflash::Error,
+        on: &Capabilities,
+        config: Option<&str>,
+        problem: Option<&Problem>,
+    ) -> Self {
         let cannot_run = matches!(error, ferroflash::Error::Unsupported { .. });
         let mut kernels = spec::kernels().filter(|kernel| cannot_run && config == Some(kernel.symbol));
         let kernel = kernels.find(|kernel| on.runs(kernel).is_err());
         let card = kernel.and_then(|kernel| card_of(|name| name == kernel.symbol));
-        match card {
+        let solves = |p: &Problem, on| explain(p, on, Scratch::Fastest).is_ok();
+        let of_problem = problem.filter(|p| cannot_run && config.is_none() && !solves(p, on)).and_then(|p| {
+            let mut cards = Capabilities::PROFILES.iter().rev();
+            cards.find(|(_, card)| solves(p, card)).map(|(name, _)| *name)
+        });
+        match card.or(of_problem) {
             Some(name) => Error::Invalid(format!(
                 "{}; --profile {name} simulates a GPU that runs it",
                 words::of(&error)

@@ -192,21 +192,23 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     }
     let rows = [q.shape[1], k.shape[1]];
     let sequences = is_varlen.then(|| sizes::sequences(&file, rows)).transpose()?;
-    if let Some(sequences) = &sequences {
+    let mut of_file = problem;
+    if let Some([sequences, divided]) = &sequences {
         if layout == Layout::Bhsd {
             let needed = "varlen tensors are [rows, heads, head_dim]; leave --layout out";
             return Err(Error::Invalid(format!("--layout bhsd: {needed}")));
         }
-        problem = sequences.problem(problem, rows);
+        (of_file, problem) = (sequences.problem(problem, rows), divided.problem(problem, rows));
     }
     let [.., columns] = v.shape;
     let (problem, mut stored) = (args.of_output(args.scores.of(problem))?, q.shape);
     stored[3] = columns;
-    let extras = extras::read(&file, &problem, problem.seqlen_k, &args.scores)?;
+    let stated = problem.batch(of_file.batch).seqlen_q(of_file.seqlen_q);
+    let extras = extras::read(&file, &stated, problem.seqlen_k, &args.scores)?;
     let problem = extras.of(problem);
     let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
         .map_err(|e| Error::Invalid(e.to_string()))?;
-    let memory = sequences.into_iter().fold(memory, Memory::with_sequences);
+    let memory = sequences.into_iter().fold(memory, |memory, [_, divided]| memory.with_sequences(divided));
     let mut memory = memory.with_extras(extras);
     (memory.rows.max_logits, memory.head_maxima) = (args.max_logits, args.max_logits);
     (memory.rows.entropy, memory.padded) = (args.entropy, file.has("seqused_q"));
@@ -236,7 +238,7 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     let waiting = console.waiting(format_args!("computing on {device}"));
     let result = match (device.runner(), args.config.as_deref()) {
         (Some(runner), config) => {
-            let run = runner.decode(&input, config).map_err(|e| device.explained(e, config));
+            let run = runner.decode(&input, config).map_err(|e| device.explained(e, config, None));
             device.timed(run?)
         }
         (None, Some(name)) => return Err(Device::has_no_kernel(name)),

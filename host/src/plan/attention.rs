@@ -96,6 +96,10 @@ impl Subject for Stated<AttentionRequest<'static>> {
         self
     }
 
+    fn scratch_bytes(&self, kernel: &Passes) -> [u64; 2] {
+        if self.problem.is_empty() { [0; 2] } else { kernel.scratch_bytes() }
+    }
+
     fn parts(&self) -> Option<Parts> {
         let parts = validate::attention(&self.request, Some(&self.problem)).ok().map(|(_, parts)| parts);
         parts.filter(|_| !self.problem.is_empty())

@@ -3,7 +3,8 @@ use super::{AttentionRequest, KvScale, Memory};
 
 /// The scales of Q, K and V of e4m3, FlashAttention-3's `q_descale`, `k_descale` and `v_descale`: each number
 /// is the stored number times its scale. Scales in device memory are `[batch, key heads]`: those of Q, too,
-/// belong to key heads.
+/// belong to key heads. They are 0 or more. Kernels do not check them: with a negative scale of Q or K, O is
+/// wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Descales<M = u64> {
     /// The scales of Q.

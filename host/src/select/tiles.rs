@@ -55,7 +55,10 @@ fn fp8(q: &Query<'_>, all: &[&'static AttnInfo]) -> Result<Choice, Error> {
     let choice = rules::choose(&Case { q, kernels, all }).ok_or_else(|| refusals::no_tiles(q, all))?;
     match q.layout.suits(choice.kernel) {
         Ok(()) => Ok(choice),
-        Err(reason) => Err(Error::unsupported(format_args!("precision fp8 of {}", q.problem), reason)),
+        Err(reason) => {
+            let reason = format_args!("{reason}; copy q, k, v and o into contiguous tensors");
+            Err(Error::unsupported(format_args!("precision fp8 of {}", q.problem), reason))
+        }
     }
 }
 

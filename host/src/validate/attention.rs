@@ -89,6 +89,7 @@ pub(super) fn parts(
         }
     }
     descales(r, &p, all)?;
+    factor(r, &p)?;
     let [q, o] = [(&Q, Some(input(&Q, &r.q)?)), (&O, Some(output(&O, &r.o)?))];
     let alibi = (&ALIBI, r.scores.alibi.as_ref().map(|view| lse::slopes(view, &p)).transpose()?);
     let sinks = (&SINKS, r.scores.sinks.as_ref().map(|view| lse::sinks(view, p.heads_q)).transpose()?);
@@ -147,6 +148,18 @@ fn descales(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Checks the factor of scores, with the scales of Q and K that the host knows.
+fn factor(r: &AttentionRequest<'_>, p: &Problem) -> Result<(), Error> {
+    let (of_queries, of_keys) = match &r.kv {
+        KeysValues::Cache(kv) => (&KvScale::One, &kv.pages.scales[0]),
+        KeysValues::Listed(keys) => (&KvScale::One, &keys.pages.scales[0]),
+        KeysValues::Tensors { .. } | KeysValues::Varlen { .. } => (&r.descales.q, &r.descales.k),
+    };
+    let known = |scale: &KvScale| if let KvScale::Value(value) = scale { *value } else { 1.0 };
+    let factor = p.softmax_scale() * known(of_queries) * known(of_keys);
+    problem::at_most(factor, " times those of q and k")
 }
 
 /// Checks the dtype and the shape of a tensor.

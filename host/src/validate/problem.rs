@@ -4,7 +4,7 @@ use super::invariance::invariance;
 use super::keys::keys;
 use super::latent;
 use super::variant::variant;
-use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SEQLEN, Mask};
+use crate::request::{MAX_HEAD_DIM, MAX_LATENT_DIMS, MAX_SCALE, MAX_SEQLEN, Mask};
 use crate::{CacheShape, Error, Problem};
 use spec::ScoreKinds;
 
@@ -166,6 +166,16 @@ fn mask(mask: &Mask) -> Result<(), Error> {
     }
 }
 
+/// Checks the factor of scores, of which `with` names the other factors.
+pub(super) fn at_most(factor: f32, with: &str) -> Result<(), Error> {
+    if factor <= MAX_SCALE {
+        return Ok(());
+    }
+    let reason = "scores of this scale overflow the exponents of f32, so the factor of scores must be at most \
+                  2^20; multiply q by a part of it";
+    Err(Error::unsupported(format_args!("scale {factor:e}{with}"), reason))
+}
+
 /// Checks the score transformations. The kernel computes in base 2, so the converted numbers must also be
 /// finite and above 0.
 fn scores(p: &Problem) -> Result<(), Error> {
@@ -193,6 +203,7 @@ fn scores(p: &Problem) -> Result<(), Error> {
             Some(("scale", scale, "scale / softcap", ratio)),
         ],
     };
+    at_most(scale, "")?;
     let own = p.variant.is_some_and(|variant| variant.scores() != ScoreKinds::NONE);
     let beside = [
         ("ALiBi slopes", "slopes", p.alibi),

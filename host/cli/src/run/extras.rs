@@ -4,6 +4,7 @@ use crate::files::{File, read_slopes};
 use crate::options::ScoreOptions;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
+use ferroflash::request::MAX_SCALE;
 use reference::{BiasTensor, BitsTensor, Extras};
 use safetensors::Dtype;
 
@@ -21,6 +22,9 @@ pub(super) fn read(
     keys: usize,
     scores: &ScoreOptions,
 ) -> Result<Extras, Error> {
+    if file.has("seqused_q") {
+        is_of_all_sequences(file)?;
+    }
     let slopes = read_slopes(file, problem)?;
     let masks = NAMES[2..].iter().copied().filter(|name| file.has(name)).chain(scores.mask_option());
     if let [one, other, ..] = masks.collect::<Vec<_>>()[..] {
@@ -43,11 +47,38 @@ pub(super) fn read(
     })
 }
 
+/// Refuses tensors that have numbers of each sequence, beside padded queries.
+fn is_of_all_sequences(file: &File<'_>) -> Result<(), Error> {
+    for (name, remedy) in [
+        ("alibi_slopes", "make it [heads_q], the same for all sequences"),
+        ("bias", "make its first size 1, the same for all sequences"),
+        ("mask_bits", "make its first size 1, the same for all sequences"),
+        ("prefix_lengths", "remove it"),
+    ] {
+        let Some(tensor) = file.has(name).then(|| file.tensor(name)).transpose()? else { continue };
+        let shape = tensor.shape();
+        let is_of_each = match (name, shape) {
+            ("alibi_slopes", _) => shape.len() == 2,
+            ("prefix_lengths", _) => true,
+            (_, [sequences, _, _, _]) => *sequences > 1,
+            _ => false,
+        };
+        if is_of_each {
+            let what = "numbers of each sequence, which do not go with `seqused_q`";
+            return Err(file.invalid(format_args!("`{name}` has shape {shape:?}, {what}; {remedy}")));
+        }
+    }
+    Ok(())
+}
+
 /// Reads the scales of q, k and v of e4m3.
 fn descales(file: &File<'_>, p: &Problem) -> Result<Option<[Vec<f32>; 3]>, Error> {
     if p.dtype == DType::E4m3 {
         let [q, k, v] = DESCALES.map(|name| descale(file, name, [p.batch, p.heads_k]));
-        return Ok(Some([q?, k?, v?]));
+        let (q, k, v) = (q?, k?, v?);
+        let factors = q.iter().zip(&k).map(|(q, k)| p.softmax_scale() * q * k);
+        at_most(file, "--scale x `q_descale` x `k_descale`", factors)?;
+        return Ok(Some([q, k, v]));
     }
     let given = DESCALES.into_iter().find(|name| file.has(name));
     given.map_or(Ok(None), |name| {
@@ -66,7 +97,23 @@ fn descale(file: &File<'_>, name: &str, of: [usize; 2]) -> Result<Vec<f32>, Erro
         let what = format_args!("`{name}` has shape {shape:?}; it must be {of:?}: batch and key heads");
         return Err(file.invalid(what));
     }
-    Ok(words.map(f32::from_le_bytes).collect())
+    let scales: Vec<_> = words.map(f32::from_le_bytes).collect();
+    match scales.iter().find(|x| !(x.is_finite() && **x >= 0.0)) {
+        Some(wrong) => {
+            Err(file.invalid(format_args!("`{name}` has {wrong:e}; it must be a number of 0 or more")))
+        }
+        None => Ok(scales),
+    }
+}
+
+/// Checks the factors of scores, which are the product `of`. The library knows those in device memory not.
+pub(super) fn at_most(file: &File<'_>, of: &str, factors: impl Iterator<Item = f32>) -> Result<(), Error> {
+    let most = factors.fold(0.0, f32::max);
+    if most <= MAX_SCALE {
+        return Ok(());
+    }
+    let what = format_args!("{of} is {most:e}, and must be at most 2^20; multiply `q` by a part of it");
+    Err(file.invalid(what))
 }
 
 /// Reads attention sinks: one logit per query head.

@@ -113,7 +113,7 @@ pub(in crate::run) fn run(
     };
     let waiting = console.waiting(format_args!("computing on {device}"));
     let launch = |work: &dyn Work, config| {
-        let rounds = runner.run(work, config).map_err(|e| device.explained(e, config))?;
+        let rounds = runner.run(work, config).map_err(|e| device.explained(e, config, None))?;
         rounds.into_iter().next().ok_or_else(|| Error::Invalid("no launch ran".into()))
     };
     let forward = launch(&memory, asked.config)?;

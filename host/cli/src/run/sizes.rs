@@ -36,13 +36,15 @@ pub(super) fn problem(layout: Layout, [q, k, v]: [&Stored; 3]) -> Result<Problem
     Ok(problem.seqlen_k(seqlen_k).heads_k(heads_k))
 }
 
-/// Reads the varlen offsets of a file, for these numbers of rows of Q and of K.
-pub(super) fn sequences(file: &File<'_>, rows: [usize; 2]) -> Result<Sequences, Error> {
+/// Reads the varlen offsets of a file, for these numbers of rows of Q and of K. Returns its sequences as they
+/// are, and with padding of queries as sequences of their own.
+pub(super) fn sequences(file: &File<'_>, rows: [usize; 2]) -> Result<[Sequences; 2], Error> {
     let starts = [file.list("cu_seqlens_q")?, file.list("cu_seqlens_k")?];
     let used = file.has("seqused_k").then(|| file.list("seqused_k")).transpose()?;
     let all = Sequences::new(starts, used, rows).map_err(|e| file.invalid(e))?;
     if !file.has("seqused_q") {
-        return Ok(all);
+        return Ok([all.clone(), all]);
     }
-    all.divided(&file.list("seqused_q")?).map_err(|e| file.invalid(e))
+    let divided = all.divided(&file.list("seqused_q")?).map_err(|e| file.invalid(e))?;
+    Ok([all, divided])
 }

@@ -2,6 +2,7 @@
 use super::Input;
 use crate::error::Error;
 use crate::files::File;
+use crate::run::extras;
 use ferroflash::DType;
 use ferroflash::plan::MAX_ROWS;
 
@@ -55,8 +56,14 @@ impl Input {
         })
     }
 
-    /// Checks that no scale of an int8 cache is negative, because kernels take the largest scale.
+    /// Checks that no scale of an int8 cache is negative, because kernels take the largest scale, and the
+    /// factors of scores on an e4m3 cache.
     pub(super) fn has_scales(&self, file: &File<'_>) -> Result<(), Error> {
+        if self.pages.dtype == DType::E4m3 {
+            let scales = self.scales[0].iter().flatten();
+            let factors = scales.map(|scale| self.problem.softmax_scale() * scale);
+            return extras::at_most(file, "--scale x `k_scale`", factors);
+        }
         self.scale_that_is(|scale| scale < 0.0, |_, _, _| true).map_or(Ok(()), |(name, scale)| {
             Err(file.invalid(format_args!("{name} is {scale:e}; it must be 0 or more")))
         })

@@ -68,7 +68,7 @@ impl Input {
         let mut extras = extras::read(file, &problem, topk, scores)?;
         let problem = extras.of(problem);
         let (sinks, lists) = (extras.sinks.take(), Some(Lists { indices, topk }));
-        Ok(Input {
+        let input = Input {
             problem,
             q: q.halves(),
             starts: (0..=batch).collect(),
@@ -84,7 +84,9 @@ impl Input {
             shared: None,
             sinks,
             extras,
-        })
+        };
+        input.has_scales(file)?;
+        Ok(input)
     }
 
     /// Returns the page, and the row in it, of each key of a head of sequence `b`. With lists, sequence `b`
