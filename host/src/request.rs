@@ -50,8 +50,8 @@ pub use spec::Precision;
 
 /// Longest sequence. Positions, shifts and windows of a padded tile are summed in 32 bits on the device.
 pub const MAX_SEQLEN: usize = (1 << 30) - 256;
-/// Largest factor of scores: the scale of scores times the scales of Q and K of eight bits. Kernels subtract a
-/// row's largest score, rounded to 24 bits, from its scores. With larger factors, usual scores exceed 2^30,
+/// Largest factor of scores: the scale of scores times the scales of Q and K of eight bits. Kernels subtract
+/// a row's largest score, rounded to 24 bits, from its scores. With larger factors, usual scores exceed 2^30,
 /// and what the rounding leaves makes probabilities infinite, and O NaN.
 pub const MAX_SCALE: f32 = (1 << 20) as f32;
 /// Largest head dim.

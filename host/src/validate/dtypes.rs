@@ -22,6 +22,8 @@ const TABLE: &[Row] = &[
     Row { q: E4m3, tensors: &[E4m3], cache: &[], latent: &[], o: &[F16, Bf16], gradients: &[E4m3] },
 ];
 
+const QUERIES: &str = "queries on a KV cache are f16 or bf16: convert q";
+
 /// Returns the row of a 16-bit dtype of Q.
 const fn half(own: &'static [DType; 1], cache: &'static [DType], latent: &'static [DType]) -> Row {
     Row { q: own[0], tensors: own, cache, latent, o: own, gradients: own }
@@ -40,10 +42,13 @@ pub(super) fn dtypes(p: &Problem) -> Result<(), Error> {
         Some(cache) if !cache.latent && !row.cache.contains(&p.kv_dtype) => {
             let feature = format_args!("queries of {q} on a cache of {kv}");
             let reason = match row.cache {
-                [] => "queries on a KV cache are f16 or bf16: convert q",
+                [] => QUERIES,
                 _ => "a KV cache must have the queries' dtype, e4m3 or int8",
             };
             return Err(Error::unsupported(feature, reason));
+        }
+        Some(cache) if cache.latent && row.latent.is_empty() => {
+            return Err(Error::unsupported(format_args!("queries of {q} on a latent cache"), QUERIES));
         }
         Some(cache) if cache.latent && !row.latent.contains(&p.kv_dtype) => {
             let latent: Vec<_> = row.latent.iter().map(|dtype| dtype.name()).collect();

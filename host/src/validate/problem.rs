@@ -171,8 +171,8 @@ pub(super) fn at_most(factor: f32, with: &str) -> Result<(), Error> {
     if factor <= MAX_SCALE {
         return Ok(());
     }
-    let reason = "scores of this scale overflow the exponents of f32, so the factor of scores must be at most \
-                  2^20; multiply q by a part of it";
+    let reason = "scores of this scale overflow the exponents of f32, so the factor of scores must be at \
+                  most 2^20; multiply q by a part of it";
     Err(Error::unsupported(format_args!("scale {factor:e}{with}"), reason))
 }
 
