@@ -48,6 +48,14 @@ impl Rules {
         }
     }
 
+    /// The score of a query and a key.
+    fn score(&self, q: &[f64], k: &[f64]) -> f64 {
+        match self.integers {
+            true => dot(q, k),
+            false => cut_sum(q, k),
+        }
+    }
+
     /// Rows of Q or K, rounded.
     fn rounded(&self, mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
         match self.integers {
@@ -57,6 +65,22 @@ impl Rules {
         }
         rows
     }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// The sum of products as Hopper's tensor cores compute it: they add 32 products and the accumulator, and cut
+/// each of them to 13 bits behind the exponent of the largest.
+fn cut_sum(a: &[f64], b: &[f64]) -> f64 {
+    let exponent = |x: &f64| x.abs().log2().floor();
+    a.chunks(32).zip(b.chunks(32)).fold(0.0, |sum, (a, b)| {
+        let terms: Vec<_> = a.iter().zip(b).map(|(a, b)| a * b).chain([sum]).filter(|x| *x != 0.0).collect();
+        let Some(largest) = terms.iter().map(exponent).reduce(f64::max) else { return 0.0 };
+        let unit = (largest - 13.0).exp2();
+        terms.iter().map(|x| (x / unit).trunc()).sum::<f64>() * unit
+    })
 }
 
 /// Rounds a row to integers times their scale.
@@ -111,12 +135,12 @@ impl Head {
     fn row(&self, query: usize, visible: std::ops::Range<usize>, scale: f64) -> (Vec<f64>, f64) {
         let Rules { block, top: of_top, slack, .. } = self.rules;
         let [q, rounded] = [0, 1].map(|i| &self.queries[i][query]);
-        let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
         let (mut o, mut sum) = (vec![0.0; self.values[0].len()], 0.0);
         let [mut reference, mut top] = [f64::NEG_INFINITY; 2];
         for first in (0..self.keys.len()).step_by(block).rev() {
             let seen = visible.start.max(first)..visible.end.min(first + block);
-            let scores: Vec<_> = seen.clone().map(|key| dot(rounded, &self.keys[key]) * scale).collect();
+            let scores: Vec<_> =
+                seen.clone().map(|key| self.rules.score(rounded, &self.keys[key]) * scale).collect();
             let Some(own) = scores.iter().copied().reduce(f64::max) else { continue };
             if own > reference + slack || reference == f64::NEG_INFINITY {
                 reference = own;
@@ -216,6 +240,17 @@ mod tests {
     }
 
     /// Tensor cores that add all keys in one accumulator give results that are 1 to 4 % too small.
+    #[test]
+    fn sums_of_e4m3_keep_13_bits() {
+        let small = |exponent: f64| cut_sum(&[1.0, exponent.exp2()], &[1.0, 1.0]);
+        assert_eq!([small(-14.0), small(-13.0)], [1.0, 1.0 + (-13f64).exp2()]);
+        assert_eq!((cut_sum(&[0.0], &[5.0]), cut_sum(&[-3.0, 1.5], &[1.0, 2.0])), (0.0, 0.0));
+        // The next 32 products are added to the sum.
+        let (mut many, ones) = (vec![0.0; 33], vec![1.0; 33]);
+        (many[0], many[32]) = (1.0, 0.5);
+        assert_eq!(cut_sum(&many, &ones), 1.5);
+    }
+
     #[test]
     fn results_that_are_too_small_by_a_factor_fail() {
         with(Precision::Int8Fp8, 64, true, |inputs| {
