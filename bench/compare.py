@@ -48,11 +48,11 @@ PACKED, EMBEDDED = os.path.join(HERE, "suites.json"), os.path.join(HERE, "..", "
 SUITES = PACKED if os.path.exists(PACKED) else EMBEDDED
 
 
-def front(folder):
-    """Loads the package `ferroflash` of another packed folder, with its library, as a second FerroFlash in this process."""
+def front(folder, name="ferroflash_base"):
+    """Loads the package `ferroflash` of another packed folder, with its library, as one more FerroFlash in this process."""
     package = os.path.join(folder, "python", "ferroflash")
     spec = importlib.util.spec_from_file_location(
-        "ferroflash_base", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
+        name, os.path.join(package, "__init__.py"), submodule_search_locations=[package])
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     # With this variable, the other module would load this FerroFlash's library.
     ours = os.environ.pop("FERROFLASH_LIBRARY", None)

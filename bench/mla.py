@@ -4,6 +4,7 @@ its bytes.
     python3 mla.py --out mla.json                              # 16, 64 and 128 heads, bf16
     python3 mla.py --heads 128 --queries 1 2 --dtypes f16 bf16
     python3 mla.py --heads 64 128 --config mla_bf16_d576_causal_64x32_s4    # the portable kernel
+    python3 mla.py --heads 64 128 --base ../before ../between --peers flash_mla    # peers: FerroFlash of other commits
 
 The cache is (pages, 64, 1, 576): the values are the first 512 columns of the keys. FerroFlash, FlashMLA and FlashInfer read pages in
 random order through a block table. FlashMLA and FlashInfer run if they are installed. flex_attention and SDPA have no pages: they read
@@ -12,6 +13,7 @@ the time of the products at --tflops, the highest throughput of mma.sync.
 """
 import functools
 import importlib.util
+import os
 
 import torch
 import torch.nn.functional as F
@@ -65,16 +67,31 @@ def flash_mla(q, pages, table, lengths):
     return call
 
 
-def contenders(q, pages, table, lengths, dense, peers, config):
-    """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
+def ferroflash(of, q, pages, table, lengths, config):
+    """Returns a call and its launch, of the module `kvcache` of one FerroFlash."""
     o = torch.full((*q.shape[:3], VALUES), torch.nan, dtype=q.dtype, device=q.device)
-    launch = kvcache.Launch(q, pages, None, o, lengths, table=table, mask=CAUSAL, scale=SCALE, config=config)
+    launch = of.Launch(q, pages, None, o, lengths, table=table, mask=CAUSAL, scale=SCALE, config=config)
 
-    def ours():
+    def call():
         launch.enqueue()
         return o
+    return call, launch
 
+
+@functools.cache
+def other(folder):
+    """Returns the module `kvcache` of FerroFlash in another packed folder."""
+    name = "ferroflash_" + os.path.basename(os.path.normpath(folder)).replace("-", "_").replace(".", "_")
+    compare.front(folder, name)
+    return importlib.import_module(name + ".kvcache")
+
+
+def contenders(q, pages, table, lengths, dense, peers, config, bases=()):
+    """Returns {name: call}, and FerroFlash's launch. Each call returns O as (batch, queries, heads, 512)."""
+    ours, launch = ferroflash(kvcache, q, pages, table, lengths, config)
     calls = {"ferroflash": ours}
+    for folder in bases:
+        calls[os.path.basename(os.path.normpath(folder))] = ferroflash(other(folder), q, pages, table, lengths, config)[0]
     made = {"flash_mla": functools.partial(flash_mla, q, pages, table, lengths),
             "flashinfer": functools.partial(flashinfer_calls.mla, q, pages, table, lengths, SCALE, VALUES)}
     for name, make in made.items():
@@ -138,7 +155,7 @@ def run(batch, keys, heads, queries, dtype, args, rng):
     table = torch.randperm(batch * columns, device="cuda").int().reshape(batch, columns)
     lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
     dense = pages[table.long()].reshape(batch, keys, WIDTH)
-    calls, launch = contenders(q, pages, table, lengths, dense, args.peers, args.config)
+    calls, launch = contenders(q, pages, table, lengths, dense, args.peers, args.config, args.base)
     size = 2 * batch * (keys * WIDTH + queries * heads * (WIDTH + VALUES))
     flops = 2 * batch * heads * queries * keys * (WIDTH + VALUES)
     label = f"{dtype} h{heads} q{queries} {batch}x{keys}"
@@ -149,6 +166,7 @@ def main():
     parser = options(__doc__)
     parser.add_argument("--queries", nargs="+", type=int, default=[1])
     parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
+    parser.add_argument("--base", nargs="*", default=[], metavar="FOLDER", help="more peers: packed folders of other commits")
     args = parser.parse_args()
     todo = lambda rng: [(f"mla{heads}", f"{dtype} h{heads} q{queries} {batch}x{keys}",
                          functools.partial(run, batch, keys, heads, queries, dtype, args, rng))

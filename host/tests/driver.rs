@@ -8,6 +8,7 @@ mod fake_ptx;
 
 use fake_cuda::{FakeCuda, in_fake_cuda};
 use ferroflash::{driver::*, kernels::*, request::*, *};
+use spec::{DecodeCombine, Dependent, Entry, F16};
 
 const CONTRACT: Contract = ATTENTION[0].contract;
 
@@ -256,6 +257,35 @@ fn captured_once<D: Harness>(cuda: &FakeCuda, driver: D) {
         "{calls:?}"
     );
     assert_eq!((cuda.faults(), cuda.left()), (vec![], loaded));
+}
+
+/// Checks that a kernel begins early if its contract says that it waits by itself, and only then.
+fn dependent_kernels_begin_early<D: Harness>(cuda: &FakeCuda, driver: D) -> Result<(), Error> {
+    let stream = driver.stream()?;
+    let in_order = <DecodeCombine<F16, 32> as Entry>::CONTRACT;
+    let early = <Dependent<DecodeCombine<F16, 32>> as Entry>::CONTRACT;
+    assert_eq!([in_order, early].map(|contract| contract.is_dependent()), [false, true]);
+    for contract in [in_order, early] {
+        let kernel = driver.load(&format!("// {}", contract.symbol), &contract)?;
+        // SAFETY: the fake driver runs nothing.
+        unsafe { driver.launch(&kernel, [7, 1, 1], &[0; 16], &stream)? };
+    }
+    let calls = cuda.calls();
+    let last = |symbol: &str| {
+        calls.iter().rfind(|call| call.starts_with(&format!("launch {symbol} 7 1 1 on "))).expect("launched")
+    };
+    let begin_early = [in_order, early].map(|contract| last(contract.symbol).ends_with(" early"));
+    assert_eq!(begin_early, [false, true], "{calls:?}");
+    Ok(())
+}
+
+#[test]
+fn what_waits_by_itself_begins_early() {
+    in_fake_cuda("what_waits_by_itself_begins_early", |cuda| {
+        dependent_kernels_begin_early(cuda, RawDriver::primary(0).expect("a device")).expect("launched");
+        #[cfg(feature = "cust")]
+        dependent_kernels_begin_early(cuda, CustDriver::new(0).expect("a device")).expect("launched");
+    });
 }
 
 #[test]

@@ -3,7 +3,8 @@
 #[cfg(feature = "entries")]
 use cuda_std::{kernel, parameter_address};
 use spec::{
-    AttnKernel, Forward, Kernel, ManyQueries, MaskMarker, Paged, Sm80, Split, VariantParams, Varlen, With,
+    AttnKernel, Dependent, Forward, Kernel, ManyQueries, MaskMarker, Paged, Sm80, Split, VariantParams,
+    Varlen, With,
 };
 use tile::{Block, Smem};
 
@@ -11,6 +12,23 @@ use tile::{Block, Smem};
 pub trait Run: Kernel + Sized {
     /// Runs one thread block.
     fn run(params: Self::Params, block: Block<Self>, smem: Smem<Self>);
+}
+
+/// A kernel that can be [`Dependent`].
+pub trait RunDependent: Kernel + Sized {
+    /// Runs one thread block. The kernels before may still run, and their results can be read behind
+    /// [`Block::ended`].
+    fn run_dependent(params: Self::Params, block: &mut Block<Dependent<Self>>, smem: Smem<Dependent<Self>>);
+}
+
+/// Every thread waits for the kernels before this one, whatever it has done. The next launch waits for this
+/// kernel alone.
+impl<K: RunDependent> Run for Dependent<K> {
+    #[inline(always)]
+    fn run(params: Self::Params, mut block: Block<Self>, smem: Smem<Self>) {
+        K::run_dependent(params, &mut block, smem);
+        block.ended();
+    }
 }
 
 /// Turns a kernel of instructions `I` into kernel `To`: on varlen tensors, on a KV cache, with splits, or

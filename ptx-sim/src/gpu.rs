@@ -105,7 +105,7 @@ impl Gpu {
     /// Returns an error if the range is not within one live allocation.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host(address, data.len())?;
-        allocation.store(offset, data);
+        allocation.write(offset, data);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Gpu {
         let (allocation, offset) = self.memory.host(address, bytes)?;
         let chunk = [value; 4096];
         for start in (0..bytes).step_by(chunk.len()) {
-            allocation.store(offset + start, &chunk[..chunk.len().min(bytes - start)]);
+            allocation.write(offset + start, &chunk[..chunk.len().min(bytes - start)]);
         }
         Ok(())
     }
@@ -176,6 +176,31 @@ impl Gpu {
         entry: &str,
         launch: &Launch<'_>,
     ) -> Result<Outcome, LaunchError> {
+        self.run(module, entry, launch, false)
+    }
+
+    /// Like [`Self::launch`], with programmatic stream serialization: the launch may begin before the launch
+    /// before it has ended. Its threads execute `griddepcontrol.wait` before they read what that launch
+    /// wrote, before they write, and before they end.
+    ///
+    /// # Errors
+    /// The errors of [`Self::launch`].
+    pub fn launch_dependent(
+        &mut self,
+        module: &Module,
+        entry: &str,
+        launch: &Launch<'_>,
+    ) -> Result<Outcome, LaunchError> {
+        self.run(module, entry, launch, true)
+    }
+
+    fn run(
+        &mut self,
+        module: &Module,
+        entry: &str,
+        launch: &Launch<'_>,
+        dependent: bool,
+    ) -> Result<Outcome, LaunchError> {
         let known = || module.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown = || LaunchError::UnknownEntry { name: entry.into(), known: known() };
         let info = module.entry(entry).ok_or_else(unknown)?;
@@ -185,7 +210,7 @@ impl Gpu {
         }
         launch.check(&self.profile, info)?;
         self.load(module);
-        self.memory.begin_launch();
+        self.memory.begin_launch(dependent);
         let decoded = || Arc::new(decode::program(module, index, &self.modules[&module.id]));
         let program = Arc::clone(self.programs.entry((module.id, index)).or_insert_with(decoded));
         if let Some(decode::Unsupported { line, instruction: text, reason }) =
@@ -215,6 +240,7 @@ impl Gpu {
             param_align: info.param_align,
             progress: &Counter::new(launch.grid, self.watcher.as_deref()),
             released: &Released::default(),
+            dependent,
         };
         exec::run(&context)
     }
@@ -236,7 +262,7 @@ impl Gpu {
                 // The bytes of variables without an initialiser are zero.
                 let mut bytes = variable.init.clone();
                 bytes.resize(variable.size as usize, 0);
-                allocation.store(0, &bytes);
+                allocation.write(0, &bytes);
             }
             if let Some(allocation) = self.memory.allocations.last_mut() {
                 allocation.read_only = variable.space == Space::Const;
@@ -260,7 +286,7 @@ impl Gpu {
             && let Ok((allocation, offset)) = self.memory.host(base, at + bytes)
         {
             let value = address.wrapping_add_signed(*addend) >> shift;
-            allocation.store(offset + at, &value.to_le_bytes()[..*bytes]);
+            allocation.write(offset + at, &value.to_le_bytes()[..*bytes]);
         }
     }
 }

@@ -36,8 +36,11 @@ pub(crate) const PAGE_CELLS: u64 = (PAGE / CELL) as u64;
 #[derive(Debug)]
 struct Page {
     words: [AtomicU32; WORDS],
-    /// For each byte, a bit that says whether the byte was written.
+    /// For each byte of a word, a bit that says whether the byte was written, and four bits further up a bit
+    /// that says whether a kernel wrote it since the last launch that was not dependent began.
     written: [AtomicU8; WORDS],
+    /// Whether a kernel wrote bytes of the page since then.
+    recent: AtomicBool,
     /// The accesses of this launch to the page.
     shadow: Mutex<Option<Box<Shadow>>>,
 }
@@ -141,11 +144,15 @@ impl GlobalMemory {
         })
     }
 
-    /// Begins a new launch, and forgets the accesses of the previous launch.
-    pub fn begin_launch(&mut self) {
+    /// Begins a new launch, and forgets the accesses of the previous launch. All earlier launches have ended,
+    /// unless the launch is `dependent`.
+    pub fn begin_launch(&mut self, dependent: bool) {
         let pages = self.allocations.iter_mut().flat_map(|allocation| &mut allocation.pages);
         for page in pages.filter_map(OnceLock::get_mut) {
             *page.shadow.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+            if !dependent && std::mem::take(page.recent.get_mut()) {
+                page.written.iter_mut().for_each(|word| *word.get_mut() &= 15);
+            }
         }
     }
 
@@ -178,6 +185,7 @@ impl Allocation {
         let page = Box::new(Page {
             words: [const { AtomicU32::new(u32::from_ne_bytes([POISON; 4])) }; WORDS],
             written: [const { AtomicU8::new(0) }; WORDS],
+            recent: AtomicBool::new(false),
             shadow: Mutex::new(None),
         });
         if let Some(content) = &self.content {
@@ -186,6 +194,7 @@ impl Allocation {
             let mut bytes = vec![0; to - from];
             content(from - base, &mut bytes);
             page.store(from - at, &bytes);
+            page.written.iter().for_each(|word| _ = word.fetch_and(15, Relaxed));
         }
         page
     }
@@ -234,6 +243,21 @@ impl Allocation {
         changed
     }
 
+    /// Stores bytes of the host, which waits for all launches.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.store(offset, bytes);
+        self.clear(offset, bytes.len(), 0x10);
+    }
+
+    /// Whether a launch for which a dependent launch must wait wrote one of the bytes.
+    pub fn recent(&self, offset: usize, bytes: usize) -> bool {
+        let start = self.place(self.base) + offset;
+        (start..start + bytes).any(|at| {
+            self.known_page(at)
+                .is_some_and(|page| page.written[at % PAGE / 4].load(Relaxed) >> (4 + at % 4) & 1 != 0)
+        })
+    }
+
     /// Whether any access has written byte `offset`.
     pub fn is_written(&self, offset: usize) -> bool {
         let at = self.place(self.base) + offset;
@@ -242,10 +266,15 @@ impl Allocation {
 
     /// Forgets that the bytes were written.
     pub fn unmark(&self, offset: usize, bytes: usize) {
+        self.clear(offset, bytes, 0x11);
+    }
+
+    /// Clears the bits of each byte that `bits` marks for the first byte of a word.
+    fn clear(&self, offset: usize, bytes: usize, bits: u8) {
         let start = self.place(self.base) + offset;
         for at in start..start + bytes {
             if let Some(page) = self.known_page(at) {
-                page.written[at % PAGE / 4].fetch_and(!(1 << (at % 4)), Relaxed);
+                page.written[at % PAGE / 4].fetch_and(!(bits << (at % 4)), Relaxed);
             }
         }
     }
@@ -296,8 +325,10 @@ impl Page {
     }
 
     fn mark(&self, word: usize, bits: u8) {
+        let bits = bits * 0x11;
         if self.written[word].load(Relaxed) & bits != bits {
             self.written[word].fetch_or(bits, Relaxed);
+            self.recent.store(true, Relaxed);
         }
     }
 }

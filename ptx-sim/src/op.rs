@@ -338,6 +338,8 @@ pub(crate) enum Op {
         step: ClusterStep,
         aligned: bool,
     },
+    /// `griddepcontrol.wait`.
+    GridWait,
     IsSpace {
         p: R,
         addr: Addr,

@@ -102,7 +102,7 @@ impl Options {
             Kind::UninitialisedGlobal | Kind::UninitialisedLocal => self.initcheck,
             Kind::DivergentBarrier | Kind::DivergentSync | Kind::MissingParticipants => self.synccheck,
             Kind::BarrierCount | Kind::Mbarrier | Kind::UnwaitedCopies => self.synccheck,
-            Kind::PendingProduct | Kind::MissingProxyFence => self.racecheck,
+            Kind::PendingProduct | Kind::MissingProxyFence | Kind::DependentLaunch => self.racecheck,
             Kind::Wgmma | Kind::RegisterBudget => self.synccheck,
             Kind::BulkCopy => self.memcheck,
             Kind::Deadlock | Kind::Runaway | Kind::Trap => true,

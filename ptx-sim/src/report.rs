@@ -70,6 +70,9 @@ pub enum Kind {
     Runaway,
     /// A `trap`, or a failed assertion.
     Trap,
+    /// A thread of a dependent launch (programmatic dependent launch) reads what the launch before wrote,
+    /// or writes, or ends, before `griddepcontrol.wait`.
+    DependentLaunch,
     /// A write to read-only memory, or a read-only load of memory that this launch writes.
     ReadOnly,
 }
@@ -123,6 +126,7 @@ impl Kind {
             Kind::Deadlock => "deadlock",
             Kind::Runaway => "runaway",
             Kind::Trap => "trap",
+            Kind::DependentLaunch => "dependent-launch",
             Kind::ReadOnly => "read-only",
         }
     }

@@ -3,6 +3,7 @@ mod bulk;
 mod bytes;
 mod checkers;
 mod coverage;
+mod dependent;
 mod files;
 mod fuzz;
 mod history;

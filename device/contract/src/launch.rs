@@ -23,6 +23,8 @@ pub struct Contract {
     pub param_align: u32,
     /// The permitted spills. `None` permits no spill.
     pub spills: Option<SpillAllowance>,
+    /// See [`Contract::is_dependent`]. Only the kernel's type sets it.
+    dependent: bool,
 }
 
 /// The bytes that a kernel may spill outside of loops, on any target, and the reason.
@@ -41,11 +43,12 @@ impl Contract {
     pub const fn of<K: Kernel>(symbol: &'static str) -> Self {
         const { assert!(K::THREADS >= 1 && K::THREADS <= 1024, "a block has 1 to 1024 threads") }
         const { assert!(K::SMEM_BYTES <= u32::MAX as usize, "no block has 4 GiB of shared memory") }
-        Self::new(symbol, K::THREADS)
+        let contract = Self::new(symbol, K::THREADS)
             .target(K::TARGET)
             .smem_bytes(K::SMEM_BYTES as u32)
             .min_blocks_per_sm(K::BLOCKS_PER_SM)
-            .param_align(K::PARAM_ALIGN)
+            .param_align(K::PARAM_ALIGN);
+        Contract { dependent: K::START.is_early(), ..contract }
     }
 
     /// The contract of a kernel that has no contract type. The contract permits every GPU since sm_80, and
@@ -60,7 +63,14 @@ impl Contract {
             min_blocks_per_sm: 0,
             param_align: 0,
             spills: None,
+            dependent: false,
         }
+    }
+
+    /// Whether the kernel waits for the kernel before it by itself ([`crate::Dependent`]). The host launches
+    /// exactly these kernels with programmatic stream serialization.
+    pub const fn is_dependent(&self) -> bool {
+        self.dependent
     }
 
     /// Returns this contract for other GPUs.

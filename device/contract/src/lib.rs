@@ -3,6 +3,7 @@
 //!
 //! - [`Kernel`]: one type states threads, shared memory, parameters and grid of a kernel.
 //! - [`Contract`]: the contract of a compiled kernel as a value, with its symbol and [`Target`].
+//! - [`Dependent`]: a kernel that begins before the kernel before it has ended.
 //! - [`Tensor`], [`TensorMap`], [`RaggedMap`], [`Vector`], [`Partials`], [`Integers`], [`Counters`],
 //!   [`Element`]: descriptions of data in a kernel's parameters.
 //! - [`NoteWords`]: the note about a work tile in a kernel's shared memory.
@@ -10,6 +11,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod dependent;
 mod element;
 mod fast_div;
 mod kernel;
@@ -22,6 +24,7 @@ mod tensor;
 mod tensor_map;
 mod tile_partials;
 
+pub use dependent::{Dependent, Start};
 pub use element::{Bf16, DType, E4m3, E4m3Scaled, Element, F16, F32, Int8, Native, Path, Scalar};
 pub use fast_div::FastDiv;
 pub use kernel::Kernel;

@@ -112,6 +112,17 @@ impl<K: Kernel> Block<K> {
         }
     }
 
+    /// Distributes `rows` rows of `8 * P` base tiles over the block's warps, and calls `f(row, quads, dealt)`
+    /// for each row of this warp. A lane has `P` quads of the row, 32 quads apart, so that what a row has once
+    /// is loaded and computed once per lane.
+    #[inline(always)]
+    pub fn deal_rows<const P: usize>(&self, rows: u32, f: impl Fn(u32, [u32; P], Dealt)) {
+        let warp = self.warp();
+        for row in (Steps { at: warp.index, step: self.warps(), end: rows }) {
+            f(row, core::array::from_fn(|i| warp.lane + 32 * i as u32), Dealt(()))
+        }
+    }
+
     /// Hides this thread's index from the compiler. If values depend on the index, LLVM then computes them
     /// after this call, where a loop's body needs them. Without this call, LLVM hoists all of these values
     /// above the loop, ahead of the first load.

@@ -19,6 +19,7 @@
 //! | [`wgmma`] | asynchronous products of a warpgroup | nothing in flight can be accessed |
 //! | [`exchange`] | registers and numbers passed between warps | no word is read before the barrier |
 //! | [`epilogue`] | stores through shared memory | no place is overwritten while it is read |
+//! | [`Ended`] | programmatic dependent launch | no partial result is read before the kernel that left it has ended |
 //! | [`layout`] | the swizzle, as `const fn` | free of bank conflicts (tests) |
 //!
 //! Every shape counts 16x16 base tiles, so plain const generics suffice.
@@ -29,6 +30,7 @@
 pub mod beside;
 mod block;
 pub mod copy;
+mod dependent;
 pub mod epilogue;
 pub mod exchange;
 pub mod global;
@@ -46,6 +48,7 @@ pub mod wgmma;
 pub use block::{Block, Dealt, Smem, Warp};
 #[doc(hidden)]
 pub use contract::Element;
+pub use dependent::Ended;
 pub use steps::Steps;
 
 /// A doc test that compiles the README's program.

@@ -48,6 +48,48 @@ pub const TENSOR_MAP_L2_PROMOTION_256B: c_int = 3;
 /// `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: zeros.
 pub const TENSOR_MAP_FILL_ZERO: c_int = 0;
 
+/// `CUlaunchConfig`: grid, threads, shared memory, stream and attributes of a launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUlaunchConfig {
+    /// Number of blocks in x, y and z.
+    pub grid: [c_uint; 3],
+    /// Number of threads per block in x, y and z.
+    pub block: [c_uint; 3],
+    /// Bytes of dynamic shared memory.
+    pub smem_bytes: c_uint,
+    /// The stream.
+    pub stream: CUstream,
+    /// The attributes.
+    pub attributes: *mut CUlaunchAttribute,
+    /// Number of attributes.
+    pub count: c_uint,
+}
+
+/// `CUlaunchAttribute`. The driver's value is a union of 64 bytes, aligned to 8.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct CUlaunchAttribute {
+    /// A `CUlaunchAttributeID`.
+    pub id: c_int,
+    padding: c_int,
+    value: [u8; 64],
+}
+
+impl CUlaunchAttribute {
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION` with the value 1: the kernel may begin before
+    /// the kernel before it in the stream has ended.
+    pub const PROGRAMMATIC_STREAM_SERIALIZATION: Self = {
+        let [a, b, c, d] = c_int::to_ne_bytes(1);
+        let mut value = [0; 64];
+        (value[0], value[1], value[2], value[3]) = (a, b, c, d);
+        CUlaunchAttribute { id: 6, padding: 0, value }
+    };
+}
+
+// The sizes of CUDA's structs on 64-bit systems.
+const _: () = assert!(size_of::<CUlaunchConfig>() == 56 && size_of::<CUlaunchAttribute>() == 72);
+
 /// `CUdevice_attribute` values.
 pub mod device_attribute {
     use std::ffi::c_int;
@@ -127,6 +169,10 @@ driver_functions! {
         grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         smem_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
+    );
+    /// Enqueues a kernel with attributes. The function exists since CUDA 11.8.
+    cuLaunchKernelEx(
+        config: *const CUlaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void,
     );
 
     /// Encodes a tensor map: 128 bytes, aligned to 64. The function exists since CUDA 12.0.

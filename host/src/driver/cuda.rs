@@ -2,7 +2,10 @@
 use super::MapDescription;
 use super::map::Encoding;
 use crate::{Capabilities, Contract, DType, Error};
-use libcuda::{CUcontext, CUdevice, CUfunction, CUresult, check, device_attribute};
+use libcuda::{
+    CUcontext, CUdevice, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, CUstream, check,
+    device_attribute,
+};
 use spec::TensorMap;
 use std::any::Any;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -135,6 +138,57 @@ pub(super) unsafe fn opt_in(
     let code =
         unsafe { libcuda::cuFuncSetAttribute(function, libcuda::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes) };
     driver("cuFuncSetAttribute", code)
+}
+
+/// A kernel of a loaded module, with the numbers of its contract that a launch needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loaded {
+    pub function: CUfunction,
+    threads: c_uint,
+    smem_bytes: c_uint,
+    dependent: bool,
+}
+
+// SAFETY: any thread may use the driver's handles.
+unsafe impl Send for Loaded {}
+// SAFETY: any thread may use the driver's handles, and the driver locks its data.
+unsafe impl Sync for Loaded {}
+
+impl Loaded {
+    /// Returns a kernel that launches by its contract.
+    pub fn new(function: CUfunction, contract: &Contract) -> Self {
+        let Contract { threads, smem_bytes, .. } = *contract;
+        Loaded { function, threads, smem_bytes, dependent: contract.is_dependent() }
+    }
+
+    /// Enqueues the kernel. Exactly the kernels that wait by themselves, as their contracts say, may begin
+    /// before the kernel before them in the stream has ended.
+    ///
+    /// # Safety
+    /// - The kernel's module is loaded, and its PTX keeps the promises of its contract.
+    /// - `params` are the bytes of the kernel's one parameter, and the other conditions of
+    ///   [`crate::Driver::launch`] hold.
+    pub unsafe fn launch(&self, grid: [u32; 3], params: &[u8], stream: CUstream) -> Result<(), Error> {
+        let Loaded { function, threads, smem_bytes, dependent } = *self;
+        let (mut params, extra) = ([params.as_ptr().cast_mut().cast::<c_void>()], std::ptr::null_mut());
+        if dependent {
+            let mut attribute = CUlaunchAttribute::PROGRAMMATIC_STREAM_SERIALIZATION;
+            let (block, attributes) = ([threads, 1, 1], &raw mut attribute);
+            let config = CUlaunchConfig { grid, block, smem_bytes, stream, attributes, count: 1 };
+            // SAFETY: as below. The kernel waits for the kernels before it, as its contract says. The driver
+            // reads one attribute.
+            let code = unsafe { libcuda::cuLaunchKernelEx(&config, function, params.as_mut_ptr(), extra) };
+            return driver("cuLaunchKernelEx", code);
+        }
+        let [x, y, z] = grid;
+        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter. The
+        // caller promises valid memory and a valid stream.
+        let code = unsafe {
+            let params = params.as_mut_ptr();
+            libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream, params, extra)
+        };
+        driver("cuLaunchKernel", code)
+    }
 }
 
 /// Compiles PTX in the current context. If the compiler fails, the error has its log.

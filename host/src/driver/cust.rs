@@ -1,14 +1,12 @@
 //! CUDA through `cust`: its contexts, streams, memory, modules, events and launches.
-use super::cuda::{self, compile, initialise, opt_in};
+use super::cuda::{self, Loaded, compile, initialise, opt_in};
 use super::{Driver, MapDescription, Sealed};
 use crate::{Capabilities, Contract, Error};
 use cust::context::{Context, CurrentContext};
 use cust::error::CudaError;
-use cust::function::Function;
 use cust::module::Module;
 use cust::stream::Stream;
 use spec::TensorMap;
-use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -75,16 +73,13 @@ impl CustDriver {
 
     /// Makes the kernel of a loaded module ready, in the current context.
     fn kernel(&self, module: Module, contract: &Contract) -> Result<CustKernel, Error> {
-        let module = self.keep(Box::new(module));
-        let Contract { symbol, threads, smem_bytes, .. } = *contract;
-        has_no_nul("symbol", symbol)?;
-        let function = module.get_function(symbol).map_err(|e| failed("cuModuleGetFunction", e))?;
+        let module = self.keep(module);
+        has_no_nul("symbol", contract.symbol)?;
+        let function = module.get_function(contract.symbol).map_err(|e| failed("cuModuleGetFunction", e))?;
+        let function = function.to_raw().cast();
         // SAFETY: a kernel of the loaded module.
-        unsafe { opt_in(function.to_raw().cast(), contract, &self.capabilities)? };
-        // SAFETY: the lifetime is the lifetime of the boxed module, which lives beside the function and is
-        // dropped after it.
-        let function = unsafe { std::mem::transmute::<Function<'_>, Function<'static>>(function) };
-        Ok(CustKernel { function, threads, smem_bytes, _module: module })
+        unsafe { opt_in(function, contract, &self.capabilities)? };
+        Ok(CustKernel { loaded: Loaded::new(function, contract), _module: module })
     }
 }
 
@@ -116,11 +111,8 @@ impl<T> Drop for InContext<T> {
 /// A loaded kernel.
 #[derive(Debug)]
 pub struct CustKernel {
-    /// Borrows the module in the box.
-    function: Function<'static>,
-    threads: u32,
-    smem_bytes: u32,
-    _module: InContext<Box<Module>>,
+    loaded: Loaded,
+    _module: InContext<Module>,
 }
 
 /// A stream of a context, destroyed when dropped.
@@ -190,17 +182,13 @@ impl Driver for CustDriver {
     unsafe fn launch(
         &self,
         kernel: &CustKernel,
-        [x, y, z]: [u32; 3],
+        grid: [u32; 3],
         params: &[u8],
         stream: &CustStream,
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
-        let params = [params.as_ptr().cast_mut().cast::<c_void>()];
-        let CustKernel { function, threads, smem_bytes, .. } = kernel;
-        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter. The
-        // caller promises valid memory and a valid stream.
-        let launched = unsafe { stream.launch(function, (x, y, z), *threads, *smem_bytes, &params) };
-        launched.map_err(|e| failed("cuLaunchKernel", e))
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { kernel.loaded.launch(grid, params, stream.as_inner().cast()) }
     }
 }
 

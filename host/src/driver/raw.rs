@@ -1,11 +1,11 @@
 //! CUDA through raw handles of the caller's context and streams. This driver builds without CUDA.
 use super::cuda::{
-    Context, Entered, Keeper, capabilities, compile, device, driver, initialise, machine_code, opt_in,
-    tensor_map,
+    Context, Entered, Keeper, Loaded, capabilities, compile, device, driver, initialise, machine_code,
+    opt_in, tensor_map,
 };
 use super::{Driver, MapDescription, Sealed};
 use crate::{Capabilities, Contract, Error};
-use libcuda::{CUfunction, CUmodule, CUstream};
+use libcuda::{CUmodule, CUstream};
 use spec::TensorMap;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -71,23 +71,22 @@ impl RawDriver {
 
     /// Makes the kernel of a loaded module ready, in the current context.
     fn kernel(&self, module: CUmodule, contract: &Contract) -> Result<RawKernel, Error> {
-        let Contract { symbol, threads, smem_bytes, .. } = *contract;
+        let symbol = contract.symbol;
         // From this line on, dropping the kernel unloads the module.
         let mut kernel = RawKernel {
             context: Arc::clone(&self.context),
             module,
-            function: std::ptr::null_mut(),
-            threads,
-            smem_bytes,
+            loaded: Loaded::new(std::ptr::null_mut(), contract),
         };
         let name = CString::new(symbol)
             .map_err(|_| Error::invalid("symbol", format!("{symbol:?}"), "it must not contain a NUL"))?;
         // SAFETY: writes one handle of the loaded module.
-        let code =
-            unsafe { libcuda::cuModuleGetFunction(&mut kernel.function, kernel.module, name.as_ptr()) };
+        let code = unsafe {
+            libcuda::cuModuleGetFunction(&mut kernel.loaded.function, kernel.module, name.as_ptr())
+        };
         driver("cuModuleGetFunction", code)?;
         // SAFETY: a kernel of the loaded module.
-        unsafe { opt_in(kernel.function, contract, &self.capabilities)? };
+        unsafe { opt_in(kernel.loaded.function, contract, &self.capabilities)? };
         Ok(kernel)
     }
 }
@@ -97,9 +96,7 @@ impl RawDriver {
 pub struct RawKernel {
     context: Arc<Context>,
     module: CUmodule,
-    function: CUfunction,
-    threads: u32,
-    smem_bytes: u32,
+    loaded: Loaded,
 }
 
 /// A stream of the caller, or a stream that `Harness::stream` made.
@@ -172,21 +169,13 @@ impl Driver for RawDriver {
     unsafe fn launch(
         &self,
         kernel: &RawKernel,
-        [x, y, z]: [u32; 3],
+        grid: [u32; 3],
         params: &[u8],
         stream: &RawStream,
     ) -> Result<(), Error> {
         let _entered = self.context.enter()?;
-        let mut params = [params.as_ptr().cast_mut().cast::<c_void>()];
-        let RawKernel { function, threads, smem_bytes, .. } = *kernel;
-        let extra = std::ptr::null_mut();
-        // SAFETY: the driver copies the one parameter, which has the size of the kernel's parameter. The
-        // caller promises valid memory and a valid stream.
-        let code = unsafe {
-            let params = params.as_mut_ptr();
-            libcuda::cuLaunchKernel(function, x, y, z, threads, 1, 1, smem_bytes, stream.raw, params, extra)
-        };
-        driver("cuLaunchKernel", code)
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { kernel.loaded.launch(grid, params, stream.raw) }
     }
 }
 

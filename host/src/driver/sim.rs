@@ -148,6 +148,7 @@ pub struct SimKernel {
     symbol: String,
     threads: u32,
     smem_bytes: u32,
+    dependent: bool,
 }
 
 /// Simulated device memory, freed when dropped. The checkers treat it as uninitialised at first.
@@ -195,7 +196,8 @@ impl Driver for SimDriver {
         if module.entry(symbol).is_none() {
             return Err(refused(format!("it must have an entry {symbol}")));
         }
-        Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes })
+        let dependent = contract.is_dependent();
+        Ok(SimKernel { module, symbol: symbol.into(), threads, smem_bytes, dependent })
     }
 
     fn tensor_map(&self, map: &MapDescription) -> Result<TensorMap, Error> {
@@ -224,13 +226,14 @@ impl Driver for SimDriver {
         params: &[u8],
         _: &SimStream,
     ) -> Result<(), Error> {
-        let SimKernel { module, symbol, threads, smem_bytes } = kernel;
+        let SimKernel { module, symbol, threads, smem_bytes, dependent } = kernel;
         let (dynamic_smem, smem_opt_in) = (*smem_bytes, *smem_bytes);
         let launch =
             Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, registers: None, params };
         let mut gpu = lock(&self.gpu);
         let covers = gpu.options_mut().coverage;
-        let outcome = gpu.launch(module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
+        let run = if *dependent { Gpu::launch_dependent } else { Gpu::launch };
+        let outcome = run(&mut gpu, module, symbol, &launch).map_err(|e| failed("simulated launch", e))?;
         drop(gpu);
         lock(&self.reports).extend(outcome.reports);
         if covers {

@@ -64,8 +64,10 @@ pub struct CombineInfo {
 pub enum SplitKernels {
     /// [`Split`] kernels, on work tiles.
     Prefill,
-    /// Decode kernels.
+    /// Portable decode kernels.
     Decoding,
+    /// Hopper's decode kernels. Their combine kernels are [`Dependent`].
+    Seesaw,
     /// [`FewQueries`] kernels of mixed batches.
     Mixed,
 }
@@ -73,9 +75,10 @@ pub enum SplitKernels {
 impl CombineInfo {
     /// Whether the kernel merges the splits of an attention kernel.
     pub const fn finishes(&self, entry: &AttnInfo) -> bool {
-        let of = match (entry.scheduler, entry.queries) {
-            (TileScheduler::Lengths, Queries::Mixed) => SplitKernels::Mixed,
-            (TileScheduler::Lengths, _) => SplitKernels::Decoding,
+        let of = match (entry.scheduler, entry.queries, entry.schedule) {
+            (TileScheduler::Lengths, Queries::Mixed, _) => SplitKernels::Mixed,
+            (TileScheduler::Lengths, _, Schedule::Seesaw) => SplitKernels::Seesaw,
+            (TileScheduler::Lengths, ..) => SplitKernels::Decoding,
             _ => SplitKernels::Prefill,
         };
         let alike = self.dtype as u8 == entry.o_dtype as u8 && self.head_dim == entry.head_dim_v;

@@ -2,8 +2,8 @@
 //! has the configurations, [`params`] has the parameters.
 use crate::cache::row_scales_bytes;
 use crate::{
-    AttnInfo, AttnKernel, CombineInfo, Contract, DType, DecodeParams, Element, Isa, Kernel, Keys, Line,
-    MaskMarker, PageKind, Pass, Path, Queries, Schedule, Sm80, SplitKernels, Target, TileScheduler,
+    AttnInfo, AttnKernel, CombineInfo, Contract, DType, DecodeParams, Dependent, Element, Isa, Kernel, Keys,
+    Line, MaskMarker, PageKind, Pass, Path, Queries, Schedule, Sm80, SplitKernels, Target, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -153,5 +153,15 @@ impl<E: Element, const D: usize> Line for DecodeCombine<E, D> {
         dtype: E::DTYPE,
         head_dim: D as u32 * 16,
         of: SplitKernels::Decoding,
+    };
+}
+
+/// The combine kernel of Hopper's decode kernels, which let it begin early.
+impl<E: Element, const D: usize> Line for Dependent<DecodeCombine<E, D>> {
+    type Info = CombineInfo;
+    const INFO: CombineInfo = CombineInfo {
+        contract: Contract::of::<Self>(""),
+        of: SplitKernels::Seesaw,
+        ..<DecodeCombine<E, D>>::INFO
     };
 }

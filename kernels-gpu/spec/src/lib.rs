@@ -79,9 +79,9 @@ pub use cache::{Cache, CacheScales, PageKind, PerHead, Slots};
 pub use combine::{Combine, CombineInfo, CombineParams, SplitKernels};
 pub use contract::no_padding;
 pub use contract::{
-    Bf16, Contract, Counters, DType, E4m3, E4m3Scaled, Element, F16, F32, FastDiv, Int8, Integers, Kernel,
-    Native, NoteWords, PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts, RowValues,
-    Scalar, Target, Tensor, TensorMap, TilePartials, TileSums, Vector as Lse, note_bytes,
+    Bf16, Contract, Counters, DType, Dependent, E4m3, E4m3Scaled, Element, F16, F32, FastDiv, Int8, Integers,
+    Kernel, Native, NoteWords, PaddedVector, PartPairs, Partials, Path, Plain, RaggedMap, RowParts,
+    RowValues, Scalar, Target, Tensor, TensorMap, TilePartials, TileSums, Vector as Lse, note_bytes,
 };
 pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlockMask};
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, SEARCH_WORDS, varlen_cache};

@@ -373,6 +373,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256: DecodeCombine<E, 16>;
     d512: DecodeCombine<E, 32>;
     }
+    hopper_decode_combine {
+    d512: Dependent<DecodeCombine<E, 32>>;
+    }
     mixed_combine {
     d64: FewCombine<E, 4>;
     d128: FewCombine<E, 8>;

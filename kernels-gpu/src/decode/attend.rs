@@ -5,7 +5,7 @@ use super::merge::{leave, merge_splits, store, store_empty};
 use super::schedule::{Item, first_lengths, first_tile, seen_by};
 use super::softmax::Softmax;
 use crate::capped::Capped;
-use crate::entries::{Run, RunAs};
+use crate::entries::{Run, RunAs, RunDependent};
 use crate::partial::Partial;
 use crate::rows::Sequence;
 use crate::variant::mask::MaskMod;
@@ -14,8 +14,8 @@ use crate::variant::{MaskFn, Scores};
 use attention_tile::{CacheWalk, PagedRows, PagedTiles, ScaleWalk, Source, Strided, head_of, load_per_head};
 use core::ops::ControlFlow;
 use spec::{
-    DType, Decode, DecodeCombine, DecodeParams, FewCombine, FewParams, FewQueries, HasVariant, Kernel, Local,
-    MaskKind, MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
+    DType, Decode, DecodeCombine, DecodeParams, Dependent, FewCombine, FewParams, FewQueries, HasVariant,
+    Kernel, Local, MaskKind, MaskMarker, PageMarker, Rows, Sm80, Tiles, With, WithParams,
 };
 use tile::copy::CpAsync;
 use tile::mma::{ColAcc, ColFrag, ColVec, LaneScales, LoadAs, PlaceB, Stored, TensorCore};
@@ -255,51 +255,65 @@ fn attend<
         let warps = left.quads(row, quad, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);
         if item.splits == 1 {
-            store::<Q>(p, item, row, quad, all, &by)
+            store::<Q, _, _>(p, item, row, [quad], all, &by)
         } else {
-            leave::<D>(p, item, row, quad, all, &by)
+            leave::<D, _, _>(p, item, row, [quad], all, &by)
         }
     });
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
     {
         // With 128 registers per thread, 16 loads in flight would spill.
         match WARPS as u32 * C::BLOCKS_PER_SM {
-            ..=8 => merge_splits::<Q, _, D, 16>(p, item, [0, 1], block),
-            _ => merge_splits::<Q, _, D, 8>(p, item, [0, 1], block),
+            ..=8 => merge_splits::<Q, _, D, 16>(p, item, [0, 1], block.ended(), block),
+            _ => merge_splits::<Q, _, D, 8>(p, item, [0, 1], block.ended(), block),
         }
     }
 }
 
 impl<E: TensorCore, const D: usize> Run for DecodeCombine<E, D> {
     #[inline(always)]
-    fn run(p: DecodeParams, block: Block<Self>, smem: Smem<Self>) {
-        combine_all::<Self, E, D>(p, block, smem)
+    fn run(p: DecodeParams, mut block: Block<Self>, smem: Smem<Self>) {
+        combine_all::<Self, E, D>(p, &mut block, smem)
+    }
+}
+
+impl<E: TensorCore, const D: usize> RunDependent for DecodeCombine<E, D> {
+    #[inline(always)]
+    fn run_dependent(p: DecodeParams, block: &mut Block<Dependent<Self>>, smem: Smem<Dependent<Self>>) {
+        combine_all::<_, E, D>(p, block, smem)
     }
 }
 
 impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
     #[inline(always)]
-    fn run(p: FewParams, block: Block<Self>, smem: Smem<Self>) {
-        combine_all::<Self, E, D>(p, block, smem)
+    fn run(p: FewParams, mut block: Block<Self>, smem: Smem<Self>) {
+        combine_all::<Self, E, D>(p, &mut block, smem)
     }
 }
 
 /// The blocks that have a sequence's splits share the rows of the sequence, and merge all splits of these
-/// rows. Without a window, [`Local`] also schedules kernels of other masks, which read all keys.
+/// rows. Without a window, [`Local`] also schedules kernels of other masks, which read all keys. A block finds
+/// its splits from the lengths, which no kernel of the launch writes, and then waits for the splits.
 #[inline(always)]
 fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
     p: C::Params,
-    mut block: Block<C>,
+    block: &mut Block<C>,
     smem: Smem<C>,
 ) {
     let items = Steps { at: block.index(), step: block.count(), end: u32::MAX >> 1 };
     let few = first_lengths(&p, block.warp());
-    smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
+    smem.rounds(block, items, &p, few, |p, few, index, block, mut smem| {
         let Some(item) = Item::of::<Local, _>(p, few, index, block, &mut smem) else {
             return ControlFlow::Break(());
         };
         if item.counts && item.splits > 1 {
-            merge_splits::<E, _, D, 16>(&p.own(item.sequence), &item, [item.split, item.splits], block)
+            merge_splits::<E, _, D, 16>(
+                &p.own(item.sequence),
+                &item,
+                [item.split, item.splits],
+                block.ended(),
+                block,
+            )
         }
         if index + block.count() < item.items { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

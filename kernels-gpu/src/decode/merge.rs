@@ -7,7 +7,7 @@ use cuda_std::math::opaque;
 use spec::{DecodeParams, Kernel, MergeState, Tensor};
 use tile::global::{GlobalVec, RowSlices, load_value};
 use tile::mma::TensorCore;
-use tile::{Block, Dealt, Steps};
+use tile::{Block, Dealt, Ended, Steps};
 
 /// Number of splits that one turn of the merge adds. The order of a turn's sums does not depend on the number
 /// of loads in flight.
@@ -16,16 +16,16 @@ const TURN: usize = 16;
 /// Number of states whose loads are in flight at the same time.
 const STATES: usize = 4;
 
-/// Merges the states over other keys into four columns of a row's result.
+/// Merges the states over other keys into the columns of a row's result that `quads` name.
 #[inline(always)]
-fn with_states<E: TensorCore>(
+fn with_states<E: TensorCore, const P: usize, const N: usize>(
     p: &DecodeParams,
     item: &Item,
     row: u32,
-    quad: u32,
-    keys: Partial<4>,
+    quads: [u32; P],
+    keys: Partial<N>,
     by: &Dealt,
-) -> Partial<4> {
+) -> Partial<N> {
     // The main loop and the merge of splits need the registers. LLVM would compute what depends on parameters
     // ahead of the main loop, and what depends on the item ahead of the merge.
     let count = opaque(p.states.count);
@@ -37,61 +37,84 @@ fn with_states<E: TensorCore>(
     let of = [item.sequence, query, item.kv_head * p.group.get() + head];
     let load = |i: u32| {
         if i >= count {
-            return (f32::NEG_INFINITY, [0; 2]);
+            return (f32::NEG_INFINITY, [[0; 2]; P]);
         }
         let MergeState { o, lse } = p.states.state(i);
         let o = Tensor { row_bytes: opaque(o.row_bytes), rows: p.o.rows, chunks: p.o.chunks, ..o };
-        (load_value(&lse, of, by), item.rows_of(p, &o).load_quad(row, quad, by))
+        let rows = item.rows_of(p, &o);
+        (load_value(&lse, of, by), quads.map(|quad| rows.load_quad(row, quad, by)))
     };
     let mut all = keys;
     for from in (Steps { at: 0, step: STATES as u32, end: count }) {
         let loaded: [_; STATES] = core::array::from_fn(|i| load(opaque(from + i as u32)));
         all = all.merge(loaded.map(|(lse, words)| {
-            let [[a, b], [c, d]] = words.map(E::unpack);
-            Partial::normal([a, b, c, d], lse * LOG2_E)
+            let columns = words.map(|words| {
+                let [[a, b], [c, d]] = words.map(E::unpack);
+                [a, b, c, d]
+            });
+            Partial::normal(side_by_side(columns), lse * LOG2_E)
         }));
     }
     all
 }
 
-/// Adds the states over other keys and the sink to four columns of a row's result, and stores the result.
+/// The columns of `P` quads, one after the other.
 #[inline(always)]
-pub fn store<E: TensorCore>(
+pub fn side_by_side<const P: usize, const N: usize>(quads: [[f32; 4]; P]) -> [f32; N] {
+    const { assert!(N == 4 * P, "a quad has four columns") }
+    core::array::from_fn(|i| quads[i / 4][i % 4])
+}
+
+/// Calls `f` with each quad and its columns.
+#[inline(always)]
+fn each_quad<const P: usize, const N: usize>(quads: [u32; P], o: [f32; N], f: impl Fn(u32, [f32; 4])) {
+    const { assert!(N == 4 * P, "a quad has four columns") }
+    for i in 0..P {
+        f(quads[i], [o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]])
+    }
+}
+
+/// Adds the states over other keys and the sink to columns of a row's result, and stores the result. The
+/// columns are four for each quad, and the thread with the first quad also stores the LSE.
+#[inline(always)]
+pub fn store<E: TensorCore, const P: usize, const N: usize>(
     p: &DecodeParams,
     item: &Item,
     row: u32,
-    quad: u32,
-    keys: Partial<4>,
+    quads: [u32; P],
+    keys: Partial<N>,
     by: &Dealt,
 ) {
     let out = item.rows_of(p, &p.o);
-    let mut all = with_states::<E>(p, item, row, quad, keys, by);
+    let mut all = with_states::<E, P, N>(p, item, row, quads, keys, by);
     if p.sinks.base != 0 {
         let [_, head] = out.unpack(row);
         let logit = GlobalVec::new(&p.sinks, 0, item.kv_head * p.group.get() + head, 1).load_row(0, 0.0, by);
         all = all.merge([Partial::sink(logit * LOG2_E)]);
     }
-    let ([a, b, c, d], lse) = all.normalised();
-    out.store_quad(row, quad, [E::pack(a, b), E::pack(c, d)], by);
-    if quad == 0 {
+    let (o, lse) = all.normalised();
+    each_quad(quads, o, |quad, [a, b, c, d]| {
+        out.store_quad(row, quad, [E::pack(a, b), E::pack(c, d)], by);
+    });
+    if quads[0] == 0 {
         out.store_value(&p.lse, [item.sequence, item.kv_head], row, lse * LN_2, by);
     }
 }
 
-/// Stores four columns of a row's partial result in the workspace.
+/// Stores columns of a row's partial result in the workspace, as [`store`] stores columns of O.
 #[inline(always)]
-pub fn leave<const D: usize>(
+pub fn leave<const D: usize, const P: usize, const N: usize>(
     p: &DecodeParams,
     item: &Item,
     row: u32,
-    quad: u32,
-    keys: Partial<4>,
+    quads: [u32; P],
+    keys: Partial<N>,
     by: &Dealt,
 ) {
     let (o, lse) = keys.normalised();
     let left = left::<D>(p, item, row, by);
-    left.store_quad(item.split, quad, o);
-    if quad == 0 {
+    each_quad(quads, o, |quad, columns| left.store_quad(item.split, quad, columns));
+    if quads[0] == 0 {
         left.store_value(item.split, lse);
     }
 }
@@ -107,14 +130,43 @@ pub fn finish<E: TensorCore, K: Kernel, const D: usize>(
 ) {
     block.deal_quads::<D>(item.rows_of(p, &p.q).count(), |row, quad, by| {
         if item.splits == 1 {
-            store::<E>(p, item, row, quad, all(row, quad), &by)
+            store::<E, _, _>(p, item, row, [quad], all(row, quad), &by)
         } else {
-            leave::<D>(p, item, row, quad, all(row, quad), &by)
+            leave::<D, _, _>(p, item, row, [quad], all(row, quad), &by)
         }
     });
+    merge_as_last::<E, _, D>(p, item, block)
+}
+
+/// [`finish`] with a whole row per warp. `all(row, quads)` are the columns of `P` quads of a row.
+#[inline(always)]
+pub fn finish_rows<E: TensorCore, K: Kernel, const D: usize, const P: usize, const N: usize>(
+    p: &DecodeParams,
+    item: &Item,
+    all: impl Fn(u32, [u32; P]) -> Partial<N>,
+    block: &mut Block<K>,
+) {
+    const { assert!(D == 8 * P, "the lanes of a warp have all quads of a row") }
+    let rows = item.rows_of(p, &p.q).count();
+    // The choice is outside of the loop, because its branches would delay the next row's loads.
+    if item.splits == 1 {
+        block.deal_rows(rows, |row, quads, by| store::<E, P, N>(p, item, row, quads, all(row, quads), &by))
+    } else {
+        block.deal_rows(rows, |row, quads, by| leave::<D, P, N>(p, item, row, quads, all(row, quads), &by))
+    }
+    merge_as_last::<E, _, D>(p, item, block)
+}
+
+/// Merges the item's splits in the last block of these splits, if the launch has counters.
+#[inline(always)]
+fn merge_as_last<E: TensorCore, K: Kernel, const D: usize>(
+    p: &DecodeParams,
+    item: &Item,
+    block: &mut Block<K>,
+) {
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))
     {
-        merge_splits::<E, _, D, 16>(p, item, [0, 1], block)
+        merge_splits::<E, _, D, 16>(p, item, [0, 1], block.ended(), block)
     }
 }
 
@@ -126,12 +178,14 @@ fn left<const D: usize>(p: &DecodeParams, item: &Item, row: u32, by: &Dealt) -> 
 
 /// Merges the splits of an item's rows in the order of the splits, and stores the result. Several blocks
 /// share the rows: this block is the first number of `share`, the number of blocks is the second. Each warp
-/// merges one row at a time, with the loads of `LOADS` splits in flight, each in 4 registers.
+/// merges one row at a time, with the loads of `LOADS` splits in flight, each in 4 registers. The splits have
+/// `ended`: the kernel before left them, or this block is the last of their blocks.
 #[inline(always)]
 pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize>(
     p: &DecodeParams,
     item: &Item,
     share: [u32; 2],
+    ended: Ended,
     block: &Block<K>,
 ) {
     let warp = block.warp();
@@ -140,8 +194,8 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
         let mut all = Partial::NONE;
         while !left.is_empty() {
             // Each lane loads the LSE of one split. A lane past the last split gets weight 0.
-            let lse = left.value(warp.lane(), f32::NEG_INFINITY).to_bits();
-            let load = |from: usize| core::array::from_fn(|i| left.quad((from + i) as u32, quad));
+            let lse = left.value(warp.lane(), f32::NEG_INFINITY, ended).to_bits();
+            let load = |from: usize| core::array::from_fn(|i| left.quad((from + i) as u32, quad, ended));
             // The loads precede the shuffles. Behind a shuffle, ptxas loads one split after the other.
             let mut o: [_; LOADS] = load(0);
             let lse: [_; TURN] = core::array::from_fn(|i| f32::from_bits(warp.shuffle(lse, i as u32)));
@@ -154,7 +208,7 @@ pub fn merge_splits<E: TensorCore, K: Kernel, const D: usize, const LOADS: usize
             }
             left = left.skip(TURN as u32);
         }
-        store::<E>(p, item, row, quad, all, &by);
+        store::<E, _, _>(p, item, row, [quad], all, &by);
     })
 }
 
@@ -174,7 +228,7 @@ pub fn store_empty<E: TensorCore, K: Kernel, const D: usize>(batch: &impl Batch,
                 let item = Item::whole(p, sequence, of);
                 let rows = item.rows_of(p, &p.o).count();
                 block.deal_quads::<D>(rows, |row, quad, by| {
-                    store::<E>(p, &item, row, quad, Partial::NONE, &by)
+                    store::<E, _, _>(p, &item, row, [quad], Partial::<4>::NONE, &by)
                 });
             }
         }

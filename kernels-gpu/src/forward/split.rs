@@ -89,18 +89,21 @@ impl<E: Mma, const D: usize> Run for Combine<E, D> {
         if own.head() >= p.partials.heads {
             return;
         }
-        let slices = p.partials.slices.get();
+        let (slices, ended) = (p.partials.slices.get(), block.ended());
         let (mut all, mut first) = (Partial::NONE, 0);
         while first < slices {
             let batch: [_; AT_ONCE] = core::array::from_fn(|i| {
                 // An index past the last split loads the last split again, with weight 0.
                 let slice = (first + i as u32).min(slices - 1);
                 let lse = match first + i as u32 == slice {
-                    true => GlobalVec::from_partials(&p.partials, slice, own.head())
-                        .load_own(&own, f32::NEG_INFINITY),
+                    true => GlobalVec::from_partials(&p.partials, slice, own.head()).load_own(
+                        &own,
+                        f32::NEG_INFINITY,
+                        ended,
+                    ),
                     false => f32::NEG_INFINITY,
                 };
-                let o = PartialRows::new(&p.partials, slice, own.head()).load_own(&own);
+                let o = PartialRows::new(&p.partials, slice, own.head()).load_own(&own, ended);
                 Partial::normal(o, lse * LOG2_E)
             });
             all = all.merge(batch);

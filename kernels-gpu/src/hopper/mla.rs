@@ -20,7 +20,7 @@
 //! [`super::latents`] has the keys of a work item: of its sequence, through TMA, or of its query's list,
 //! which the warpgroups gather.
 use crate::decode::batch::Batch;
-use crate::decode::merge::{finish, store_empty};
+use crate::decode::merge::{finish_rows, side_by_side, store_empty};
 use crate::decode::schedule::{Item, first_lengths, items};
 use crate::entries::Run;
 use crate::hopper::latents::{D, HALF, KEYS, Latents, Left, N, REST, Right, Stages};
@@ -55,6 +55,8 @@ macro_rules! run {
             /// Processes a block's work items.
             #[inline(always)]
             fn run(p: $params, mut block: Block<Self>, smem: Smem<Self>) {
+                // The combine kernel's blocks take the room of blocks that end.
+                block.launch_dependents();
                 let items = items(&block);
                 let few = first_lengths(&p, block.warp());
                 smem.rounds(&mut block, items, &p, few, |p, few, index, block, mut smem| {
@@ -90,11 +92,11 @@ fn attend<C: Kernel<Params: Latents>, E: TensorCore + WarpgroupCore, Mask: MaskF
     let (part, scratch) =
         block.in_warpgroups(smem, |group, shared| seesaw::<_, E, Mask>(&stages, shared, &keys, group));
     let left = scratch.exchange_parts(part, block);
-    let whole = |row, quad| {
-        let (o, [[max, a], [_, b]]) = left.quad(row, quad);
-        Partial { max, sum: a + b, o }
+    let whole = |row, quads| {
+        let (o, [[max, a], [_, b]]) = left.quads(row, quads);
+        Partial { max, sum: a + b, o: side_by_side(o) }
     };
-    finish::<E, _, { 2 * HALF }>(&all.own(item.sequence), item, whole, block)
+    finish_rows::<E, _, { 2 * HALF }, { HALF / 4 }, HALF>(&all.own(item.sequence), item, whole, block)
 }
 
 /// A warpgroup's turns. Returns its columns of O, with the maxima and with the sums of its stages.
@@ -106,9 +108,10 @@ fn seesaw<P: Latents, E: WarpgroupCore, Mask: MaskFn>(
     mut group: Warpgroup<2>,
 ) -> PartOfRows<HALF, 2> {
     let (team, warp) = (group.team(), group.warp());
+    // The look-up is in flight while the threads start the copies of Q.
+    let (found, kept) = (P::find(stages, 0, warp), P::Kept::default());
     let q = q.fill(|slot| slot.copy_edge(&mut { stages.queries }, &team));
     let softmax = SharedSoftmax::new(stages.p.scale_log2);
-    let (found, kept) = (P::find(stages, 0, warp), P::Kept::default());
     group.seesaw(
         q,
         shared,

@@ -319,6 +319,7 @@ impl Builder<'_> {
             ("ret", ..) => self.ret()?,
             ("exit", ..) => vec![Op::Exit],
             ("trap" | "brkpt", ..) => vec![Op::Trap],
+            ("griddepcontrol", ["wait"], _) => vec![Op::GridWait],
             // These instructions have no effect here: tables of labels, hints, and instructions that order or
             // measure launches.
             ("" | "prefetchu" | "applypriority" | "nanosleep" | "pmevent" | "griddepcontrol", ..) => {

@@ -109,6 +109,7 @@ impl<'a> Block<'a> {
             {
                 self.uninitialised_global(warp, row.address + at as u64, lane);
             }
+            self.follows_wait(warp, row.address, data.len(), lane, false);
         }
         let parts = copy.rows.iter().flat_map(|row| region::cells(row.address, row.bytes));
         let parts: Vec<_> = parts.collect();

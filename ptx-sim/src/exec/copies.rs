@@ -100,6 +100,7 @@ impl<'a> Block<'a> {
             self.uninitialised_global(warp, at + u64::from(missing.trailing_zeros()), lane);
         }
         sources.add(at, read, lane, 0);
+        self.follows_wait(warp, at, read, lane, false);
         true
     }
 

@@ -90,6 +90,7 @@ impl<'a> Block<'a> {
             Op::Proxy(proxy) => self.synchronises(warp, 18 + ((*proxy as u64) << 8), None, &[], mask),
             Op::Bulk(bulk) => self.bulk_copies(warp, bulk, mask),
             Op::Cluster { .. } => self.synchronises(warp, 28, None, &[], mask),
+            Op::GridWait => self.synchronises(warp, 40, None, &[], mask),
             _ => {}
         }
     }

@@ -163,6 +163,7 @@ impl<'a> Block<'a> {
                     self.uninitialised_global(warp, at + u64::from(missing.trailing_zeros()), lane);
                 }
                 touched.add(at, bytes, lane, 0);
+                self.follows_wait(warp, at, bytes, lane, false);
             }
         }
         true
@@ -223,6 +224,7 @@ impl<'a> Block<'a> {
                     );
                     return;
                 }
+                self.follows_wait(warp, at, bytes, lane, true);
                 let changed = allocation.store(offset, data);
                 touched.add(at, bytes, lane, changed);
                 self.moved |= changed != 0;

@@ -10,6 +10,7 @@ mod check;
 mod cluster;
 mod collective;
 mod copies;
+mod dependent;
 mod effects;
 mod finding;
 mod grid;
@@ -59,6 +60,8 @@ pub(crate) struct Context<'a> {
     pub param_align: usize,
     pub progress: &'a Counter<'a>,
     pub released: &'a Released,
+    /// Whether the launch may begin before the launch before it has ended.
+    pub dependent: bool,
 }
 
 impl Context<'_> {

@@ -105,6 +105,7 @@ impl<'a> Block<'a> {
             Op::SetRegisters { more, count } => self.set_registers(warp, *more, *count, mask),
             Op::Bulk(bulk) => self.bulk(warp, bulk, mask),
             Op::Cluster { step, aligned } => self.cluster_barrier(warp, *step, *aligned, mask),
+            Op::GridWait => warp.waited |= mask,
             Op::Nop => {}
             Op::IsSpace { p, addr, space } => self.is_space(warp, *p, addr, *space, mask),
             Op::Clock(clock) => self.clock(warp, *clock, mask),
@@ -167,6 +168,7 @@ impl<'a> Block<'a> {
     fn exit(&mut self, warp: &mut Warp<'a>, mask: u32) {
         self.unwaited(warp, mask);
         self.bulk_unwaited(warp, mask);
+        self.ends_after_wait(warp, mask);
         warp.retire(mask, true);
         warp.live &= !mask;
         self.lanes_left(warp);

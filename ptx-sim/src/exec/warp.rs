@@ -136,6 +136,8 @@ pub(crate) struct Warp<'a> {
     pub stores: Vec<Store>,
     /// The bulk stores that have landed and for which no thread has waited:
     pub landed: Vec<(usize, u32, u32)>,
+    /// A mask of the lanes that know that the launches before have ended.
+    pub waited: u32,
     /// For each lane, the number of bulk groups that it has committed.
     pub bulk_commits: [u32; LANES],
     /// Whether some lanes run alone instead of waiting for reconvergence: see [`super::lanes`].
@@ -165,6 +167,7 @@ impl<'a> Warp<'a> {
             flying: Vec::new(),
             stores: Vec::new(),
             landed: Vec::new(),
+            waited: if context.dependent { 0 } else { FULL },
             bulk_commits: [0; LANES],
         };
         warp.push_frame(context, block, 0, live, None);

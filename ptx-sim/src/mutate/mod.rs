@@ -208,6 +208,9 @@ fn of_instruction(
             push(Operator::WeakenWait, format!("{guard}{opcode} {};", n + 1));
         }
     }
+    if is("griddepcontrol.wait") {
+        push(Operator::DeleteWait, String::new());
+    }
     if opcode.ends_with("commit_group") || is("wgmma.commit_group") {
         push(Operator::DeleteCommit, String::new());
     }

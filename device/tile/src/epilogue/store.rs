@@ -5,7 +5,7 @@ use crate::global::{GlobalRows, GlobalVec, OwnChunk};
 use crate::group::{Capability, SplitGroup, ThreadGroup, WarpRows};
 use crate::mma::{Acc, Mma, RowVec};
 use crate::shared::{Place, SharedLayout, SharedTile};
-use crate::{Block, Warp, layout};
+use crate::{Block, Ended, Warp, layout};
 use contract::{Element, Kernel};
 use core::marker::PhantomData;
 use cuda_std::memory::{
@@ -206,9 +206,9 @@ impl GlobalVec {
         f32::from_bits(unsafe { ld_global_b32(self.base.wrapping_add(row as u64 * 4)) })
     }
 
-    /// The value of the thread's own row; `missing` if the row does not exist.
+    /// The value of the thread's own row, which a kernel before left; `missing` if the row does not exist.
     #[inline(always)]
-    pub fn load_own<const C: usize>(&self, own: &OwnChunk<C>, missing: f32) -> f32 {
+    pub fn load_own<const C: usize>(&self, own: &OwnChunk<C>, missing: f32, _: Ended) -> f32 {
         self.load_row(own.row(), missing, own)
     }
 

@@ -40,17 +40,18 @@ impl<const C: usize, const W: usize> ExchangedParts<C, W> {
         self.base + Self::ROWS * Self::ROW_BYTES + (part * Self::ROWS + row) * 8
     }
 
-    /// Columns `4 * quad..` of a row, and the row's two values of each warpgroup. Out-of-range arguments read
-    /// other columns or another row.
+    /// Columns `4 * quad..` of a row for each of the quads, and the row's two values of each warpgroup.
+    /// Out-of-range arguments read other columns or another row.
     #[inline(always)]
-    pub fn quad(&self, row: u32, quad: u32) -> ([f32; 4], [[f32; 2]; W]) {
-        let (row, quad) = (row.min(Self::ROWS - 1), quad.min((W * C) as u32 * 4 - 1));
+    pub fn quads<const P: usize>(&self, row: u32, quads: [u32; P]) -> ([[f32; 4]; P], [[f32; 2]; W]) {
+        let (row, last) = (row.min(Self::ROWS - 1), (W * C) as u32 * 4 - 1);
         // SAFETY: every warpgroup has written its columns of all rows, and a barrier has passed. The words
         // lie in this shared memory; rows begin at multiples of 16 bytes, and values at multiples of 8.
         unsafe {
-            let x = ld_shared_v4_b32(self.base + row * Self::ROW_BYTES + quad * 16);
             let values = core::array::from_fn(|part| ld_shared_v2_b32(self.value(part as u32, row)));
-            (x.map(f32::from_bits), values.map(|pair| pair.map(f32::from_bits)))
+            let at = self.base + row * Self::ROW_BYTES;
+            let x = quads.map(|quad| ld_shared_v4_b32(at + quad.min(last) * 16));
+            (x.map(|x| x.map(f32::from_bits)), values.map(|pair| pair.map(f32::from_bits)))
         }
     }
 }

@@ -2,7 +2,7 @@
 use crate::global::GlobalVec;
 use crate::group::{Capability, ThreadGroup, sealed::Sealed};
 use crate::mma::Acc;
-use crate::{Block, Warp};
+use crate::{Block, Ended, Warp};
 use contract::{FastDiv, Kernel, Partials};
 use cuda_std::memory::{
     ld_global_b32, ld_global_v4_b32, st_global_b32, st_global_v2_b32, st_global_v2_b32_if, st_global_v4_b32,
@@ -126,7 +126,7 @@ impl<const C: usize> PartialRows<C> {
 
     /// The thread's own chunk, or zeros if the row does not exist.
     #[inline(always)]
-    pub fn load_own(&self, own: &OwnChunk<C>) -> [f32; 8] {
+    pub fn load_own(&self, own: &OwnChunk<C>, _: Ended) -> [f32; 8] {
         if own.row >= self.rows {
             return [0.0; 8];
         }
@@ -188,7 +188,7 @@ impl<const C: usize> RowSlices<C> {
 
     /// The value in slice `i`, or `other` if the slice does not exist.
     #[inline(always)]
-    pub fn value(self, i: u32, other: f32) -> f32 {
+    pub fn value(self, i: u32, other: f32, _: Ended) -> f32 {
         if i >= self.count {
             return other;
         }
@@ -212,7 +212,7 @@ impl<const C: usize> RowSlices<C> {
 
     /// Columns `4 * quad..` in slice `i`, or zeros if they do not exist.
     #[inline(always)]
-    pub fn quad(self, i: u32, quad: u32) -> [f32; 4] {
+    pub fn quad(self, i: u32, quad: u32, _: Ended) -> [f32; 4] {
         if i >= self.count || quad >= C as u32 * 4 {
             return [0.0; 4];
         }

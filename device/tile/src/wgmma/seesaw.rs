@@ -27,7 +27,7 @@ pub trait Seesaw<E: WarpgroupCore, const N: usize, const H: usize, const R: usiz
     /// Number of stages, which is at least 1. Both warpgroups have the same number.
     fn count(&self) -> u32;
     /// Looks up what the sources need for stage `n`, or for a stage behind the last one. Stages come in
-    /// order.
+    /// order, from stage 1 on: the caller has looked up stage 0.
     fn look_up(&mut self, n: u32);
     /// The source of the left part of stage `n`, which is the latest stage that was looked up. Warpgroup 0
     /// takes the left parts of all stages: the part of its stage `n` after it has observed stage `n - 2`.
@@ -72,7 +72,6 @@ impl Warpgroup<2> {
     ) -> PartOfRows<H, 2> {
         let mut team = self.team();
         let mut side = Side { left, right, steps, group: self, acc: Acc::cleared() };
-        side.steps.look_up(0);
         side.fill(0);
         side.fill(1);
         // The copies of stages by threads go on.

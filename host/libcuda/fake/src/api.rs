@@ -20,6 +20,21 @@ impl<T> Out<T> {
     }
 }
 
+/// A pointer from which a function reads.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    pub fn get(self) -> Result<T, Refusal> {
+        if self.0.is_null() {
+            return refuse(INVALID_VALUE, "nothing to read");
+        }
+        // SAFETY: the pointer is not null; the caller of the driver promises that it may be read.
+        Ok(unsafe { self.0.read() })
+    }
+}
+
 /// A string of the caller.
 #[repr(transparent)]
 pub struct Text(*const c_char);

@@ -1,9 +1,47 @@
 //! Modules, their functions, and launches.
-use crate::api::{Out, Text, driver_functions};
+use crate::api::{In, Out, Text, driver_functions};
 use crate::state::{
-    INVALID_CONTEXT, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, Kind, NOT_FOUND, Refusal, refuse,
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, Kind, NOT_FOUND, Refusal, State, refuse,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Config {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    _smem: c_uint,
+    stream: usize,
+    /// The first words of the first attribute: its number, padding, its value.
+    attributes: In<[c_int; 3]>,
+    count: c_uint,
+}
+
+/// Records a launch.
+fn enqueue(
+    state: &mut State,
+    function: usize,
+    [grid, block]: [[c_uint; 3]; 2],
+    stream: usize,
+    params: usize,
+    how: &str,
+) -> Result<(), Refusal> {
+    let Kind::Function { name, .. } = &state.own(function, "function")?.kind else {
+        return refuse(INVALID_HANDLE, "no function");
+    };
+    let name = name.clone();
+    if grid.contains(&0) || block.contains(&0) || params == 0 {
+        return refuse(INVALID_VALUE, "a launch of nothing");
+    }
+    let context = state.current()?;
+    if stream > 2 && state.object(stream, "stream")?.context != context {
+        return refuse(INVALID_CONTEXT, "a stream of another context");
+    }
+    let [x, y, z] = grid;
+    state.calls.push(format!("launch {name} {x} {y} {z} on {stream:#x}{how}"));
+    Ok(())
+}
 
 /// Returns PTX text up to its NUL. A text with the word "broken" does not compile.
 fn image(image: *const c_void) -> Result<Vec<u8>, Refusal> {
@@ -74,18 +112,15 @@ driver_functions! {
         state, function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, _smem: c_uint, stream: usize, params: usize, _extra: usize
     | {
-        let Kind::Function { name, .. } = &state.own(function, "function")?.kind else {
-            return refuse(INVALID_HANDLE, "no function");
-        };
-        let name = name.clone();
-        if [grid_x, grid_y, grid_z, block_x, block_y, block_z].contains(&0) || params == 0 {
-            return refuse(INVALID_VALUE, "a launch of nothing");
+        let shape = [[grid_x, grid_y, grid_z], [block_x, block_y, block_z]];
+        enqueue(state, function, shape, stream, params, "")
+    };
+    cuLaunchKernelEx |state, config: In<Config>, function: usize, params: usize, _extra: usize| {
+        let Config { grid, block, stream, attributes, count, .. } = config.get()?;
+        // The attribute is `PROGRAMMATIC_STREAM_SERIALIZATION`, with the value 1.
+        if count != 1 || attributes.get()? != [6, 0, 1] {
+            return refuse(INVALID_VALUE, "no such attribute");
         }
-        let context = state.current()?;
-        if stream > 2 && state.object(stream, "stream")?.context != context {
-            return refuse(INVALID_CONTEXT, "a stream of another context");
-        }
-        state.calls.push(format!("launch {name} {grid_x} {grid_y} {grid_z} on {stream:#x}"));
-        Ok(())
+        enqueue(state, function, [grid, block], stream, params, " early")
     };
 }

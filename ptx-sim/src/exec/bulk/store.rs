@@ -17,6 +17,9 @@ impl<'a> Block<'a> {
         if let Some(&row) = copy.rows.iter().find(outside) {
             return self.fault(warp, Space::Global, row.address, row.bytes as usize, copy.lane, "bulk copy");
         }
+        for row in copy.rows.iter().filter(|row| row.bytes > 0) {
+            self.follows_wait(warp, row.address, row.bytes as usize, copy.lane, true);
+        }
         let agent = self.agents.outbox(warp.index);
         let (row, proxy) = (self.clocks.row(warp.index).to_vec(), self.views[warp.index].proxy.clone());
         let number = self.clocks.now(agent);

@@ -8,8 +8,8 @@ fn value(vector: &Vector) -> f32 {
     GlobalVec::new(vector, 1 << 20, 0, 1).load_row(0, 0.0, &())
 }
 
-fn part(partials: &Partials) -> f32 {
-    RowSlices::<1>::new(partials, 0, 1, 0, 0, &()).value(0, 0.0)
+fn part(partials: &Partials, ended: tile::Ended) -> f32 {
+    RowSlices::<1>::new(partials, 0, 1, 0, 0, &()).value(0, 0.0, ended)
 }
 
 fn number(values: &RowValues) -> f32 {
