@@ -16,7 +16,8 @@ use spec::{
 /// request's tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Launch {
-    /// The steps in launch order. Each step begins when the previous step has ended.
+    /// The steps in launch order. Each step begins when the previous step has ended, unless its kernel waits
+    /// for that step by itself ([`Contract::is_dependent`]).
     steps: [Option<Step>; STEPS],
     /// The index of the main step.
     main: u8,
