@@ -19,6 +19,15 @@ pub type Unseen = [&'static str; 3];
 /// Panics if the whole kernel fails, or if a launch without an instruction passes.
 #[track_caller]
 pub fn check_each(symbol: &'static str, case: &Case, unseen: &[Unseen]) -> usize {
+    check_each_of(symbol, symbol, case, unseen)
+}
+
+/// [`check_each`] for a kernel that the launches of attention kernel `of` run.
+///
+/// # Panics
+/// Panics as [`check_each`] does.
+#[track_caller]
+pub fn check_each_of(symbol: &'static str, of: &'static str, case: &Case, unseen: &[Unseen]) -> usize {
     let text = ptx::source(symbol).expect("this build carries every kernel");
     let run = |text: &str, completion| {
         let options = Options {
@@ -32,7 +41,7 @@ pub fn check_each(symbol: &'static str, case: &Case, unseen: &[Unseen]) -> usize
         let attention = Attention::new(card);
         // SAFETY: only the simulator runs it, which checks every access.
         unsafe { attention.load_from(symbol, text) }.expect("a module");
-        check_on(&attention, case, Some(symbol));
+        check_on(&attention, case, Some(of));
     };
     let completions = [Completion::Late, Completion::Eager];
     completions.into_iter().for_each(|completion| run(&text, completion));

@@ -2,13 +2,13 @@
 //! do not depend on the batch. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, Class, Isa, plain};
+use ferroflash::spec::{AttnInfo, Class, Isa, combine_of, plain};
 use ferroflash::{Attention, DType};
 use ferroflash_tests::clamps::{Garbage, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{attention, check_lengths_on, check_on};
-use ferroflash_tests::orders::{Unseen, check_each};
+use ferroflash_tests::orders::{Unseen, check_each, check_each_of};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Pages, Random};
 
@@ -214,4 +214,17 @@ fn an_order_of_hoppers_warpgroups_that_is_missing_is_noticed() {
         // Turns, their fences, and products.
         assert!(check_each(kernel.contract.symbol, &case, unseen) > 20);
     }
+}
+
+/// The combine kernel begins early. It waits before it reads splits or, if it has none, before it ends.
+/// One block finds a sequence of one split only.
+#[test]
+fn a_combine_kernel_that_does_not_wait_is_noticed() {
+    let case = Case { heads: [40, 1], splits: Splits::Exactly(2), ..latent([300, 10, 10]) };
+    let kernel = plain(Isa::Sm90a, Class::Latent).find(|entry| is_carried(entry.contract.symbol));
+    let kernel = kernel.expect("a build carries one");
+    let combine = combine_of(kernel).expect("it splits");
+    assert!(combine.is_dependent());
+    let case = Case { dtype: kernel.dtype, kv_dtype: Some(kernel.kv_dtype), ..case };
+    assert_eq!(check_each_of(combine.symbol, kernel.contract.symbol, &case, UNSEEN), 2);
 }
