@@ -197,9 +197,9 @@ impl<D: Driver> Attention<D> {
         let maps = |boxes: &MapDescription| self.maps.of(&self.driver, boxes);
         launch.each(maps, |kernel, grid, params| {
             // SAFETY: the bytes are the kernel's parameters; the caller promises the rest. A second kernel
-            // follows the first in the stream's order, or waits by itself before it reads or writes what the
-            // first one writes: lengths, which it reads first, are inputs. By the caller's promise, other launches use the
-            // workspace only in the order of this stream.
+            // follows the first in the stream's order, or waits by itself: before its wait, it only reads
+            // lengths, which are inputs. By the caller's promise, other launches use the workspace only in
+            // the order of this stream.
             unsafe { self.driver.launch(self.kernel(kernel)?, grid, params, stream) }
         })
     }

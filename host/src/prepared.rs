@@ -38,8 +38,8 @@ impl<K: Entry, D: Driver> Prepared<K, D> {
     /// - The memory that `params` points to is device memory of `driver`'s context and lives until the launch
     ///   has run. Until then, other work writes none of the kernel's inputs and does not touch its outputs,
     ///   except in the order of this stream.
-    /// - If the kernel is dependent ([`spec::Contract::is_dependent`]), the launch before it in the stream writes
-    ///   only memory that the kernel reads behind its wait.
+    /// - If the kernel is dependent ([`spec::Contract::is_dependent`]), the launch before it in the stream
+    ///   writes only memory that the kernel reads behind its wait.
     /// - This kernel was loaded with `driver`, `stream` belongs to its context, and `self` lives until the
     ///   launch has run.
     pub unsafe fn launch(&self, driver: &D, params: &K::Params, stream: &D::Stream) -> Result<(), Error> {

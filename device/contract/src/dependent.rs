@@ -1,5 +1,5 @@
 //! Programmatic dependent launch: kernels that begin before the kernel before them has ended.
-use crate::{Kernel, Target};
+use crate::{Kernel, Start, Target};
 use core::marker::PhantomData;
 
 /// Kernel `K`, which waits for the kernel before it by itself. The host launches it with programmatic stream
@@ -10,23 +10,9 @@ use core::marker::PhantomData;
 /// alone, therefore begins after both kernels.
 pub struct Dependent<K>(PhantomData<K>);
 
-/// When kernel `K` begins. Only [`Dependent`] kernels begin early, because a value for one kernel is no value
-/// for another.
-pub struct Start<K: ?Sized>(bool, PhantomData<fn() -> K>);
-
-impl<K: ?Sized> Start<K> {
-    /// The kernel begins after the kernels before it have ended.
-    pub const IN_ORDER: Self = Start(false, PhantomData);
-
-    /// Whether the kernel may begin before the kernel before it has ended.
-    pub const fn is_early(&self) -> bool {
-        self.0
-    }
-}
-
 impl<K: Kernel> Kernel for Dependent<K> {
     type Params = K::Params;
-    const START: Start<Self> = Start(true, PhantomData);
+    const START: Start<Self> = Start::EARLY;
     const TARGET: Target = {
         assert!(matches!(K::TARGET, Target::From(..=90)), "dependent kernels are PTX for sm_90");
         Target::From(90)

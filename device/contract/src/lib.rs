@@ -24,10 +24,10 @@ mod tensor;
 mod tensor_map;
 mod tile_partials;
 
-pub use dependent::{Dependent, Start};
+pub use dependent::Dependent;
 pub use element::{Bf16, DType, E4m3, E4m3Scaled, Element, F16, F32, Int8, Native, Path, Scalar};
 pub use fast_div::FastDiv;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, Start};
 pub use launch::{Contract, SpillAllowance};
 pub use note::{NoteWords, note_bytes};
 pub use padding::Plain;

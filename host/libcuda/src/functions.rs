@@ -172,7 +172,8 @@ driver_functions! {
     );
     /// Enqueues a kernel with attributes. The function exists since CUDA 11.8.
     cuLaunchKernelEx(
-        config: *const CUlaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void,
+        config: *const CUlaunchConfig, function: CUfunction, params: *mut *mut c_void,
+        extra: *mut *mut c_void,
     );
 
     /// Encodes a tensor map: 128 bytes, aligned to 64. The function exists since CUDA 12.0.

@@ -103,8 +103,8 @@ pub trait Driver: Send + Sync + Sealed {
     /// - `params` are the bytes of a value of the kernel's parameter type.
     /// - The memory that `params` points to is memory of this device, is large enough, and lives until the
     ///   kernel has run.
-    /// - If the kernel is dependent ([`Contract::is_dependent`]), the launch before it in the stream writes only
-    ///   memory that the kernel reads behind its wait.
+    /// - If the kernel is dependent ([`Contract::is_dependent`]), the launch before it in the stream writes
+    ///   only memory that the kernel reads behind its wait.
     /// - While the kernel runs, nothing else writes the kernel's inputs, and nothing else reads or writes the
     ///   kernel's outputs.
     unsafe fn launch(

@@ -292,8 +292,8 @@ impl<E: TensorCore, const D: usize> Run for FewCombine<E, D> {
 }
 
 /// The blocks that have a sequence's splits share the rows of the sequence, and merge all splits of these
-/// rows. Without a window, [`Local`] also schedules kernels of other masks, which read all keys. A block finds
-/// its splits from the lengths, which no kernel of the launch writes, and then waits for the splits.
+/// rows. Without a window, [`Local`] also schedules kernels of other masks, which read all keys. A block
+/// finds its splits from the lengths, which no kernel of the launch writes, and then waits for the splits.
 #[inline(always)]
 fn combine_all<C: Kernel<Params: Batch + 'static>, E: TensorCore, const D: usize>(
     p: C::Params,
