@@ -113,7 +113,7 @@ impl<K: Kernel> Block<K> {
     }
 
     /// Distributes `rows` rows of `8 * P` base tiles over the block's warps, and calls `f(row, quads, dealt)`
-    /// for each row of this warp. A lane has `P` quads of the row, 32 quads apart, so that each lane loads and
+    /// for each row of this warp. A lane has `P` quads of the row, 32 quads apart. Each lane loads and
     /// computes once what the row has once.
     #[inline(always)]
     pub fn deal_rows<const P: usize>(&self, rows: u32, f: impl Fn(u32, [u32; P], Dealt)) {
