@@ -1,9 +1,9 @@
 //! Runs problems of any family in the simulator.
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities, Error};
-use ptx_sim::{Completion, Options};
+use ptx_sim::{Completion, MmaArch, MmaMode, Options};
 use reference::{OnDevice, Rule, Subject, Task};
-use spec::{Class, Contract};
+use spec::{Class, Contract, Entry, LayFp8, Precision};
 
 /// A simulator of the smallest card that can run a subject.
 ///
@@ -16,6 +16,9 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     };
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
+    // Hopper cuts sums of e4m3 to 13 bits, for which the tolerances must have room.
+    let mma = if has_cut_sums(subject.contract()) { MmaMode::Exact(MmaArch::Hopper) } else { options.mma };
+    let options = Options { mma, ..options };
     if is_persistent(subject.contract()) || is_gradient(subject.contract()) {
         // With two SMs, a persistent block has several tiles even in small problems. A block of a backward
         // kernel has several query heads, except in problems of few blocks.
@@ -23,6 +26,12 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
         return Attention::new(card.expect("a known card"));
     }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
+}
+
+/// Whether the kernel's launches compute products of e4m3 on Hopper.
+fn has_cut_sums(kernel: &Contract) -> bool {
+    let mut of_fp8 = spec::attention().filter(|entry| entry.precision() == Precision::Fp8);
+    of_fp8.any(|entry| entry.contract == *kernel) || *kernel == <LayFp8<8, 8> as Entry>::CONTRACT
 }
 
 /// Whether the kernel computes gradients.
