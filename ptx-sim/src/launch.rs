@@ -21,7 +21,12 @@ pub struct Launch<'p> {
     pub params: &'p [u8],
 }
 
-impl Launch<'_> {
+impl<'p> Launch<'p> {
+    /// A launch without dynamic shared memory. The registers are those of the entry's `.maxnreg`.
+    pub const fn new(grid: [u32; 3], block: [u32; 3], params: &'p [u8]) -> Self {
+        Launch { grid, block, dynamic_smem: 0, smem_opt_in: 0, registers: None, params }
+    }
+
     /// Compares the launch with the entry's directives and the device's limits.
     ///
     /// # Errors

@@ -34,14 +34,8 @@
 //! let mut gpu = Gpu::new(Profile::by_name("l4")?, Options::default());
 //! let x = gpu.alloc("x", 32 * 4, 256)?;
 //! gpu.fill(x, 1, 32 * 4)?;
-//! let mut launch = Launch {
-//!     grid: [1; 3],
-//!     block: [32, 1, 1],
-//!     dynamic_smem: 0,
-//!     smem_opt_in: 0,
-//!     registers: None,
-//!     params: &x.to_le_bytes(),
-//! };
+//! let params = x.to_le_bytes();
+//! let mut launch = Launch::new([1; 3], [32, 1, 1], &params);
 //! let outcome = gpu.launch(&module, "twice", &launch)?;
 //! assert!(outcome.reports.is_empty());
 //! let mut word = [0; 4];

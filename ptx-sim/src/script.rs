@@ -168,14 +168,7 @@ impl Script {
         let ["run", entry, rest @ ..] = statement.words.as_slice() else {
             return statement.fail("`run` needs an entry");
         };
-        let mut launch = Launch {
-            grid: [1; 3],
-            block: [32, 1, 1],
-            dynamic_smem: 0,
-            smem_opt_in: 0,
-            registers: None,
-            params: &[],
-        };
+        let mut launch = Launch::new([1; 3], [32, 1, 1], &[]);
         let (mut budget, mut patience) = (None, None);
         let (mut args, mut given) = (Vec::new(), Vec::new());
         let dimensions = |text: &str| {

@@ -34,14 +34,7 @@ fn freed_memory() {
     let to = gpu.alloc("out", 1024, 256).unwrap();
     gpu.free(to).unwrap();
     let params = [from, to].map(u64::to_le_bytes).concat();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_smem: SHARED,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch { dynamic_smem: SHARED, ..Launch::new([1; 3], [32, 1, 1], &params) };
     let outcome = gpu.launch(&module("st.global.u32 [O], t;"), "k", &launch).unwrap();
     assert_eq!(outcome.reports[0].kind, Kind::UseAfterFree);
     assert_eq!(outcome.reports[0].address.as_ref().unwrap().buffer, "out");
@@ -269,14 +262,7 @@ fn launches_are_checked() {
                 .u64 out) { ret; }";
     let code = Module::parse(code).unwrap();
     let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
-    let good = Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_smem: 0,
-        smem_opt_in: 0,
-        registers: None,
-        params: &[0; 16],
-    };
+    let good = Launch::new([1; 3], [32, 1, 1], &[0; 16]);
     gpu.launch(&code, "k", &good).unwrap();
     type Case = (fn(&mut Launch<'static>), fn(&LaunchError) -> bool);
     let cases: [Case; 7] = [

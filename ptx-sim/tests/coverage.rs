@@ -52,14 +52,7 @@ fn run(text: &str, n: u32, bytes: u32) -> (Vec<u8>, usize, Coverage) {
     gpu.fill(y, 7, 256).unwrap();
     let params =
         [x.to_le_bytes().as_slice(), &y.to_le_bytes(), &n.to_le_bytes(), &bytes.to_le_bytes()].concat();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_smem: 0,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch::new([1; 3], [32, 1, 1], &params);
     let outcome = gpu.launch(&module, "copy", &launch).unwrap();
     let mut left = vec![0; 256];
     gpu.read(y, &mut left).unwrap();

@@ -90,14 +90,7 @@ fn launch(text: &str) {
         let mut params = vec![0; entry.param_bytes];
         params.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&buffer.to_le_bytes()));
         let block = entry.reqntid.unwrap_or([64, 1, 1]);
-        let launch = Launch {
-            grid: [2, 1, 1],
-            block,
-            dynamic_smem: 1024,
-            smem_opt_in: 0,
-            registers: None,
-            params: &params,
-        };
+        let launch = Launch { dynamic_smem: 1024, ..Launch::new([2, 1, 1], block, &params) };
         let result = gpu.launch(&module, &entry.name, &launch);
         if let Err(LaunchError::Unsupported { line, .. }) = result {
             assert!(line > 0);

@@ -123,14 +123,7 @@ fn load(entry: &str, instruction: &str, target: &str, version: &str) -> Result<(
     let module =
         Module::parse(&module(instruction, target, version)).unwrap_or_else(|e| panic!("{instruction}: {e}"));
     let mut gpu = Gpu::new(Profile::by_name("h200").unwrap(), Options::default());
-    let launch = Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_smem: 0,
-        smem_opt_in: 0,
-        registers: None,
-        params: &[],
-    };
+    let launch = Launch::new([1; 3], [32, 1, 1], &[]);
     gpu.launch(&module, entry, &launch).map(|_| ())
 }
 

@@ -60,14 +60,8 @@ fn launch(program: &Program<'_>, seed: u64, completion: Completion) -> Result<Ou
     };
     let map = map.encode().unwrap();
     let params = map.iter().chain(&[a, b]).flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [*threads, 1, 1],
-        dynamic_smem: 65536,
-        smem_opt_in: 65536,
-        registers: None,
-        params: &params,
-    };
+    let launch =
+        Launch { dynamic_smem: 65536, smem_opt_in: 65536, ..Launch::new([1; 3], [*threads, 1, 1], &params) };
     gpu.launch(&module, "k", &launch)
 }
 

@@ -20,14 +20,7 @@ fn run(body: &str, inputs: [u64; 3]) -> u64 {
     gpu.fill(output, 0, 24).unwrap();
     gpu.write(input, &inputs.map(u64::to_le_bytes).concat()).unwrap();
     let params = [input, output].map(u64::to_le_bytes).concat();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [1, 1, 1],
-        dynamic_smem: 0,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch::new([1; 3], [1, 1, 1], &params);
     let outcome = gpu.launch(&module, "k", &launch).unwrap_or_else(|error| panic!("{body}: {error}"));
     assert!(outcome.reports.is_empty(), "{body}: {}", outcome.reports[0]);
     let mut bytes = [0; 18];
@@ -382,14 +375,8 @@ fn calls_pass_parameters_and_results() {
     let module = Module::parse(text).unwrap();
     let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
     let out = gpu.alloc("out", 4 * 64, 256).unwrap();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [64, 1, 1],
-        dynamic_smem: 0,
-        smem_opt_in: 0,
-        registers: None,
-        params: &out.to_le_bytes(),
-    };
+    let params = out.to_le_bytes();
+    let launch = Launch::new([1; 3], [64, 1, 1], &params);
     let outcome = gpu.launch(&module, "k", &launch).unwrap();
     assert!(outcome.reports.is_empty(), "{}", outcome.reports[0]);
     let mut bytes = [0; 4 * 64];

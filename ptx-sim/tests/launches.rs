@@ -12,7 +12,7 @@ fn outcome(profile: &str, head: &str, threads: u32, registers: Option<u32>) -> S
     };
     let mut gpu = Gpu::new(Profile::by_name(profile).unwrap(), Options::default());
     let block = [threads, 1, 1];
-    let launch = Launch { grid: [1; 3], block, dynamic_smem: 0, smem_opt_in: 0, registers, params: &[] };
+    let launch = Launch { registers, ..Launch::new([1; 3], block, &[]) };
     let reports = |outcome: ptx_sim::Outcome| outcome.reports.iter().map(|it| it.to_string()).collect();
     gpu.launch(&module, "k", &launch).map_or_else(|error| error.to_string(), reports)
 }

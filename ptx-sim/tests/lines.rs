@@ -18,8 +18,7 @@ fn report(comment: &str) -> Report {
         .section .debug_macinfo {{ .b8 0 .b64 $L__tmp0+4 }}"
     );
     let mut gpu = Gpu::new(Profile::by_name("l4").unwrap(), Options::default());
-    let launch =
-        Launch { grid: [1; 3], block: [1; 3], dynamic_smem: 0, smem_opt_in: 0, registers: None, params: &[] };
+    let launch = Launch::new([1; 3], [1; 3], &[]);
     gpu.launch(&Module::parse(&text).unwrap(), "k", &launch).unwrap().reports.remove(0)
 }
 

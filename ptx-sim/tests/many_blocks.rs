@@ -15,14 +15,7 @@ fn run(body: &str) -> (u32, Vec<Kind>) {
     gpu.fill(counter, 0, 16).unwrap();
     gpu.fill(to, 0, flags).unwrap();
     let params = [counter, to].map(u64::to_le_bytes).concat();
-    let launch = Launch {
-        grid: [BLOCKS, 1, 1],
-        block: [32, 1, 1],
-        dynamic_smem: SHARED,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch { dynamic_smem: SHARED, ..Launch::new([BLOCKS, 1, 1], [32, 1, 1], &params) };
     let outcome = gpu.launch(&module(body), "k", &launch).unwrap();
     let mut count = [0; 4];
     gpu.read(counter, &mut count).unwrap();

@@ -119,14 +119,7 @@ fn a_launch_has_a_budget_and_says_how_far_it_is() {
     let hear = Arc::clone(&said);
     gpu.watch(move |progress| hear.lock().unwrap().push(progress));
     let params = params(&mut gpu);
-    let launch = Launch {
-        grid: [1; 3],
-        block: [1, 1, 1],
-        dynamic_smem: SHARED,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch { dynamic_smem: SHARED, ..Launch::new([1; 3], [1, 1, 1], &params) };
     let reports = gpu.launch(&module(forever), "k", &launch).unwrap().reports;
     assert_eq!(reports[0].kind, Kind::Runaway);
     assert!(reports[0].message.contains("`budget` of 20000000"), "{}", reports[0].message);
@@ -157,14 +150,7 @@ fn what_nobody_touches_takes_no_memory() {
     let large = gpu.alloc("large", 1 << 35, 256).unwrap();
     gpu.write(large + (1 << 34), &[1, 2, 3, 4]).unwrap();
     let params = [large + (1 << 34); 2].map(u64::to_le_bytes).concat();
-    let launch = Launch {
-        grid: [i32::MAX as u32, 1, 1],
-        block: [1, 1, 1],
-        dynamic_smem: SHARED,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch { dynamic_smem: SHARED, ..Launch::new([i32::MAX as u32, 1, 1], [1, 1, 1], &params) };
     let outcome = gpu.launch(&module("ld.global.u32 %r1, [I];"), "k", &launch).unwrap();
     let kinds: Vec<_> = outcome.reports.iter().map(|report| report.kind).collect();
     assert_eq!(kinds, [Kind::Runaway]);

@@ -19,14 +19,7 @@ pub fn warp(body: &str, input: &[u32], mma: MmaMode) -> Vec<[u32; 4]> {
     let to = gpu.alloc("out", 512, 256).unwrap();
     gpu.write(from, &input.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     let params = [from, to].map(u64::to_le_bytes).concat();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_smem: 0,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch::new([1; 3], [32, 1, 1], &params);
     let outcome = gpu.launch(&module, "k", &launch).unwrap_or_else(|error| panic!("{body}: {error}"));
     assert!(outcome.reports.is_empty(), "{body}: {}", outcome.reports[0]);
     let mut bytes = [0; 512];

@@ -154,14 +154,8 @@ fn run(case: &Case, mma: MmaMode, change: impl Fn(&str) -> String) -> (Outcome, 
     let from = gpu.alloc("in", image.len(), 256).unwrap();
     gpu.write(from, &image).unwrap();
     let to = gpu.alloc("out", 64 * columns * 4, 256).unwrap();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [128, 1, 1],
-        dynamic_smem: IMAGE as u32,
-        smem_opt_in: 0,
-        registers: None,
-        params: &[from, to].map(u64::to_le_bytes).concat(),
-    };
+    let params = [from, to].map(u64::to_le_bytes).concat();
+    let launch = Launch { dynamic_smem: IMAGE as u32, ..Launch::new([1; 3], [128, 1, 1], &params) };
     let outcome = gpu.launch(&module, "k", &launch).unwrap();
     let mut bytes = vec![0; 64 * columns * 4];
     gpu.read(to, &mut bytes).unwrap();

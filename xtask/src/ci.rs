@@ -56,6 +56,7 @@ pub fn ci(root: &Path, only: &[String]) -> Result {
     };
     let workspace = ["--quiet", "--workspace", "--features", FEATURES];
     let all = |first: &[&str], last: &[&str]| run(&[first, &workspace, last].concat());
+    let is_asked = |name: &str| only.is_empty() || only.iter().any(|step| step == name);
     type Step<'a> = (&'static str, &'a dyn Fn() -> Result);
     let steps: [Step<'_>; 13] = [
         ("tidy", &|| tidy::run(root)),
@@ -75,7 +76,7 @@ pub fn ci(root: &Path, only: &[String]) -> Result {
         }),
         ("doc", &|| all(&["doc"], &["--no-deps"])),
         ("sample", &|| test::on_sample(root)),
-        ("test", &|| test::all(root, true)),
+        ("test", &|| test::all(root, true, is_asked("sample"))),
         ("mutants", &|| test::mutate(root, &MUTANTS.map(str::to_owned))),
         ("cubins", &|| cubins_embed(root)),
         ("package", &|| package::run(root)),
@@ -87,7 +88,6 @@ pub fn ci(root: &Path, only: &[String]) -> Result {
         return Err(format!("ci has no step {other}; its steps are {names}").into());
     }
     let (mut failed, mut costs) = (Vec::new(), Vec::new());
-    let is_asked = |name: &str| only.is_empty() || only.iter().any(|step| step == name);
     for (name, step) in steps.into_iter().filter(|(name, _)| is_asked(name)) {
         let (start, before) = (Instant::now(), budgets::processor_time().unwrap_or_default());
         let outcome = step();

@@ -67,6 +67,10 @@ const LATER: [&str; 4] = [
 /// The folders of the test programs that launch kernels.
 const LAUNCHING: [&str; 2] = ["host/cli", "tests/tests"];
 
+/// The test programs that do not run again after [`on_sample`], because more kernels or
+/// [`is_thorough`](THOROUGH) would not change them: the program's tests name kernels that the sample has.
+const SAMPLE_SUFFICES: [&str; 1] = ["host/cli/tests/program/main"];
+
 /// What to test
 #[derive(Args)]
 pub struct Test {
@@ -101,7 +105,7 @@ pub fn run(root: &Path, test: &Test) -> Result {
             ),
             true => println!("testing every kernel: half an hour on two idle cores with nothing compiled"),
         }
-        all(root, test.all)?;
+        all(root, test.all, false)?;
         budgets::show("test", if test.all { budgets::CI_MINUTES } else { minutes });
         return Ok(());
     }
@@ -154,8 +158,9 @@ fn modules(root: &Path, all: bool) -> Result<Environment> {
 }
 
 /// Runs the tests of the workspace. With `all`, the library contains all kernels, and every test program
-/// runs. Without `all`, the library contains the sample, and the programs of [`LEFT_OUT`] do not run.
-pub fn all(root: &Path, all: bool) -> Result {
+/// runs, except those of [`SAMPLE_SUFFICES`] if `on_sample` has run. Without `all`, the library contains the
+/// sample, and the programs of [`LEFT_OUT`] do not run.
+pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
     println!("compiling the tests");
@@ -164,6 +169,14 @@ pub fn all(root: &Path, all: bool) -> Result {
     let packages: Vec<_> = ["--workspace"].into_iter().chain(packages).collect();
     let mut binaries = binaries::build(root, &environment, &packages)?;
     println!("{} test programs, compiled in {:.0} s", binaries.len(), start.elapsed().as_secs_f64());
+    let left = LEFT_OUT.iter().map(|(name, _)| *name);
+    let named = left.chain(SAMPLE_SUFFICES).chain(queue::LONG).filter(|name| *name != DOCUMENTATION);
+    if let Some(gone) = named.into_iter().find(|name| binaries.iter().all(|job| job.name != *name)) {
+        return Err(format!("no test program is {gone}; change the lists in xtask/src/test").into());
+    }
+    if sample_ran {
+        binaries.retain(|job| !SAMPLE_SUFFICES.contains(&job.name.as_str()));
+    }
     if all {
         binaries.iter_mut().for_each(|job| _ = job.command.env(THOROUGH, "1"));
     } else {

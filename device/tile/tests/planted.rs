@@ -62,8 +62,7 @@ fn check(text: &str, symbol: &str, threads: u32, kinds: &[Kind]) {
     let params = [tensor(q), tensor(k), tensor(o), partials(left)].concat();
     let (grid, block) = ([1; 3], [threads, 1, 1]);
     let dynamic_smem = 64 << 10;
-    let launch =
-        Launch { grid, block, dynamic_smem, smem_opt_in: dynamic_smem, registers: None, params: &params };
+    let launch = Launch { dynamic_smem, smem_opt_in: dynamic_smem, ..Launch::new(grid, block, &params) };
     let outcome = gpu.launch(&module, symbol, &launch).unwrap_or_else(|e| panic!("{symbol}: {e}"));
     let found: Vec<_> = outcome.reports.iter().map(|report| report.kind).collect();
     match kinds {

@@ -66,14 +66,12 @@ fn check(module: &Module, symbol: &str, kinds: &[Kind]) {
         }
         // The second warpgroup gets other queries, because two writes of the same value are no race.
         gpu.fill(tensors[0], 0x38, TENSOR_BYTES / 2).unwrap();
+        let maps = [tensors.map(|tensor| tensor_map(tensor, 64)).concat(), tensor_map(tensors[1], 128)];
+        let params = maps.concat();
         let launch = Launch {
-            grid: [1; 3],
-            block: [384, 1, 1],
             dynamic_smem: SMEM_BYTES,
             smem_opt_in: SMEM_BYTES,
-            registers: None,
-            params: &[tensors.map(|tensor| tensor_map(tensor, 64)).concat(), tensor_map(tensors[1], 128)]
-                .concat(),
+            ..Launch::new([1; 3], [384, 1, 1], &params)
         };
         let outcome = gpu.launch(module, symbol, &launch).unwrap_or_else(|e| panic!("{symbol}: {e}"));
         let found: Vec<_> = outcome.reports.iter().map(|report| report.kind).collect();

@@ -1,6 +1,6 @@
 //! The state of one warp: call frames, paths of diverged lanes, memory of threads, copies in flight.
 
-use std::{cell::Cell, collections::VecDeque};
+use std::collections::VecDeque;
 
 use crate::{
     cfg::NEVER,
@@ -226,19 +226,8 @@ impl<'a> Warp<'a> {
 
 /// The registers of a frame, with the values of its constants.
 fn registers(context: &Context<'_>, code: &FunctionCode, block: [u32; 3], warp: usize, base: u32) -> Regs {
-    let mut regs = Regs {
-        r32: vec![[0xffff_ffff; LANES]; code.n32 as usize],
-        r64: vec![[u64::MAX; LANES]; code.n64 as usize],
-        pred: vec![0; code.n_pred as usize],
-        init32: vec![if context.options.initcheck { 0 } else { FULL }; code.n32 as usize],
-        init64: vec![if context.options.initcheck { 0 } else { FULL }; code.n64 as usize],
-        init_pred: vec![if context.options.initcheck { 0 } else { FULL }; code.n_pred as usize],
-        missing: Default::default(),
-        flying: vec![false; code.n32 as usize],
-        disturbed: Default::default(),
-        fences: 0,
-        touched: vec![Cell::new(u32::MAX); code.n32 as usize],
-    };
+    let sizes = [code.n32, code.n64, code.n_pred];
+    let mut regs = Regs::new(sizes, context.options.initcheck);
     for &(kind, row, constant) in &code.constants {
         let value = |lane: usize| match constant {
             Constant::Value(value) => value,

@@ -324,7 +324,7 @@ impl<'a> Block<'a> {
                 let Some(regs) = self.regs_of(running, MEMBERS * group + member, tile.frame) else {
                     continue;
                 };
-                let rows = [0, 1, 2, 3].map(|r| &regs.r32[rows[r] as usize]);
+                let rows = [0, 1, 2, 3].map(|r| regs.peek32(rows[r]));
                 fetch_registers(product.element, member, rows, a);
             }
         }

@@ -43,14 +43,7 @@ pub fn run(map: &[u64; 16], tensor: &[u8], copy: &str, bytes: u32) -> (Outcome, 
     let image = gpu.alloc("image", IMAGE, 256).unwrap();
     gpu.write(image, &(0..IMAGE).map(|i| (i * 31 % 253) as u8).collect::<Vec<_>>()).unwrap();
     let params = [map.map(u64::to_le_bytes).concat(), [from, image].map(u64::to_le_bytes).concat()].concat();
-    let launch = Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_smem: IMAGE as u32 + 16,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch { dynamic_smem: IMAGE as u32 + 16, ..Launch::new([1; 3], [32, 1, 1], &params) };
     let outcome = gpu.launch(&module, "k", &launch).unwrap();
     let (mut tensor, mut shared) = (vec![0; tensor.len()], vec![0; IMAGE]);
     gpu.read(from, &mut tensor).unwrap();

@@ -75,12 +75,10 @@ pub fn pipeline(
     };
     params.extend(map.encode().unwrap().map(u64::to_le_bytes).concat());
     let launch = Launch {
-        grid: [1; 3],
-        block: [256, 1, 1],
         dynamic_smem: 50 * 1024,
         smem_opt_in: 50 * 1024,
         registers: Some(128),
-        params: &params,
+        ..Launch::new([1; 3], [256, 1, 1], &params)
     };
     let outcome = gpu.launch(&module, "k", &launch)?;
     let mut bytes = vec![0; ROWS * ROWS * 4];

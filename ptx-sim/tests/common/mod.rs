@@ -36,14 +36,7 @@ pub fn launch_on(
     gpu.fill(from, 0, 1024).unwrap();
     let to = gpu.alloc("out", 1024, 256).unwrap();
     let params = [from, to].map(u64::to_le_bytes).concat();
-    let launch = Launch {
-        grid: [grid, 1, 1],
-        block: [threads, 1, 1],
-        dynamic_smem: SHARED,
-        smem_opt_in: 0,
-        registers: None,
-        params: &params,
-    };
+    let launch = Launch { dynamic_smem: SHARED, ..Launch::new([grid, 1, 1], [threads, 1, 1], &params) };
     gpu.launch(&module(body), "k", &launch)
 }
 

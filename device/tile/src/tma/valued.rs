@@ -73,6 +73,8 @@ impl<E: Element, const R: usize, const C: usize> TmaTile for ValuedTile<E, R, C>
 impl<E: Element, const R: usize, const C: usize, M: MapKind> TmaTensor<E, R, C, M> {
     /// This tensor with the values of the rows of tile `n`, which must have a row that exists. The padding
     /// has whole tiles.
+    // Nothing clamps `n`: with `n.min(..)` here, ten causal kernels spill in the producer warp's loop, which
+    // has 24 registers.
     #[inline(always)]
     pub fn beside(&self, values: &HeadValues, n: u32) -> ValuedTensor<E, R, C, M> {
         ValuedTensor { tile: self.copied(), values: values.address(n * R as u32 * 16) }

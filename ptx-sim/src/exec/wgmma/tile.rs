@@ -24,8 +24,7 @@ impl Tile<'_> {
     pub fn take(&mut self, regs: &mut Regs, member: usize, needed: bool) {
         let columns = self.product.columns;
         for (r, &reg) in self.product.d.iter().enumerate() {
-            let row = &mut regs.r32[reg as usize];
-            for (lane, value) in row.iter_mut().enumerate() {
+            for (lane, value) in regs.lanes32(reg).iter_mut().enumerate() {
                 let (row, column) = place(r, lane);
                 self.values[(16 * member + row) * columns + column] = f32::from_bits(*value);
                 *value = u32::from_ne_bytes([POISON; 4]);
@@ -40,7 +39,7 @@ impl Tile<'_> {
     pub fn give(&self, regs: &mut Regs, member: usize) {
         let columns = self.product.columns;
         for (r, &reg) in self.product.d.iter().enumerate() {
-            for (lane, value) in regs.r32[reg as usize].iter_mut().enumerate() {
+            for (lane, value) in regs.lanes32(reg).iter_mut().enumerate() {
                 let (row, column) = place(r, lane);
                 *value = self.values[(16 * member + row) * columns + column].to_bits();
             }
