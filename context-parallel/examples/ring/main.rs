@@ -4,6 +4,7 @@
 //!
 //! The program needs NCCL (`libnccl.so`) when it runs. It starts the ranks itself. They first compare their
 //! results with one GPU's, and end with an error if those differ. docs/several-gpus.md explains the lines.
+mod checks;
 mod decode;
 mod processes;
 mod rank;
@@ -27,6 +28,8 @@ struct Options {
     tokens: Vec<usize>,
     keys: Vec<usize>,
     rounds: usize,
+    /// Whether a form has one check only.
+    is_short: bool,
     /// All ranks end after this time.
     seconds: u64,
     /// A rank that ends after the checks.
@@ -50,7 +53,7 @@ fn main() -> Outcome<()> {
 }
 
 const USAGE: &str = "ring [--gpus N] [--forms ring,gather,ulysses] [--tokens A,B] [--keys A,B] [--rounds N] \
-                     [--seconds N] [--lose RANK]";
+                     [--checks all|first] [--seconds N] [--lose RANK]";
 
 /// Reads a number of at least `least`.
 fn number(name: &str, value: &str, least: usize) -> Outcome<usize> {
@@ -65,6 +68,7 @@ fn options() -> Outcome<Options> {
         tokens: (14..20).map(|power| 1 << power).collect(),
         keys: vec![1 << 20],
         rounds: 5,
+        is_short: false,
         seconds: 540,
         lost: None,
         rank: None,
@@ -81,6 +85,7 @@ fn options() -> Outcome<Options> {
             "--tokens" => options.tokens = numbers()?,
             "--keys" => options.keys = numbers()?,
             "--rounds" => options.rounds = one(1)?,
+            "--checks" => options.is_short = checks(&value)?,
             "--seconds" => options.seconds = one(1)? as u64,
             "--lose" => options.lost = Some(one(0)?),
             "--rank" => options.rank = Some((one(0)?, processes::id()?)),
@@ -91,6 +96,14 @@ fn options() -> Outcome<Options> {
         return Err(format!("--lose {lost}: it must be a rank below {}", options.gpus).into());
     }
     Ok(options)
+}
+
+fn checks(value: &str) -> Outcome<bool> {
+    match value {
+        "all" => Ok(false),
+        "first" => Ok(true),
+        _ => Err(format!("--checks {value}: all or first").into()),
+    }
 }
 
 fn form(name: &str) -> Outcome<Form> {
@@ -105,7 +118,7 @@ fn run(options: &Options, rank: usize, id: &NcclId) -> Outcome<()> {
     let stream = attention.driver().stream()?;
     let limit = if options.lost.is_some() { Duration::from_secs(5) } else { LIMIT };
     let of = Rank { attention: &attention, nccl: &nccl, stream: &stream, limit };
-    options.forms.iter().try_for_each(|form| sequence::check(&of, *form, 3001))?;
+    options.forms.iter().try_for_each(|form| checks::form(&of, *form, options.is_short))?;
     decode::check(&of, 3001)?;
     if let Some(lost) = options.lost {
         return lose(&of, lost);
@@ -126,7 +139,7 @@ fn lose(of: &Rank<'_>, lost: usize) -> Outcome<()> {
         std::process::exit(0);
     }
     let begun = Instant::now();
-    let Err(error) = sequence::check(of, Form::Ring, 3001) else {
+    let Err(error) = checks::form(of, Form::Ring, true) else {
         return Err(format!("rank {rank} has not noticed that rank {lost} has ended").into());
     };
     let seconds = begun.elapsed().as_secs_f64();

@@ -119,19 +119,31 @@ impl Rank<'_> {
     }
 }
 
-/// Compares a rank's rows with those of one GPU. Returns the largest difference and the largest element.
+/// Compares a rank's heads with those of one GPU. Returns the largest difference of a head: the length of the
+/// difference, divided by the length of the head plus the mean length of all heads.
 ///
 /// # Errors
 /// Returns an error if the difference is too large: a wrong transfer or mask gives differences of the size of
 /// the elements. The crate's tests have the exact rule.
-pub fn compare(name: &str, found: &[f32], expected: &[f32]) -> Result<[f32; 2], Error> {
-    let largest = expected.iter().fold(0f32, |a, x| a.max(x.abs()));
-    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    // A NaN counts as the largest difference.
-    let worst = worst.fold(0f32, |a, x| if x >= a || x.is_nan() { x } else { a });
-    if found.len() == expected.len() && worst <= largest / 64.0 {
-        return Ok([worst, largest]);
+pub fn compare(name: &str, found: &[f32], expected: &[f32]) -> Result<f32, Error> {
+    let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let heads = expected.as_chunks::<HEAD_DIM>().0;
+    let mean = heads.iter().map(|head| length(head)).sum::<f32>() / heads.len().max(1) as f32;
+    let mut worst = 0f32;
+    for (found, expected) in found.as_chunks::<HEAD_DIM>().0.iter().zip(heads) {
+        let mut difference = *found;
+        difference.iter_mut().zip(expected).for_each(|(x, y)| *x -= y);
+        let of = length(&difference) / (length(expected) + mean).max(f32::MIN_POSITIVE);
+        // A NaN counts as the largest difference.
+        if of >= worst || of.is_nan() {
+            worst = of;
+        }
+        if worst.is_nan() {
+            break;
+        }
     }
-    let message = format!("{name} differs by {worst} from one GPU's, whose largest element is {largest}");
-    Err(Error::driver("check", None, message))
+    if found.len() == expected.len() && worst <= 1.0 / 32.0 {
+        return Ok(worst);
+    }
+    Err(Error::driver("check", None, format!("{name} differs from one GPU's by {worst} of its length")))
 }
