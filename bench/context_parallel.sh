@@ -3,9 +3,9 @@
 #
 #     bench/context_parallel.sh OUT [PART ..]
 #
-# OUT gets a log per part and summary.log. Parts, in their order: checks lost ring torch long variants. Each
-# program has a limit of its own, and all parts together end after SECONDS_IN_ALL seconds (240): what has no
-# time is left out. GPUS (2) is the number of ranks. The program `ring` lies beside this script or in
+# OUT gets a log per part and summary.log. Parts, in their order: checks lost ring many torch long variants.
+# Each program has a limit of its own, and all parts together end after SECONDS_IN_ALL seconds (240): what has
+# no time is left out. GPUS (2) is the number of ranks. The program `ring` lies beside this script or in
 # target/release/examples; RING names another one. Python must have PyTorch and its NCCL; NCCL_LIB names
 # another folder of libnccl.so.2. docs/several-gpus.md explains the lines of the logs.
 set -u
@@ -14,14 +14,14 @@ fail() {
     echo "context_parallel.sh: $*" >&2
     exit 2
 }
-[ $# -ge 1 ] || fail "no folder for the logs; call: $0 OUT [checks lost ring torch long variants]"
+[ $# -ge 1 ] || fail "no folder for the logs; call: $0 OUT [checks lost ring many torch long variants]"
 out=$1
 shift
-parts=${*:-checks lost ring torch long variants}
+parts=${*:-checks lost ring many torch long variants}
 for part in $parts; do
     case $part in
-    checks | lost | ring | torch | long | variants) ;;
-    *) fail "part $part: it must be checks, lost, ring, torch, long or variants" ;;
+    checks | lost | ring | many | torch | long | variants) ;;
+    *) fail "part $part: it must be checks, lost, ring, many, torch, long or variants" ;;
     esac
 done
 mkdir -p "$out" || fail "$out is no folder"
@@ -138,6 +138,10 @@ part_lost() {
 part_ring() {
     [ -n "$forms" ] || return
     run ring.log 75 --checks first --forms "$forms" --tokens 16384,65536,131072 --keys 1048576 --rounds 20
+}
+part_many() {
+    [ -n "$forms" ] || return
+    run ring.log 45 --checks first --forms "$forms" --tokens 131072 --sequences 8,64 --keys "" --rounds 10
 }
 part_torch() {
     step torch.log 75 python3 -m torch.distributed.run --nnodes 1 --nproc-per-node "$gpus" \

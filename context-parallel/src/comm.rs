@@ -68,6 +68,15 @@ impl<'a, D: Driver, T: Transport<D>> Comm<'a, D, T> {
         unsafe { self.transport.finish(self.attention.driver(), self.stream) }
     }
 
+    /// [`Transport::write`].
+    ///
+    /// # Safety
+    /// The requirements of [`Transport::write`] for memory.
+    pub(crate) unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        // SAFETY: the caller makes the promises for memory. The stream belongs to the engine's driver.
+        unsafe { self.transport.write(self.attention.driver(), self.stream, address, bytes) }
+    }
+
     /// Enqueues zeros on some rows of a contiguous tensor.
     ///
     /// # Safety

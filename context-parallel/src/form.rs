@@ -19,8 +19,10 @@ use std::fmt;
 /// [`Chunks`]. All ranks use one form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// K and V travel from rank to rank, beside the computation. O, dQ, dK and dV have two roundings,
-    /// whatever the number of ranks: each step rounds, and one launch merges or adds the steps in f32.
+    /// K and V travel from rank to rank, beside the computation. Each step leaves O as a state in f32, which
+    /// is rounded once, where the library has such states; elsewhere O has two roundings, as dQ, dK and dV
+    /// have: each step rounds, and one launch merges or adds the steps in f32. Many sequences share one
+    /// varlen launch per step.
     Ring,
     /// Each rank gets K and V of all ranks, before it computes. O of a causal mask or a window has one
     /// rounding. The parts of dK and dV go to the ranks to which they belong, which add them in f32.

@@ -1,4 +1,5 @@
 //! The gradients of local queries, and of keys that come in steps: dK and dV go to the ranks of the keys.
+use crate::batches::{self, Offsets};
 use crate::chunks::{Chunks, Segment};
 use crate::comm::{Comm, Memory, receive, send};
 use crate::shard::{self, Shard};
@@ -7,7 +8,7 @@ use crate::transport::{Transfer, Transport};
 use crate::travel::Travel;
 use ferroflash::Error;
 use ferroflash::driver::Driver;
-use ferroflash::request::{AttentionBackward, AttentionRequest, LseView, Scratch, Sum, TensorView};
+use ferroflash::request::{AttentionBackward, LseView, Scratch, Sum, TensorView};
 use std::fmt;
 use std::ops::Range;
 
@@ -27,6 +28,7 @@ pub(crate) struct Backward<K> {
     schedules: Vec<Schedule>,
     segments: Vec<Segment>,
     keys: K,
+    offsets: Offsets,
     steps: usize,
     returns: Returns,
     /// The parts of dQ, dK and dV, one behind the other: [`Backward::part`] has the places.
@@ -64,7 +66,8 @@ impl Returns {
             for (sender, schedule) in schedules.iter().enumerate() {
                 let Step { keys, tiles } = &schedule.steps[step];
                 for (index, tile) in tiles.iter().enumerate() {
-                    for key in keys[tile.keys.clone()].iter().filter(|key| key.home.rank == home) {
+                    let seen = tile.seen().into_iter().map(|key| &keys[key]);
+                    for key in seen.filter(|key| key.home.rank == home) {
                         let segment = key.home.index;
                         all.push(Return { sender, tile: index, segment, part: counts[segment] });
                         counts[segment] += 1;
@@ -80,10 +83,11 @@ impl Returns {
     /// Returns the part that a tile of the rank itself writes, if all of its keys belong to the rank, and are
     /// in one part.
     fn own(&self, step: usize, rank: usize, tile: usize, keys: &[Segment]) -> Option<usize> {
-        let mut parts = self.steps[step].iter().filter(|of| (of.sender, of.tile) == (rank, tile));
-        let part = parts.next()?.part;
-        let are_home = keys.iter().all(|key| key.home.rank == rank);
-        (are_home && parts.all(|of| of.part == part)).then_some(part)
+        let parts = || self.steps[step].iter().filter(|of| (of.sender, of.tile) == (rank, tile));
+        let part = parts().next()?.part;
+        // A part of keys that no query of the tile sees may be another tile's.
+        let are_home = keys.iter().all(|key| key.home.rank == rank) && parts().count() == keys.len();
+        (are_home && parts().all(|of| of.part == part)).then_some(part)
     }
 }
 
@@ -109,11 +113,12 @@ impl<K: Travel> Backward<K> {
         shard.contiguous_keys()?;
         let AttentionBackward { d_o, d_lse, scratch, .. } = *backward;
         let gradients @ [_, dk, dv] = shard.gradients(comm, backward)?;
-        let (schedules, steps) = Schedule::all(chunks, K::keys_of, shard.mask)?;
+        let (schedules, steps) = batches::schedules(chunks, K::keys_of, shard.mask, shard.q.shape[0])?;
         let segments = chunks.segments(rank);
         let returns = Returns::new(&schedules, rank, segments.len());
         let mut memory = Memory::new(&scratch);
         let keys = K::new(&shard, chunks, rank, steps, &mut memory);
+        let offsets = Offsets::new(&schedules[rank], &mut memory);
         // A gradient with one part has no memory for parts: its launch writes the gradient.
         let counts = [&schedules[rank].partials, &returns.counts, &returns.counts];
         let most = counts.map(|counts| counts.iter().copied().max().filter(|most| *most > 1).unwrap_or(0));
@@ -132,6 +137,7 @@ impl<K: Travel> Backward<K> {
             schedules,
             segments,
             keys,
+            offsets,
             steps,
             returns,
             parts,
@@ -164,6 +170,7 @@ impl<K: Travel> Backward<K> {
         let scratch = Scratch::workspace(address, bytes);
         // SAFETY: tiles, sums and transfers use the request's tensors and disjoint parts of its workspace.
         unsafe {
+            self.offsets.write(comm)?;
             self.keys.pass(comm, |step, keys| {
                 let places = self.places(step);
                 for (tile, place) in self.own().steps[step].tiles.iter().zip(&places) {
@@ -241,14 +248,8 @@ impl<K: Travel> Backward<K> {
 
     /// Returns the launch of a tile on these keys and values.
     fn tile(&self, tile: &Tile, keys: &[TensorView; 2], place: &Place) -> AttentionBackward<'static> {
-        let Shard { q, o, lse, scores, .. } = self.shard;
-        let [k, v] = keys.map(|view| shard::rows(&view, &tile.key_rows));
         let own = |view: TensorView| shard::rows(&view, &tile.rows);
-        let forward = AttentionRequest::dense(own(q), k, v, own(o))
-            .mask(tile.mask)
-            .alignment(tile.alignment)
-            .scores(scores)
-            .lse(shard::lse_rows(&lse, &tile.rows));
+        let forward = self.shard.request(tile, keys, &self.offsets);
         let seen = tile.key_rows.start - place.rows.start..tile.key_rows.end - place.rows.start;
         let [dk, dv] = place.gradients.map(|view| shard::rows(&view, &seen));
         let mut backward =
@@ -262,7 +263,7 @@ impl<K: Travel> Backward<K> {
         let mut all = Vec::new();
         let Step { keys, tiles } = &self.own().steps[step];
         for (tile, place) in tiles.iter().zip(places).filter(|(_, place)| !place.is_home) {
-            for key in &keys[tile.keys.clone()] {
+            for key in tile.seen().into_iter().map(|key| &keys[key]) {
                 let within = key.rows.start - place.rows.start..key.rows.end - place.rows.start;
                 let views = place.gradients.iter().map(|view| shard::rows(view, &within));
                 all.extend(views.flat_map(|view| send(key.home.rank, &view)));

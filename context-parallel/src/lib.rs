@@ -3,7 +3,7 @@
 //! | function | what travels | for |
 //! |---|---|---|
 //! | [`Form::Ring`] | K and V, beside the computation | training and prefill of long sequences |
-//! | [`Form::Gather`] | K and V, before it | few key heads, O rounded once |
+//! | [`Form::Gather`] | K and V, before it | few key heads |
 //! | [`Form::Ulysses`] | Q, K, V and O | as many key heads as query heads |
 //! | [`decode_attention`] | O and the LSE of each rank | decode on a spread KV cache |
 //!
@@ -13,6 +13,7 @@
 #[doc = include_str!("../../docs/several-gpus.md")]
 struct Document;
 
+mod batches;
 mod chunks;
 mod comm;
 mod decode;
@@ -23,7 +24,9 @@ mod gather;
 mod gradients;
 #[cfg(feature = "nccl")]
 mod nccl;
+mod partials;
 mod ring;
+mod sequences;
 mod shard;
 mod spread;
 #[cfg(feature = "sim")]

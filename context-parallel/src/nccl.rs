@@ -242,6 +242,20 @@ impl Transport<RawDriver> for Nccl {
             .map_err(|error| of_cuda("cuMemsetD8Async", error))
     }
 
+    unsafe fn write(
+        &self,
+        _: &RawDriver,
+        stream: &RawStream,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.enter()?;
+        // SAFETY: the caller promises memory of this size and a live stream. The driver stages pageable bytes
+        // before it returns.
+        unsafe { result::memcpy_htod_async(address, bytes, stream.as_raw().cast()) }
+            .map_err(|error| of_cuda("cuMemcpyHtoDAsync", error))
+    }
+
     unsafe fn copy(
         &self,
         _: &RawDriver,

@@ -1,7 +1,8 @@
 //! The part of an attention that a rank has.
+use crate::batches::Offsets;
 use crate::chunks::Chunks;
 use crate::comm::{Comm, NOWHERE};
-use crate::tiles::Sides;
+use crate::tiles::{Sides, Tile};
 use crate::transport::Transport;
 use ferroflash::Error;
 use ferroflash::driver::Driver;
@@ -88,6 +89,23 @@ impl Shard {
         // Transfers trust the tensors, so the library checks them first: as the tensors of one launch.
         comm.check(&with_rows(request).scratch(Scratch::Fastest))?;
         Ok(Shard { q, k, v, o, lse, mask: request.mask.sides(), scores })
+    }
+
+    /// Returns the request of a tile on these keys and values, with the O and the LSE of the rank.
+    pub fn request(
+        &self,
+        tile: &Tile,
+        keys: &[TensorView; 2],
+        offsets: &Offsets,
+    ) -> AttentionRequest<'static> {
+        let [k, v] = keys.map(|view| rows(&view, &tile.key_rows));
+        let [q, o] = [self.q, self.o].map(|view| rows(&view, &tile.rows));
+        let request = match &tile.sequences {
+            None => AttentionRequest::dense(q, k, v, o),
+            Some(of) => offsets.request(of, [q, k, v, o]),
+        };
+        let lse = lse_rows(&self.lse, &tile.rows);
+        request.mask(tile.mask).alignment(tile.alignment).scores(self.scores).lse(lse)
     }
 
     /// Returns whether the batch is empty: an attention of nothing.

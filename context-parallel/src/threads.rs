@@ -128,6 +128,16 @@ impl Transport<SimDriver> for Threads {
         driver.write(address, &zeros(bytes)?)
     }
 
+    unsafe fn write(
+        &self,
+        driver: &SimDriver,
+        _: &SimStream,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        driver.write(address, bytes)
+    }
+
     unsafe fn copy(
         &self,
         driver: &SimDriver,

@@ -4,6 +4,7 @@
 //! behind the run. Each pair then has a full mask, a causal mask or a window, which the library's masks
 //! express. Nothing else is needed. Queries and keys of two sequences have no tile.
 use crate::chunks::{Chunks, Segment};
+use crate::sequences::Sequences;
 use ferroflash::Error;
 use ferroflash::request::{Alignment, Mask};
 use std::ops::Range;
@@ -26,6 +27,16 @@ pub(crate) struct Tile {
     pub alignment: Alignment,
     /// The index of the tile's results among all partial results of its queries.
     pub slot: usize,
+    /// The sequences of a varlen launch.
+    pub sequences: Option<Sequences>,
+}
+
+impl Tile {
+    /// Returns the indices of the key segments that some query sees.
+    #[cfg_attr(not(feature = "training"), expect(dead_code, reason = "gradients go to the ranks of keys"))]
+    pub fn seen(&self) -> Vec<usize> {
+        self.sequences.as_ref().map_or_else(|| self.keys.clone().collect(), |of| of.seen.clone())
+    }
 }
 
 /// The keys that a rank has in a step, and its tiles on them.
@@ -143,6 +154,7 @@ fn of_sequence(
             mask,
             alignment: Alignment::BottomRight,
             slot: 0,
+            sequences: None,
         }]);
     }
     let runs = runs(all_keys, &keys);
@@ -169,6 +181,7 @@ fn of_sequence(
                 mask,
                 alignment,
                 slot: 0,
+                sequences: None,
             };
             match all.last_mut().filter(|last| last.queries == tile.queries && joins(last, &tile, all_keys)) {
                 Some(last) => {

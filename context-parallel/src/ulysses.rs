@@ -1,8 +1,10 @@
 //! Ulysses: an all-to-all gives each rank all positions of some heads, and a second one brings O home.
 //!
 //! Jacobs et al., DeepSpeed Ulysses (2023).
+use crate::batches::{self, Offsets};
 use crate::chunks::Chunks;
 use crate::comm::{Comm, Memory};
+use crate::sequences::Sequences;
 use crate::shard::{self, Shard};
 use crate::spread::{Heads, Places, Spread, SpreadLse};
 use crate::tiles;
@@ -20,7 +22,11 @@ use std::ops::Range;
 pub(crate) struct Forward {
     shard: Shard,
     places: Places,
-    sequences: Vec<Range<usize>>,
+    /// The positions of each launch.
+    launches: Vec<Range<usize>>,
+    /// The sequences of a varlen launch, which is then the only one.
+    varlen: Option<Sequences>,
+    offsets: Offsets,
     /// Q, K, V and O.
     spread: [Spread; 4],
     lse: SpreadLse,
@@ -45,8 +51,12 @@ impl Forward {
             spread("o.strides", shard.o, of_q)?,
         ];
         let lse = SpreadLse::new("lse.row_stride", shard.lse, of_q, &places, &mut memory)?;
-        let sequences = chunks.of_sequences().collect();
-        Ok(Forward { shard, places, sequences, spread: all, lse, memory })
+        let sequences: Vec<_> = chunks.of_sequences().collect();
+        let varlen = batches::whole(&sequences, shard.mask, shard.q.shape[0]);
+        let offsets = Offsets::of_launches(varlen.iter(), &mut memory);
+        let one = || std::iter::once(0..chunks.positions()).collect();
+        let launches = if varlen.is_some() { one() } else { sequences };
+        Ok(Forward { shard, places, launches, varlen, offsets, spread: all, lse, memory })
     }
 
     /// Enqueues the pass.
@@ -69,6 +79,7 @@ impl Forward {
         // SAFETY: launches, copies and transfers use the request's tensors and disjoint parts of its
         // workspace.
         unsafe {
+            self.offsets.write(comm)?;
             to_heads(comm, &[q, k, v], Vec::new(), &self.places)?;
             for request in self.requests()? {
                 comm.launch(&request)?;
@@ -79,13 +90,17 @@ impl Forward {
         }
     }
 
-    /// Returns the launch of each sequence.
+    /// Returns the launches.
     fn requests(&self) -> Result<Vec<AttentionRequest<'static>>, Error> {
         let mut all = Vec::new();
-        for rows in &self.sequences {
+        for rows in &self.launches {
             let [q, k, v, o] = self.spread.map(|of| shard::rows(&of.whole, rows));
             let Some((_, mask, alignment)) = tiles::pair(rows, rows, self.shard.mask)? else { continue };
-            let request = AttentionRequest::dense(q, k, v, o).mask(mask).alignment(alignment);
+            let request = match &self.varlen {
+                None => AttentionRequest::dense(q, k, v, o),
+                Some(of) => self.offsets.request(of, [q, k, v, o]),
+            };
+            let request = request.mask(mask).alignment(alignment);
             all.push(request.scores(self.shard.scores).lse(shard::lse_rows(&self.lse.whole, rows)));
         }
         Ok(all)
@@ -168,6 +183,7 @@ impl Backward {
         // SAFETY: launches, copies and transfers use the request's tensors and disjoint parts of its
         // workspace.
         unsafe {
+            self.forward.offsets.write(comm)?;
             to_heads(comm, &[q, k, v, o, &self.d_o], of_rows, places)?;
             for request in self.requests()? {
                 comm.launch(&request.scratch(scratch))?;
@@ -187,7 +203,7 @@ impl Backward {
         Ok(self.forward.memory.needed(launches))
     }
 
-    /// Returns the launch of each sequence.
+    /// Returns the launches.
     fn requests(&self) -> Result<Vec<AttentionBackward<'static>>, Error> {
         let forwards = self.forward.requests()?;
         let of = |(forward, rows): (AttentionRequest<'static>, &Range<usize>)| {
@@ -197,6 +213,6 @@ impl Backward {
             backward.d_lse = self.d_lse.map(|view| shard::lse_rows(&view.whole, rows));
             backward
         };
-        Ok(forwards.into_iter().zip(&self.forward.sequences).map(of).collect())
+        Ok(forwards.into_iter().zip(&self.forward.launches).map(of).collect())
     }
 }

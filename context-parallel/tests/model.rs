@@ -66,6 +66,10 @@ impl Transport<SimDriver> for Counter {
         Ok(())
     }
 
+    unsafe fn write(&self, _: &SimDriver, _: &SimStream, _: u64, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+
     unsafe fn copy(&self, _: &SimDriver, _: &SimStream, _: Rows, _: Rows, _: [u64; 2]) -> Result<(), Error> {
         Ok(())
     }

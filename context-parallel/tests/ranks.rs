@@ -16,7 +16,7 @@ use ferroflash::DType;
 use ferroflash::request::Mask;
 use world::{Case, all, judge};
 
-fn cases() -> [Case; 12] {
+fn cases() -> [Case; 13] {
     let of = Case::new;
     let window = |left, right| Mask::Window { left: Some(left), right };
     [
@@ -30,6 +30,7 @@ fn cases() -> [Case; 12] {
         Case { heads: [2, 2], ..of("one rank").packed(&[40], 1) },
         of("varlen").packed(&[33, 1, 0, 50], 2),
         Case { mask: window(12, Some(3)), ..of("varlen, a window, contiguous").contiguous(&[9, 60], 2) },
+        Case { card: "h200", head_dim: 128, ..of("many sequences").packed(&[33, 1, 0, 40, 7, 12], 2) },
         Case { heads: [4, 1], ..of("varlen, four ranks, one key head").packed(&[3, 70], 4) },
         Case {
             dtype: DType::Bf16,

@@ -154,6 +154,10 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     /// Output, with the queries' shape; on a latent cache with the values' number of columns. The kernel
     /// writes all rows of O, except varlen rows that belong to no sequence. O must not overlap another
     /// tensor.
+    ///
+    /// Its dtype is that of Q. O of f32 is a partial [`State`] of dense tensors, for a [`Merge`]: it is
+    /// `[batch][heads][seqlen][head_dim]` ([`TensorView::bhsd`]), with a contiguous LSE. Kernels leave states
+    /// of full and causal masks, without softcap, slopes, biases and sinks, of head dims 64 and 128.
     pub o: TensorView<W>,
     /// The layout of the queries.
     pub queries: Queries<R>,

@@ -97,7 +97,7 @@ impl Scheduled {
     /// Returns the places of the kernel, and of its combine kernel if its splits may need one.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let combine = match &self.schedule {
-            Schedule::Tiles(tiles) => tiles.split.map(|split| split.combine()),
+            Schedule::Tiles(tiles) => tiles.split.and_then(|split| split.combine()),
             Schedule::Decode(decode) => (decode.workspace > 0).then_some(decode.combine),
         };
         [self.place].into_iter().chain(combine)

@@ -8,6 +8,7 @@ mod pays;
 mod refusals;
 mod rule;
 mod rules;
+mod state;
 mod tiles;
 
 pub(crate) use invariant::INVARIANT;
@@ -137,6 +138,9 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
         let feature = format_args!("compute capability {major}.{minor} ({})", on.name);
         let reason = "kernels need 8.0 or newer: A100, RTX 30, L4, H100 and later";
         return Err(Error::unsupported(feature, reason));
+    }
+    if p.leaves_state() {
+        return state::choose(q, config);
     }
     if let Some(name) = config {
         return named::choose(q, name);

@@ -3,7 +3,7 @@
 use crate::request::{
     AttentionBackward, AttentionRequest, Bias, KeysValues, KvCache, KvPages, Paged, Queries, TensorView,
 };
-use crate::{AttnInfo, MapDescription, MapKind};
+use crate::{AttnInfo, DType, MapDescription, MapKind};
 use spec::RaggedMap;
 
 /// The strides of a tensor map must be less than this number of bytes.
@@ -68,6 +68,8 @@ fn maps_in(
     let (q, o) = (&r.q, &r.o);
     match &r.kv {
         KeysValues::Tensors { k, v } | KeysValues::Varlen { k, v, .. } => {
+            // No kernel stores a state through its map, which must be one all the same.
+            let o = if o.dtype == DType::F32 { q } else { o };
             let views = [q, k, v, o];
             views.into_iter().try_for_each(takes)?;
             let kind = match r.queries {

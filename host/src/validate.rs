@@ -16,6 +16,7 @@ mod merge;
 mod problem;
 mod rotary;
 mod shared_prefixes;
+mod state;
 mod sum;
 mod variant;
 

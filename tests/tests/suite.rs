@@ -21,6 +21,7 @@ mod sample;
 mod shared_prefixes;
 mod sinks;
 mod sparse;
+mod states;
 mod tolerance;
 mod variants;
 mod varlen;

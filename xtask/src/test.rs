@@ -32,7 +32,7 @@ const TEST_KERNELS: &str = "FERROFLASH_TEST_KERNELS";
 const THOROUGH: &str = "FERROFLASH_TEST_ALL";
 
 /// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
-const LEFT_OUT: [(&str, &str); 12] = [
+const LEFT_OUT: [(&str, &str); 13] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
     ("device/cuda_builder/tests/device", "compilations of a small device crate by the builder, 78 s"),
     ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
@@ -42,6 +42,7 @@ const LEFT_OUT: [(&str, &str); 12] = [
     ("tests/tests/hopper_backward", "Hopper's backward kernels, of which the sample has none"),
     ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
     ("context-parallel/tests/ranks", "ranks that run backward kernels, of which the sample has none"),
+    ("context-parallel/tests/processes", "ranks that plan kernels of long sequences, as processes"),
     ("context-parallel/tests/decode", "ranks that run decode kernels, of which the sample has some"),
     ("tests/tests/block_masks", "block masks of a caller's kernels, which it compiles"),
     ("tests/tests/template", "the crates in examples/your-own-attention and examples/attention-gym"),

@@ -41,14 +41,13 @@ const CASES: [Case; 8] = [
     Case { name: "sequences", lengths: &[1200, 1, 0, 77, 640], ..CAUSAL },
 ];
 
-/// Compares all cases of a form, or the first case only if `is_short`.
+/// Compares the first cases of a form.
 ///
 /// # Errors
 /// Returns the last difference. All ranks run all cases, also if one of them has found a difference.
-pub fn form(rank: &Rank<'_>, form: Form, is_short: bool) -> Result<(), Error> {
-    let cases = if is_short { &CASES[..1] } else { &CASES[..] };
+pub fn form(rank: &Rank<'_>, form: Form, most: usize) -> Result<(), Error> {
     let mut outcome = Ok(());
-    for case in cases {
+    for case in CASES.iter().take(most) {
         match case.check(rank, form) {
             Err(error @ Error::Driver { call: "check", .. }) => {
                 println!("{{\"difference\": \"{error}\", \"rank\": {}}}", rank.nccl.rank());
@@ -63,8 +62,9 @@ pub fn form(rank: &Rank<'_>, form: Form, is_short: bool) -> Result<(), Error> {
 /// The outputs by name, and their places among the tensors.
 const OUTPUTS: [(&str, usize); 4] = [("o", 3), ("dq", 5), ("dk", 6), ("dv", 7)];
 
-/// The largest difference of an LSE. A key too many or too few among 3000 changes it by as much.
-const LSE: f32 = 3e-4;
+/// The largest difference of an LSE: kernels may add probabilities that are rounded to bf16. Twice the keys, or
+/// half of them, change it by 0.7.
+const LSE: f32 = 5e-3;
 
 impl Case {
     /// Compares the ranks' results with those of each sequence on the own GPU, and with their own repetition.

@@ -26,10 +26,12 @@ struct Options {
     gpus: usize,
     forms: Vec<Form>,
     tokens: Vec<usize>,
+    /// The numbers of sequences that the tokens are.
+    sequences: Vec<usize>,
     keys: Vec<usize>,
     rounds: usize,
-    /// Whether a form has one check only.
-    is_short: bool,
+    /// The most checks of a form; decode's follows if there is one.
+    checks: usize,
     /// All ranks end after this time.
     seconds: u64,
     /// A rank that ends after the checks.
@@ -52,8 +54,9 @@ fn main() -> Outcome<()> {
     }
 }
 
-const USAGE: &str = "ring [--gpus N] [--forms ring,gather,ulysses] [--tokens A,B] [--keys A,B] [--rounds N] \
-                     [--checks all|first] [--seconds N] [--lose RANK]";
+const USAGE: &str = "ring [--gpus N] [--forms ring,gather,ulysses] [--tokens A,B] \
+                     [--sequences A,B] [--keys A,B] [--rounds N] \
+                     [--checks all|first|none] [--seconds N] [--lose RANK]";
 
 /// Reads a number of at least `least`.
 fn number(name: &str, value: &str, least: usize) -> Outcome<usize> {
@@ -66,9 +69,10 @@ fn options() -> Outcome<Options> {
         gpus: 2,
         forms: Form::ALL.to_vec(),
         tokens: (14..20).map(|power| 1 << power).collect(),
+        sequences: vec![1],
         keys: vec![1 << 20],
         rounds: 5,
-        is_short: false,
+        checks: usize::MAX,
         seconds: 540,
         lost: None,
         rank: None,
@@ -83,9 +87,10 @@ fn options() -> Outcome<Options> {
             "--gpus" => options.gpus = one(1)?,
             "--forms" => options.forms = items().map(form).collect::<Outcome<_>>()?,
             "--tokens" => options.tokens = numbers()?,
+            "--sequences" => options.sequences = numbers()?,
             "--keys" => options.keys = numbers()?,
             "--rounds" => options.rounds = one(1)?,
-            "--checks" => options.is_short = checks(&value)?,
+            "--checks" => options.checks = checks(&value)?,
             "--seconds" => options.seconds = one(1)? as u64,
             "--lose" => options.lost = Some(one(0)?),
             "--rank" => options.rank = Some((one(0)?, processes::id()?)),
@@ -98,11 +103,12 @@ fn options() -> Outcome<Options> {
     Ok(options)
 }
 
-fn checks(value: &str) -> Outcome<bool> {
+fn checks(value: &str) -> Outcome<usize> {
     match value {
-        "all" => Ok(false),
-        "first" => Ok(true),
-        _ => Err(format!("--checks {value}: all or first").into()),
+        "all" => Ok(usize::MAX),
+        "first" => Ok(1),
+        "none" => Ok(0),
+        _ => Err(format!("--checks {value}: all, first or none").into()),
     }
 }
 
@@ -118,13 +124,17 @@ fn run(options: &Options, rank: usize, id: &NcclId) -> Outcome<()> {
     let stream = attention.driver().stream()?;
     let limit = if options.lost.is_some() { Duration::from_secs(5) } else { LIMIT };
     let of = Rank { attention: &attention, nccl: &nccl, stream: &stream, limit };
-    options.forms.iter().try_for_each(|form| checks::form(&of, *form, options.is_short))?;
-    decode::check(&of, 3001)?;
+    options.forms.iter().try_for_each(|form| checks::form(&of, *form, options.checks))?;
+    if options.checks > 0 {
+        decode::check(&of, 3001)?;
+    }
     if let Some(lost) = options.lost {
         return lose(&of, lost);
     }
-    for tokens in &options.tokens {
-        sequence::measure(&of, &options.forms, *tokens, options.rounds)?;
+    for (tokens, sequences) in
+        options.tokens.iter().flat_map(|of| options.sequences.iter().map(|n| (*of, *n)))
+    {
+        sequence::measure(&of, &options.forms, [tokens, sequences], options.rounds)?;
     }
     for keys in &options.keys {
         decode::measure(&of, *keys, options.rounds)?;
@@ -139,7 +149,7 @@ fn lose(of: &Rank<'_>, lost: usize) -> Outcome<()> {
         std::process::exit(0);
     }
     let begun = Instant::now();
-    let Err(error) = checks::form(of, Form::Ring, true) else {
+    let Err(error) = checks::form(of, Form::Ring, 1) else {
         return Err(format!("rank {rank} has not noticed that rank {lost} has ended").into());
     };
     let seconds = begun.elapsed().as_secs_f64();

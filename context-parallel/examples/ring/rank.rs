@@ -92,10 +92,33 @@ impl Rank<'_> {
         unsafe { self.attention.launch(&plan, request, self.stream) }
     }
 
-    /// Returns the mean time of some work in ms, after one round that loads kernels and connects ranks.
+    /// Waits until all ranks are here.
+    fn meet(&self) -> Result<(), Error> {
+        let (driver, ranks) = (self.driver(), self.nccl.ranks());
+        let memory = driver.allocate(ranks.max(2) * 256)?;
+        let start = driver.address(&memory);
+        let address = |of: usize| start + of as u64 * 256;
+        let others = || (0..ranks).filter(|other| *other != self.nccl.rank());
+        let own = address(self.nccl.rank());
+        let sent = others().map(|to| Transfer::Send { to, address: own, bytes: 256 });
+        let received = others().map(|from| Transfer::Receive { from, address: address(from), bytes: 256 });
+        let all: Vec<_> = sent.chain(received).collect();
+        if !all.is_empty() {
+            // SAFETY: the memory lives until the stream has been waited for, and nothing else uses it.
+            unsafe {
+                self.nccl.start(driver, self.stream, &all)?;
+                self.nccl.finish(driver, self.stream)?;
+            }
+        }
+        self.wait()
+    }
+
+    /// Returns the mean time of some work in ms, after one round that loads kernels and connects ranks. All
+    /// ranks begin together: a rank that begins early would also measure how long it waits for the others.
     pub fn time(&self, rounds: usize, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         work()?;
         self.wait()?;
+        self.meet()?;
         let driver = self.driver();
         let start = driver.record(self.stream)?;
         (0..rounds).try_for_each(|_| work())?;

@@ -1,4 +1,4 @@
-//! A transport that remembers what travels.
+//! A transport that remembers what travels, or sends nothing.
 use context_parallel::{Nccl, Rows, Transfer, Transport};
 use ferroflash::Error;
 use ferroflash::driver::{RawDriver, RawStream};
@@ -8,12 +8,14 @@ use std::fmt;
 /// NCCL, and the transfers since the last look.
 pub struct Recorder<'a> {
     nccl: &'a Nccl,
+    /// Whether transfers run: without them, results are wrong, and the time is that of the launches.
+    sends: bool,
     all: RefCell<Vec<Vec<Transfer>>>,
 }
 
 impl<'a> Recorder<'a> {
-    pub fn new(nccl: &'a Nccl) -> Self {
-        Recorder { nccl, all: RefCell::new(Vec::new()) }
+    pub fn new(nccl: &'a Nccl, sends: bool) -> Self {
+        Recorder { nccl, sends, all: RefCell::new(Vec::new()) }
     }
 
     /// Returns the transfers since the last look.
@@ -51,11 +53,17 @@ impl Transport<RawDriver> for Recorder<'_> {
         transfers: &[Transfer],
     ) -> Result<(), Error> {
         self.all.borrow_mut().push(transfers.to_vec());
+        if !self.sends {
+            return Ok(());
+        }
         // SAFETY: the caller makes the promises.
         unsafe { self.nccl.start(driver, stream, transfers) }
     }
 
     unsafe fn finish(&self, driver: &RawDriver, stream: &RawStream) -> Result<(), Error> {
+        if !self.sends {
+            return Ok(());
+        }
         // SAFETY: the caller makes the promises.
         unsafe { self.nccl.finish(driver, stream) }
     }
@@ -69,6 +77,17 @@ impl Transport<RawDriver> for Recorder<'_> {
     ) -> Result<(), Error> {
         // SAFETY: the caller makes the promises.
         unsafe { self.nccl.clear(driver, stream, address, bytes) }
+    }
+
+    unsafe fn write(
+        &self,
+        driver: &RawDriver,
+        stream: &RawStream,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        // SAFETY: the caller makes the promises.
+        unsafe { self.nccl.write(driver, stream, address, bytes) }
     }
 
     unsafe fn copy(

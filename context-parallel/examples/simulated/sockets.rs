@@ -144,6 +144,10 @@ impl Transport<SimDriver> for Sockets {
         card.write(address, &vec![0; bytes as usize])
     }
 
+    unsafe fn write(&self, card: &SimDriver, _: &SimStream, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        card.write(address, bytes)
+    }
+
     unsafe fn copy(
         &self,
         card: &SimDriver,

@@ -55,6 +55,11 @@ impl Transport<SimDriver> for Watch {
         unsafe { self.rank.clear(driver, of, start, bytes) }
     }
 
+    unsafe fn write(&self, driver: &SimDriver, of: &SimStream, to: u64, bytes: &[u8]) -> Result<(), Error> {
+        // SAFETY: the caller makes the promises.
+        unsafe { self.rank.write(driver, of, to, bytes) }
+    }
+
     unsafe fn copy(
         &self,
         driver: &SimDriver,

@@ -100,6 +100,12 @@ impl Transport<SimDriver> for Spoiled {
         unsafe { self.rank.clear(driver, of, start, bytes) }
     }
 
+    unsafe fn write(&self, driver: &SimDriver, of: &SimStream, to: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.operation()?;
+        // SAFETY: the caller makes the promises.
+        unsafe { self.rank.write(driver, of, to, bytes) }
+    }
+
     unsafe fn copy(
         &self,
         driver: &SimDriver,

@@ -82,6 +82,12 @@ impl Case {
         Tensors { bits, shapes, d_lse }
     }
 
+    /// Returns whether the library leaves states in f32: not of many sequences, which share launches.
+    fn leaves_states(&self) -> bool {
+        let are_few = self.lengths.iter().filter(|length| **length > 0).count() < 3;
+        matches!(self.mask, Mask::Full | Mask::Causal) && self.softcap == 0.0 && are_few
+    }
+
     /// Returns the problem of one sequence.
     fn problem(&self, positions: usize) -> Problem {
         let [heads_q, heads_k] = self.heads;
@@ -284,8 +290,9 @@ pub fn judge(case: &Case, form: Form, results: &Results) {
         let [o, dq, dk, dv] = own.each_ref().map(|of| view(of, dtype));
         let (lse, d_lse) = (part(&results.lse, positions, &of, 1), part(&d_lse, positions, &of, 1));
         let reference = Reference::new(&inputs);
-        // Only a ring merges rounded results.
-        let reference = if form == Form::Ring { reference.of_merged_states(&inputs, 1.0) } else { reference };
+        // Only a ring merges results, and rounds them before if the library leaves no states in f32.
+        let is_rounded = form == Form::Ring && !case.leaves_states();
+        let reference = if is_rounded { reference.of_merged_states(&inputs, 1.0) } else { reference };
         let verdict = reference.judge(&o, Some(&lse)).expect("of one shape");
         let failures: Vec<_> = verdict.failures().collect();
         assert!(failures.is_empty(), "{name}: {failures:?}");

@@ -140,12 +140,17 @@ impl Lowering<'_> {
         SplitParams<F>: Part,
     {
         let Some(split) = tiles.split else { return self.step(tiles.blocks, &forward, maps) };
-        let partials = split.partials(self.r.scratch.address());
+        let (scratch, values) = (self.r.scratch.address(), lse(self.r.lse.as_ref()));
+        let Some(combining) = split.combine() else {
+            let partials = split.state(self.r.o.address, values.base);
+            return self.step(tiles.blocks, &SplitParams { forward, partials }, maps);
+        };
+        let partials = split.partials(scratch);
         self.step(tiles.blocks, &SplitParams { forward, partials }, maps);
         let (combine, rows) = split.combine_info();
-        let (o, lse) = (tensor(&self.r.o), lse(self.r.lse.as_ref()));
+        let (o, lse) = (tensor(&self.r.o), values);
         let params = CombineParams { partials, o, lse, heads: tiles.order().heads, rows };
-        self.launch.step(split.combine(), combine.grid(&params), &params, []);
+        self.launch.step(combining, combine.grid(&params), &params, []);
     }
 
     /// Adds a kernel for varlen sequences in tensors.

@@ -52,6 +52,8 @@ impl Problem {
             Some(_) => self.varlen.is_none(),
             None => counted && self.is_bottom_right() && (self.varlen.is_none() || self.has_single_queries()),
         };
+        // A state is f32 whatever dtype its kernel stores otherwise.
+        let o_dtype = if self.leaves_state() { self.dtype } else { self.o_dtype };
         // Kernels of tensors that are e4m3 in any case have the dtype of O.
         let dtypes = if self.is_eight_bit() { [self.o_dtype; 2] } else { [self.dtype, self.kv_dtype] };
         ProblemKind {
@@ -59,7 +61,7 @@ impl Problem {
             precision: self.precision,
             dtype: dtypes[0],
             kv_dtype: dtypes[1],
-            o_dtype: self.o_dtype,
+            o_dtype,
             grad_dtype: self.grad_dtype,
             keys: match self.cache {
                 Some(cache) if cache.listed => Keys::Listed,
@@ -80,6 +82,11 @@ impl Problem {
             mixed: self.cache.is_some() && self.varlen.is_some() && self.is_of_mixed_kernels() && !own,
             tile: self.block_tile,
         }
+    }
+
+    /// Returns whether O is a partial state in f32, which only kernels with split-KV write.
+    pub(crate) fn leaves_state(&self) -> bool {
+        self.o_dtype == DType::F32
     }
 
     /// Returns whether Q, K and V are tensors of e4m3, which no kernel rounds.

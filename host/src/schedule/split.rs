@@ -1,5 +1,6 @@
 //! Schedules split-KV of work tiles: computes the number of splits per tile and the places of the partial
-//! results, and selects the combine kernel.
+//! results, and selects the combine kernel. A state in f32 is the partial result of one split, which no kernel
+//! combines.
 use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, SplitKernels, TileScheduler};
@@ -19,8 +20,8 @@ pub struct Split {
     /// Heads of all batches.
     heads: u32,
     combine: &'static CombineInfo,
-    /// The place of the combine kernel.
-    place: Place,
+    /// The place of the combine kernel; `None` for a state.
+    place: Option<Place>,
 }
 
 impl Split {
@@ -36,10 +37,11 @@ impl Split {
         let heads = (p.batch * p.heads_q) as u64;
         let threads =
             (heads.saturating_mul(p.seqlen_q as u64)).saturating_mul(u64::from(combine.row_chunks()));
-        let (rows, splits) = (FastDiv::new(p.seqlen_q as u32), FastDiv::new(splits_of(p, entry, on)));
-        match (rows, splits) {
-            (Some(rows), Some(splits)) if threads < 1 << 31 => {
-                let place = Place::of(&combine.contract);
+        let is_state = p.leaves_state();
+        let splits = if is_state { 1 } else { splits_of(p, entry, on) };
+        match (FastDiv::new(p.seqlen_q as u32), FastDiv::new(splits)) {
+            (Some(rows), Some(splits)) if is_state || threads < 1 << 31 => {
+                let place = (!is_state).then(|| Place::of(&combine.contract));
                 Ok(Some(Split { splits, rows, heads: heads as u32, combine, place }))
             }
             _ => {
@@ -69,11 +71,11 @@ impl Split {
 
     /// Returns the number of bytes of the workspace that a launch uses.
     pub const fn workspace(&self) -> u64 {
-        self.rows_bytes() + self.all_rows() * 4
+        if self.place.is_none() { 0 } else { self.rows_bytes() + self.all_rows() * 4 }
     }
 
-    /// Returns the combine kernel.
-    pub const fn combine(&self) -> Place {
+    /// Returns the combine kernel, or `None` for a state.
+    pub const fn combine(&self) -> Option<Place> {
         self.place
     }
 
@@ -84,9 +86,14 @@ impl Split {
 
     /// Returns the places of partial results in a workspace at `address`.
     pub const fn partials(&self, address: u64) -> Partials {
+        self.state(address, address.wrapping_add(self.rows_bytes()))
+    }
+
+    /// Returns partial results with O and the LSE at these addresses.
+    pub const fn state(&self, o: u64, lse: u64) -> Partials {
         Partials {
-            rows_base: address,
-            values_base: address.wrapping_add(self.rows_bytes()),
+            rows_base: o,
+            values_base: lse,
             rows: self.rows.get(),
             heads: self.heads,
             slices: self.splits,

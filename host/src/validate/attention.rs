@@ -3,7 +3,7 @@ use super::dtypes::unlike;
 use super::shared_prefixes::shared_prefixes;
 use super::{
     ALIBI, BIAS, K, Names, O, Part, Q, SINKS, V, WORKSPACE, address, bias, bytes_from, cache, disjoint,
-    divided, input, lse, mask, memory, names, output, problem,
+    divided, input, lse, mask, memory, names, output, problem, state,
 };
 use crate::request::{
     self, AttentionRequest, Index, KeysValues, KvPages, KvScale, Parts, Queries, RowOutputs, Scratch,
@@ -101,6 +101,9 @@ pub(super) fn parts(
     all[KEYS..READ].copy_from_slice(&[q, starts, used, sinks, alibi, bias, mask]);
     all[READ] = o;
     all[READ + 1..][..RowOutputs::COUNT].copy_from_slice(&lse::outputs(r, &p)?);
+    if p.leaves_state() {
+        state::outputs(r, &p)?;
+    }
     all[PARTS - 3..PARTS].copy_from_slice(&[heads, workspace, counters]);
     Ok(p)
 }

@@ -1,5 +1,5 @@
 //! Checks of the dtypes of a problem's tensors. One table says which dtypes go together.
-use super::{K, Names, O};
+use super::{K, Names, O, state};
 use crate::DType::{self, Bf16, E4m3, E4m3Scaled, F16, Int8};
 use crate::{Error, Problem};
 
@@ -57,7 +57,9 @@ pub(super) fn dtypes(p: &Problem) -> Result<(), Error> {
         }
         _ => {}
     }
-    if !row.o.contains(&p.o_dtype) {
+    if p.leaves_state() && row.o == [p.dtype] {
+        state::problem(p)?;
+    } else if !row.o.contains(&p.o_dtype) {
         if p.dtype == E4m3 {
             let expected = "the output of e4m3 tensors must be bf16 or f16";
             return Err(Error::invalid(O.dtype, p.o_dtype.name(), expected));
@@ -86,7 +88,8 @@ mod tests {
         let p = Problem::new(F16, 1, 16, 1, 64);
         let others = [
             (p.kv_dtype(E4m3), "k.dtype"),
-            (p.o_dtype(DType::F32), "o.dtype"),
+            (p.o_dtype(Bf16), "o.dtype"),
+            (p.o_dtype(DType::F32).sinks(true), "o.dtype f32 with sinks"),
             (p.grad_dtype(Bf16), "grad_dtype"),
             (p.dtype(Int8), "dtype int8"),
         ];
@@ -97,7 +100,7 @@ mod tests {
         let eight = p.dtype(E4m3);
         let error = dtypes(&eight).expect_err("refused").to_string();
         assert!(error.contains("o.dtype"), "{error}");
-        for valid in [p.dtype(Bf16), eight.o_dtype(Bf16), eight.o_dtype(F16)] {
+        for valid in [p.dtype(Bf16), p.o_dtype(DType::F32), eight.o_dtype(Bf16), eight.o_dtype(F16)] {
             assert_eq!(dtypes(&valid), Ok(()));
         }
     }

@@ -96,6 +96,7 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
         ("queries", if p.varlen.is_some() { "varlen" } else { "batched" }.to_owned()),
         ("kv", kv.to_owned()),
         ("dtype", p.dtype.name().to_owned()),
+        ("o.dtype", p.o_dtype.name().to_owned()),
     ];
     let sizes = [
         ("batch", p.batch),

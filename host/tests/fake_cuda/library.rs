@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The names under which programs open the driver.
-pub const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+/// The names under which programs open the driver, and NCCL.
+pub const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnccl.so"];
 
 /// Returns a folder that contains only the fake library. This function builds the library, because the
 /// functions of a dependency would be linked beside the functions of the crate `libcuda`.

@@ -40,6 +40,10 @@ impl<T: Copy> In<T> {
 pub struct Text(*const c_char);
 
 impl Text {
+    pub fn new(text: *const c_char) -> Self {
+        Text(text)
+    }
+
     pub fn get(&self) -> String {
         // SAFETY: the caller of the driver promises that the string ends with NUL.
         unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned()
@@ -127,6 +131,11 @@ driver_functions! {
     cuCtxPopCurrent_v2 |_state, context: Out<usize>| match contexts(Vec::pop) {
         Some(popped) => context.set(popped),
         None => refuse(INVALID_CONTEXT, "no context is current"),
+    };
+    cuCtxGetStreamPriorityRange |state, least: Out<c_int>, greatest: Out<c_int>| {
+        state.current()?;
+        least.set(0)?;
+        greatest.set(-5)
     };
     cuCtxGetDevice |state, to: Out<c_int>| to.set((state.current()? - primary(0)) as c_int);
     cuCtxSynchronize |state| {

@@ -1,4 +1,4 @@
-//! A CUDA driver library for tests. The library has two devices and executes no kernel.
+//! A CUDA driver library and an NCCL for tests. The library has two devices and executes no kernel.
 //!
 //! A test loads this library in place of `libcuda.so.1`. Every crate that opens a driver or links to one
 //! works with it. The library records the context of every object. The library reports a *fault* if a program
@@ -8,6 +8,7 @@
 mod api;
 mod memory;
 mod module;
+mod nccl;
 mod report;
 mod state;
 mod stream;

@@ -8,6 +8,30 @@ const LARGEST: usize = 1 << 30;
 /// The content of new memory: NaNs in f16, bf16 and f32, and invalid lengths. A driver promises no content.
 const POISON: u128 = u128::MAX;
 
+/// `CU_MEMORYTYPE_DEVICE`.
+const DEVICE: u32 = 2;
+
+/// `CUDA_MEMCPY2D`. Only rows from one device address to another are known.
+#[repr(C)]
+pub struct Copy2D {
+    from_x: usize,
+    from_y: usize,
+    from_memory: u32,
+    from_host: usize,
+    from: u64,
+    from_array: usize,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_memory: u32,
+    to_host: usize,
+    to: u64,
+    to_array: usize,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
 impl State {
     /// Allocates memory of the current context.
     fn allocate(&mut self, bytes: usize) -> Result<u64, Refusal> {
@@ -53,7 +77,14 @@ impl State {
         Ok(())
     }
 
-    fn write(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), Refusal> {
+    /// Returns a copy of `bytes` bytes at `address`.
+    pub fn copy(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>, Refusal> {
+        let from = self.bytes(address, bytes)?;
+        // SAFETY: `from` has `bytes` bytes of one allocation.
+        Ok(unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec())
+    }
+
+    pub fn write(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), Refusal> {
         let to = self.bytes(to, bytes)?;
         // SAFETY: `to` has `bytes` bytes of one allocation; the caller of the driver promises the source.
         unsafe { to.copy_from(from, bytes) };
@@ -87,6 +118,18 @@ driver_functions! {
     cuMemcpyDtoH_v2 |state, to: *mut u8, from: u64, bytes: usize| state.read(to, from, bytes);
     cuMemcpyDtoHAsync_v2 |state, to: *mut u8, from: u64, bytes: usize, _stream: usize| {
         state.read(to, from, bytes)
+    };
+    cuMemcpy2DAsync_v2 |state, copy: *const Copy2D, _stream: usize| {
+        // SAFETY: the caller of the driver promises a struct.
+        let Some(copy) = (unsafe { copy.as_ref() }) else { return refuse(INVALID_VALUE, "no copy") };
+        let is_of_devices = [copy.from_memory, copy.to_memory] == [DEVICE; 2];
+        if copy.from_pitch < copy.width || copy.to_pitch < copy.width || !is_of_devices {
+            return refuse(INVALID_VALUE, "a copy with a pitch below its width, or not of device memory");
+        }
+        (0..copy.height).try_for_each(|row| {
+            let data = state.copy(copy.from + (row * copy.from_pitch) as u64, copy.width)?;
+            state.write(copy.to + (row * copy.to_pitch) as u64, data.as_ptr(), copy.width)
+        })
     };
     cuMemsetD8_v2 |state, address: u64, byte: u8, bytes: usize| state.set(address, byte, bytes);
     cuMemsetD8Async |state, address: u64, byte: u8, bytes: usize, _stream: usize| {

@@ -35,6 +35,7 @@ driver_functions! {
     };
     cuStreamDestroy_v2 |state, stream: usize| state.destroy(stream, "stream");
     cuStreamSynchronize |state, stream: usize| state.waits(stream);
+    cuStreamQuery |state, stream: usize| state.waits(stream);
     cuStreamWaitEvent |state, stream: usize, event: usize, _flags: c_uint| {
         state.capturing(stream)?;
         state.object(event, "event").map(|_| ())
