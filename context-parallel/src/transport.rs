@@ -94,15 +94,15 @@ pub trait Transport<D: Driver> {
     /// - `stream` belongs to the driver's context.
     unsafe fn clear(&self, driver: &D, stream: &D::Stream, address: u64, bytes: u64) -> Result<(), Error>;
 
-    /// Enqueues a copy of the host's bytes on `stream`: offsets of varlen sequences. The bytes may be gone when
-    /// the function returns.
+    /// Enqueues a copy of the host's bytes on `stream`: offsets of varlen sequences. The bytes may be gone
+    /// when the function returns.
     ///
     /// # Errors
     /// Returns [`Error::Driver`] if the driver fails.
     ///
     /// # Safety
-    /// - The memory from `address` on is memory of the driver's context for all bytes, and lives until the copy
-    ///   has run. Other work touches it in the order of `stream` only.
+    /// - The memory from `address` on is memory of the driver's context for all bytes, and lives until the
+    ///   copy has run. Other work touches it in the order of `stream` only.
     /// - `stream` belongs to the driver's context.
     unsafe fn write(&self, driver: &D, stream: &D::Stream, address: u64, bytes: &[u8]) -> Result<(), Error>;
 

@@ -62,8 +62,8 @@ pub fn form(rank: &Rank<'_>, form: Form, most: usize) -> Result<(), Error> {
 /// The outputs by name, and their places among the tensors.
 const OUTPUTS: [(&str, usize); 4] = [("o", 3), ("dq", 5), ("dk", 6), ("dv", 7)];
 
-/// The largest difference of an LSE: kernels may add probabilities that are rounded to bf16. Twice the keys, or
-/// half of them, change it by 0.7.
+/// The largest difference of an LSE: kernels may add probabilities that are rounded to bf16. Twice the keys,
+/// or half of them, change it by 0.7.
 const LSE: f32 = 5e-3;
 
 impl Case {

@@ -92,7 +92,8 @@ pub fn measure(
                 rank.time(rounds, &mut || {
                     // What one round sends is what the last round sends.
                     transport.take();
-                    // SAFETY: the tensors live until the stream has been waited for, and nothing else uses them.
+                    // SAFETY: the tensors live until the stream has been waited for, and nothing else uses
+                    // them.
                     unsafe {
                         form.attention(&comm, &chunks, &forward)?;
                         if is_both { form.backward(&comm, &chunks, &backward) } else { Ok(()) }

@@ -1,6 +1,6 @@
 //! Schedules split-KV of work tiles: computes the number of splits per tile and the places of the partial
-//! results, and selects the combine kernel. A state in f32 is the partial result of one split, which no kernel
-//! combines.
+//! results, and selects the combine kernel. A state in f32 is the partial result of one split, which no
+//! kernel combines.
 use crate::place::Place;
 use crate::{Capabilities, Error, Problem};
 use spec::{AttnInfo, COMBINES, CombineInfo, FastDiv, Partials, SplitKernels, TileScheduler};

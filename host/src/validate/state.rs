@@ -4,8 +4,8 @@ use crate::request::{AttentionRequest, Invariance, LseView, TensorView};
 use crate::{Error, Problem};
 use spec::{MaskKind, Precision};
 
-const REMEDY: &str = "give o the dtype of q, or leave this out: kernels leave a state in f32 of dense tensors \
-                      with a full or causal mask and plain scores";
+const REMEDY: &str = "give o the dtype of q, or leave this out: kernels leave a state in f32 of dense \
+                      tensors with a full or causal mask and plain scores";
 
 /// Checks a problem whose O is f32. Selection checks the head dim.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
