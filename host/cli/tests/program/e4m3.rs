@@ -36,3 +36,14 @@ fn tensors_with_scales() {
     let with = run(&write(&folder, "with", &given), &more);
     assert_ne!(with, run(&write(&folder, "without", &tensors()), &more));
 }
+
+/// The CPU needs no card that has the precision.
+#[test]
+fn the_cpu_takes_tensors_of_e4m3() {
+    let folder = Folder::new("e4m3-cpu");
+    let (input, output) = (write(&folder, "input", &tensors()), folder.path("o"));
+    report(&["run", "--input", &input, "--output", &output, "--device", "cpu"]);
+    let (dtype, shape, o) = read(&output, "o").expect("o");
+    assert_eq!((dtype, &shape[..]), (Dtype::BF16, &[2, 9, 4, 64][..]));
+    assert!(o.iter().any(|byte| *byte != 0));
+}
