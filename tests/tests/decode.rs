@@ -116,7 +116,7 @@ fn garbage(counters: bool) -> Vec<Garbage> {
 /// The clamps that other clamps make superfluous. A column of the block table follows from a clamped length,
 /// and the host has checked that the table has pages for this length. A length of 0 stays 0 under any
 /// maximum. LLVM gives some columns no source line.
-const SUPERFLUOUS: &[&[&str]] = &[
+pub const SUPERFLUOUS: &[&[&str]] = &[
     &["column.min(cache.columns - 1)"],
     &["table.rs:0:"],
     &["max_keys) == 0 && "],

@@ -170,8 +170,7 @@ fn shared_memory_without_the_opt_in_is_refused() {
     let mut gpu = Gpu::new(Profile::by_name("h200").expect("a known card"), Options::default());
     let params = [0u8; size_of::<ferroflash::spec::FwdParams>()];
     let (block, dynamic_smem) = ([entry.contract.threads, 1, 1], entry.contract.smem_bytes);
-    let launch =
-        Launch { grid: [1; 3], block, dynamic_smem, smem_opt_in: 0, registers: None, params: &params };
+    let launch = Launch { dynamic_smem, ..Launch::new([1; 3], block, &params) };
     let message =
         gpu.launch(&module, entry.contract.symbol, &launch).map(|_| ()).expect_err("no opt-in").to_string();
     assert!(message.contains(&entry.contract.smem_bytes.to_string()), "{message}");

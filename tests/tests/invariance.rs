@@ -37,6 +37,22 @@ fn shape(round: usize, invariance: Invariance, random: &mut Random) -> Shape {
     Shape { card, keys, heads, columns, mask, sinks, splits, counters, max_logits, invariance }
 }
 
+/// A causal shape of head dim 64 without extras.
+fn plain(card: &'static str, keys: Keys) -> Shape {
+    Shape {
+        card,
+        keys,
+        heads: [4, 2],
+        columns: [64; 2],
+        mask: Mask::Causal,
+        sinks: false,
+        splits: Splits::Auto,
+        counters: true,
+        max_logits: false,
+        invariance: Invariance::Batch,
+    }
+}
+
 /// Draws a part of a sequence.
 fn part(random: &mut Random, shape: &Shape, seed: u64) -> Part {
     let mut below = |most: usize| (random.bits() % most as u64) as usize;
@@ -130,18 +146,7 @@ fn sequences_have_equal_bits_in_all_chunks() {
 /// queries (vLLM#51902).
 #[test]
 fn a_single_query_beside_prompts() -> Result<(), Error> {
-    let shape = Shape {
-        card: "h200",
-        keys: Keys::Pages(16),
-        heads: [14, 2],
-        columns: [64; 2],
-        mask: Mask::Causal,
-        sinks: false,
-        splits: Splits::Auto,
-        counters: true,
-        max_logits: false,
-        invariance: Invariance::Batch,
-    };
+    let shape = Shape { heads: [14, 2], ..plain("h200", Keys::Pages(16)) };
     let attention = attention(shape.card);
     let part = |seed, queries: usize, keys: usize| Part { seed, queries: keys - queries..keys, keys };
     let own = part(1, 1, 1500);
@@ -157,18 +162,7 @@ fn a_single_query_beside_prompts() -> Result<(), Error> {
 /// kernels does not fit the pages.
 #[test]
 fn a_sequence_of_one_page_beside_longer_ones() -> Result<(), Error> {
-    let shape = Shape {
-        card: "h200",
-        keys: Keys::Pages(100),
-        heads: [4, 2],
-        columns: [64; 2],
-        mask: Mask::Causal,
-        sinks: false,
-        splits: Splits::Auto,
-        counters: true,
-        max_logits: false,
-        invariance: Invariance::Batch,
-    };
+    let shape = plain("h200", Keys::Pages(100));
     let attention = attention(shape.card);
     let own = Part { seed: 1, queries: 0..70, keys: 70 };
     let (alone, _) = launch(&attention, &shape, std::slice::from_ref(&own), false)?;
@@ -182,18 +176,7 @@ fn a_sequence_of_one_page_beside_longer_ones() -> Result<(), Error> {
 #[test]
 fn padding_rows_are_sequences_without_keys() -> Result<(), Error> {
     for (card, keys) in [("l4", Keys::Tensors), ("l4", Keys::Pages(16)), ("h200", Keys::Pages(16))] {
-        let shape = Shape {
-            card,
-            keys,
-            heads: [4, 2],
-            columns: [64; 2],
-            mask: Mask::Causal,
-            sinks: false,
-            splits: Splits::Auto,
-            counters: true,
-            max_logits: false,
-            invariance: Invariance::Batch,
-        };
+        let shape = plain(card, keys);
         let attention = attention(card);
         let sequences = [(1, 0..7, 40), (2, 0..1, 90), (3, 0..30, 30)].map(|(seed, queries, keys)| Part {
             seed,

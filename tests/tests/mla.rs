@@ -1,5 +1,6 @@
 //! Tests MLA decode in the simulator: sequences of every length in one batch, invalid integers, and bits that
 //! do not depend on the batch. `simulated.rs` runs each kernel on its edge cases.
+use crate::decode::SUPERFLUOUS;
 use ferroflash::driver::SimDriver;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{AttnInfo, Class, Isa, combine_of, plain};
@@ -126,15 +127,6 @@ fn garbage() -> Vec<Garbage> {
     all.push(Garbage { case, lengths: vec![MOST as i32], starts: None });
     all
 }
-
-/// The clamps that other clamps make superfluous, as in `decode.rs`.
-const SUPERFLUOUS: &[&[&str]] = &[
-    &["column.min(cache.columns - 1)"],
-    &["table.rs:0:"],
-    &["max_keys) == 0 && "],
-    &["order.starts"],
-    &["Self::within(starts.get(index)"],
-];
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {

@@ -228,8 +228,7 @@ impl Driver for SimDriver {
     ) -> Result<(), Error> {
         let SimKernel { module, symbol, threads, smem_bytes, dependent } = kernel;
         let (dynamic_smem, smem_opt_in) = (*smem_bytes, *smem_bytes);
-        let launch =
-            Launch { grid, block: [*threads, 1, 1], dynamic_smem, smem_opt_in, registers: None, params };
+        let launch = Launch { dynamic_smem, smem_opt_in, ..Launch::new(grid, [*threads, 1, 1], params) };
         let mut gpu = lock(&self.gpu);
         let covers = gpu.options_mut().coverage;
         let run = if *dependent { Gpu::launch_dependent } else { Gpu::launch };

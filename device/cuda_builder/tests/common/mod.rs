@@ -33,7 +33,7 @@ pub fn run(
         addresses.push(address);
     }
     let params: Vec<u8> = addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
-    let launch = Launch { grid, block, dynamic_smem: 512, smem_opt_in: 0, registers: None, params: &params };
+    let launch = Launch { dynamic_smem: 512, ..Launch::new(grid, block, &params) };
     let outcome = gpu.launch(&parsed, symbol, &launch).unwrap_or_else(|e| panic!("{symbol}: {e}\n{text}"));
     assert!(outcome.reports.is_empty(), "{symbol}: {:?}\n{text}", outcome.reports);
     let read = |(bytes, &address): (&Vec<u8>, &u64)| {
