@@ -33,6 +33,11 @@ def code(dtype: Any, what: str, allowed: Sequence[str]) -> int:
     return _CODES[found]
 
 
+def of_cache(dtype: Any, scaled_rows: bool) -> int:
+    """Returns the library's number of a cache's dtype. Rows with scales of their own have bytes."""
+    return c.E4M3_SCALED if scaled_rows else code(dtype, "k_cache", CACHES)
+
+
 EIGHT = "float8_e4m3fn"
 INPUTS = ("float16", "bfloat16")
 # Of q, k and v in tensors of equal lengths

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _devices
-from ._devices import CACHES, INPUTS, WIDE
+from ._devices import CACHES, EIGHT, INPUTS, WIDE
 from ._devices import DENSE as TENSORS
 from ._library import Error, Invalid, WrongType
 from ._types import Memory
@@ -135,18 +135,25 @@ SINK = _layout({"attn_sink": "heads"})
 _LISTS = {"q": "queries heads head_dim", "indices": "queries heads_k topk", "sinks": "heads"}
 LISTED = _layout({**_LISTS, "kv": "keys heads_k head_dim"})
 LISTED_CACHE = _layout({**_LISTS, "q": _BSHD["q"], "k_cache": "pages page heads_k head_dim",
-                        "indices": "batch seqlen_q topk"}, k_cache=("q",))
-LISTED_LAUNCH = _layout({**_LISTS, "k_cache": "pages page heads_k head_dim", "o": "queries heads head_dim_v",
-                         "lse": "queries heads"}, k_cache=("q",))
+                        "indices": "batch seqlen_q topk"}, k_cache=("q", EIGHT))
+_LISTED_LAUNCH = {**_LISTS, "k_cache": "pages page heads_k head_dim", "o": "queries heads head_dim_v",
+                  "lse": "queries heads", "descale": ""}
+LISTED_LAUNCH = _layout(_LISTED_LAUNCH, k_cache=("q", EIGHT))
+# Latent caches whose rows have bytes: 512 float8_e4m3fn, 4 float32, 64 bfloat16
+_ROW_BYTES, BYTES = {"k_cache": "pages page heads_k row_bytes"}, ("uint8", "int8", EIGHT)
+OF_ROW = {"row_bytes": 656}
+SCALED_CACHE, SCALED_LISTS, SCALED_LISTED_LAUNCH = (
+    _layout({**of, **_ROW_BYTES}, q=("bfloat16",), k_cache=BYTES)
+    for of in (_CACHE, {**_LISTS, "q": _BSHD["q"], "indices": "batch seqlen_q topk"}, _LISTED_LAUNCH))
 # New keys and values of a cache, and the same as rows of tokens
 _ONE_WIDTH = {**_PAGES, "v_cache": _PAGES["k_cache"]}
 NEW = _layout({**_ONE_WIDTH, "q": _BSHD["q"], "k": "batch new heads_k head_dim", "v": "batch new heads_k head_dim"},
               cache_batch_idx=_LONG)
-APPEND = _layout(
-    {**_ONE_WIDTH, "k": "tokens heads_k head_dim", "v": "tokens heads_k head_dim", "slots": "tokens",
-     "positions": "tokens", "rotary_cos": "positions columns", "rotary_sin": "positions columns",
-     "q": "tokens heads head_dim", "rotated_q": "tokens heads head_dim", "descale of heads": "heads_k"},
-    k=INPUTS, q=("k",), k_cache=("k", *_EIGHT_BIT))
+_APPEND = {**_ONE_WIDTH, **dict.fromkeys(("k", "v"), "tokens heads_k head_dim"),
+           **dict.fromkeys(("slots", "positions"), "tokens"), **dict.fromkeys(("rotary_cos", "rotary_sin"), "positions columns"),
+           **dict.fromkeys(("q", "rotated_q"), "tokens heads head_dim"), "descale of heads": "heads_k"}
+APPEND = _layout(_APPEND, k=INPUTS, q=("k",), k_cache=("k", *_EIGHT_BIT))
+SCALED_APPEND = _layout({**_APPEND, **_ROW_BYTES}, k=("bfloat16",), q=("k",), k_cache=BYTES)
 MERGE = _layout({"output": "tokens heads head_dim", "output_lse": "heads tokens", "sinks": "heads",
                  "o of state 0": "tokens heads head_dim", "o of a state": "tokens heads head_dim",
                  "lse of a state": "heads tokens"})

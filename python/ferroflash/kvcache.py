@@ -69,7 +69,7 @@ def descales(k_cache: Memory, k: Memory, scales: tuple[Any, Any]) -> tuple[Any, 
     return scales
 
 
-def _scale(args: Any, scales: tuple[Any, Any], field: str, call: checks.Call) -> None:
+def set_scales(args: Any, scales: tuple[Any, Any], field: str, call: checks.Call) -> None:
     """Checks the scales of keys and of values as a field of `call`, and sets them. An int8 cache has one per key."""
     is_int8 = args.cache_dtype == c.INT8
     for name, scale in zip("kv", scales):
@@ -94,7 +94,8 @@ class Launch(Planned):
     `shared_prefixes` is (groups, pages, rest): the sequences of each group share their first pages, and rest, int32
     on the device, has the keys of each sequence behind these pages. Padding sequences, too, need at least the keys
     of these pages.
-    Without `v_cache`, `k_cache` is a latent cache (MLA): the values are its first columns, as many as o has.
+    Without `v_cache`, `k_cache` is a latent cache (MLA): the values are its first columns, as many as o has. With
+    `scaled_rows`, its rows are 656 bytes for 576 columns.
     `v_cache` may have another head_dim than `k_cache`, and other strides.
     """
 
@@ -104,8 +105,9 @@ class Launch(Planned):
                  splits: int = 0, split_keys: int = 0, config: str | None = None, share: Planned | None = None,
                  cu_seqlens_q: Memory = None, seqlen_q: int | None = None, scales: tuple[Any, Any] = (None, None),
                  alibi_slopes: Memory = None, shared_prefixes: tuple[int, int, Memory] | None = None,
-                 max_logits: Memory = None, entropy: Memory = None, max_logits_head: Memory = None, **extras: Any) -> None:
-        layout, sizes = checks.CACHE, dict[str, Any]()
+                 max_logits: Memory = None, entropy: Memory = None, max_logits_head: Memory = None,
+                 scaled_rows: bool = False, **extras: Any) -> None:
+        layout, sizes = (checks.SCALED_CACHE, dict(checks.OF_ROW)) if scaled_rows else (checks.CACHE, dict[str, Any]())
         if cu_seqlens_q is not None:
             layout, sizes = checks.VARLEN_CACHE, {**checks.of_varlen(cu_seqlens_q), "seqlen_q": seqlen_q}
         super().__init__(q, mask, window, scale, softcap, config, checks.Call(layout, q.device, sizes))
@@ -129,8 +131,8 @@ class Launch(Planned):
             args.columns, args.table_stride = table.shape[1], table.stride()[0]
         self.strides(outputs, alibi_slopes, q=q.stride(), o=o.stride(), k=k_cache.stride(),
                      v=(k_cache if v_cache is None else v_cache).stride())
-        args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
-        _scale(args, scales, "descale", self.call)
+        args.cache_dtype = _devices.of_cache(k_cache.dtype, scaled_rows)
+        set_scales(args, scales, "descale", self.call)
         for of in scales:
             # Strides of 0 mean contiguous scales of an int8 cache.
             if is_tensor(of) and args.cache_dtype != c.INT8:
@@ -189,7 +191,7 @@ def _rotate(args: Any, cos: Memory, sin: Memory, positions: Memory, q: Memory, r
 
 def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory,
            scales: tuple[Any, Any] = (None, None), rotary: tuple[Any, ...] | None = None,
-           head_dim_v: int = 0) -> Callable[[], None]:
+           head_dim_v: int = 0, scaled_rows: bool = False) -> Callable[[], None]:
     """Returns a call that writes k and v (tokens, heads, head_dim) to rows `slots` of a cache (pages, page, heads,
     head_dim).
 
@@ -198,12 +200,14 @@ def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory
     For an int8 cache it writes the `scales`, float32 (pages, page, heads): each row's largest magnitude / 127.
     `rotary` are the arguments of a rotation of k, and of queries if q is not None: cos, sin, positions, q, rotated,
     interleaved. With `head_dim_v`, and None for v and v_cache, k are rows of a latent cache (MLA), whose values are
-    the first head_dim_v columns; the other columns rotate.
+    the first head_dim_v columns; the other columns rotate. With `scaled_rows`, the cache has rows of 656 bytes, uint8
+    (pages, page, 1, 656), into which the kernel writes the scales, and k has 576 columns of bfloat16.
     """
     device = _devices.of(k, "k")
     context, stream = device.context, device.stream()
     args: Any = c.Append(size=ctypes.sizeof(c.Append))
-    call = checks.Call(checks.APPEND, k.device)
+    call = (checks.Call(checks.SCALED_APPEND, k.device, dict(checks.OF_ROW)) if scaled_rows else
+            checks.Call(checks.APPEND, k.device))
     call.require(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slots=slots)
     args.k, args.k_cache, args.slots = k.data_ptr(), k_cache.data_ptr(), slots.data_ptr()
     args.v, args.v_cache = (None if t is None else t.data_ptr() for t in (v, v_cache))
@@ -213,9 +217,9 @@ def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory
     args.k_strides, args.v_strides = ((ctypes.c_int64 * 2)(*t.stride()[:2]) for t in (k, k if v is None else v))
     args.cache_strides = (ctypes.c_int64 * 3)(*k_cache.stride()[:3])
     args.dtype = _devices.code(k.dtype, "k", _devices.INPUTS)
-    args.cache_dtype = _devices.code(k_cache.dtype, "k_cache", _devices.CACHES)
+    args.cache_dtype = _devices.of_cache(k_cache.dtype, scaled_rows)
     args.wide_slots = int(_devices.name(slots.dtype) == "int64")
-    _scale(args, scales, "descale of heads", call)
+    set_scales(args, scales, "descale of heads", call)
     if rotary is not None:
         _rotate(args, *rotary, call=call)
     kept = (k, v, k_cache, v_cache, slots, scales, rotary)

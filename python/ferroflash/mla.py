@@ -18,20 +18,25 @@ class ListedLaunch(Planned):
     """One attention launch of queries with lists of keys of a latent cache, on the stream that is current now.
 
     q is (queries, heads, head_dim), of all sequences, and o (queries, heads, head_dim_v). The cache is (pages, page,
-    heads_k, head_dim). indices, int32 (queries, heads_k, topk), are slots: page * keys per page + row. lse is (queries,
+    heads_k, head_dim); in float8_e4m3fn, `k_descale` is its scale: a float, or float32 () on the device. With
+    `scaled_rows`, its rows are 656 bytes. indices, int32 (queries, heads_k, topk), are slots: page * keys per page + row. lse is (queries,
     heads).
     """
 
     def __init__(self, q: Memory, k_cache: Memory, o: Memory, indices: Memory, *, lse: Memory, scale: float,
-                 sinks: Memory = None, config: str | None = None, invariance: str | None = None) -> None:
-        super().__init__(q, FULL, (-1, -1), scale, 0.0, config, checks.Call(checks.LISTED_LAUNCH, q.device))
+                 sinks: Memory = None, config: str | None = None, invariance: str | None = None,
+                 k_descale: Any = None, scaled_rows: bool = False) -> None:
+        layout, sizes = (checks.SCALED_LISTED_LAUNCH, dict(checks.OF_ROW)) if scaled_rows else (checks.LISTED_LAUNCH, {})
+        super().__init__(q, FULL, (-1, -1), scale, 0.0, config, checks.Call(layout, q.device, sizes))
         args = self.args
         self.kept = named = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
         self.take(**named)
         args.batch, args.heads_q, args.head_dim = q.shape
         args.seqlen_q, args.topk, args.head_dim_v = 1, indices.shape[-1], o.shape[-1]
         args.pages, args.page, args.heads_k = k_cache.shape[:3]
-        args.cache_dtype, args.invariance = args.dtype, one_of("invariance", invariance, INVARIANCE)
+        args.cache_dtype = _devices.of_cache(k_cache.dtype, scaled_rows)
+        kvcache.set_scales(args, (k_descale, None), "descale", self.call)
+        args.invariance = one_of("invariance", invariance, INVARIANCE)
         self.strides({}, None, k=k_cache.stride(), **{name: (query, 0, head, column) for name, (query, head, column)
                                                        in (("q", q.stride()), ("o", o.stride()))})
         args.lse_strides = (ctypes.c_int64 * 2)(*lse.stride())
@@ -43,22 +48,24 @@ QUERIES = 4096
 
 
 def _listed(q: Memory, k_cache: Memory, indices: Memory, head_dim_v: int, scale: float,
-            sinks: Memory, invariance: str | None = None) -> tuple[Memory, Memory]:
+            sinks: Memory, invariance: str | None = None, **rows: Any) -> tuple[Memory, Memory]:
     """Returns o (queries, heads, head_dim_v) and lse (queries, heads)."""
     sinks, device = _sinks(q, sinks), _devices.of(q)
     o, lse = q.new_empty((*q.shape[:2], head_dim_v)), of_rows(q, q.shape[:2], ("lse",))["lse"]
     for first in range(0, q.shape[0], QUERIES):
         part = (q, o, indices, lse) if q.shape[0] <= QUERIES else (t[first:first + QUERIES] for t in (q, o, indices, lse))
-        _launch(device, k_cache, sinks, scale, invariance, *part)
+        _launch(device, k_cache, sinks, scale, invariance, rows, *part)
     return o, like_flash_attn(lse)
 
 
-def _launch(device: Any, k_cache: Memory, sinks: Memory, scale: float, invariance: str | None, q: Memory, o: Memory,
-            indices: Memory, lse: Memory) -> None:
-    """Runs one launch of at most QUERIES queries."""
+def _launch(device: Any, k_cache: Memory, sinks: Memory, scale: float, invariance: str | None, rows: dict[str, Any],
+            q: Memory, o: Memory, indices: Memory, lse: Memory) -> None:
+    """Runs one launch of at most QUERIES queries. `rows` says what rows of eight bits are."""
     tensors = {"q": q, "k_cache": k_cache, "indices": indices, "o": o, "lse": lse, "sinks": sinks}
-    key = (ListedLaunch, *map(layout, tensors.values()), scale, invariance)
-    make = lambda: ListedLaunch(q, k_cache, o, indices, lse=lse, scale=scale, sinks=sinks, invariance=invariance)
+    key = (ListedLaunch, *map(layout, tensors.values()), scale, invariance, *map(layout, rows.values()))
+    make = lambda: ListedLaunch(q, k_cache, o, indices, lse=lse, scale=scale, sinks=sinks, invariance=invariance, **rows)
+    if hasattr(rows.get("k_descale"), "data_ptr"):
+        tensors["k_scales"] = rows["k_descale"]
     reuse(device, key, make, **tensors).run()
 
 
@@ -69,6 +76,26 @@ def _sinks(q: Memory, attn_sink: Memory) -> Memory:
             raise WrongType(f"attn_sink is {attn_sink!r:.60}; it must be a tensor of float32 (heads)")
         checks.Call(checks.SINK, q.device, {"heads": q.shape[-2]}).require(attn_sink=attn_sink)
     return attn_sink
+
+
+def _rows(k_cache: Memory, is_fp8_kvcache: bool, k_descale: Any) -> dict[str, Any]:
+    """Returns what rows of eight bits are: the scale of all, and whether they have scales of their own, in 656 bytes."""
+    kind, row_bytes = _devices.name(k_cache.dtype), checks.OF_ROW["row_bytes"]
+    is_eight, has_scales = kind in checks.BYTES, k_cache.shape[-1] == row_bytes
+    if is_fp8_kvcache and not is_eight:
+        raise WrongType(f"is_fp8_kvcache with k_cache of {kind}: k_cache must be float8_e4m3fn, or uint8 with rows of "
+                        f"{row_bytes} bytes; leave is_fp8_kvcache False, or convert k_cache")
+    if is_eight and has_scales and not is_fp8_kvcache:
+        raise Invalid(f"is_fp8_kvcache False with k_cache {tuple(k_cache.shape)} of {kind}: it must be True for rows of "
+                      f"{row_bytes} bytes, which have scales")
+    if k_descale is not None and (has_scales or not is_eight):
+        raise Invalid(f"k_descale with k_cache {tuple(k_cache.shape)} of {kind}: it must be None; only float8_e4m3fn rows "
+                      "without scales of their own have it")
+    if hasattr(k_descale, "data_ptr"):
+        k_descale = k_descale.float()
+    elif k_descale is not None:
+        (k_descale,) = checks.scalars(k_descale=k_descale)
+    return {"k_descale": k_descale, "scaled_rows": has_scales and is_fp8_kvcache}
 
 
 def _refuse(remedy: str, **given: Any) -> None:
@@ -92,7 +119,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
                            topk_length: Array | None = None, extra_topk_length: Array | None = None, *,
                            return_max_logits: bool = False, return_entropy: bool = False,
                            return_max_logits_head: bool = False, invariance: str | None = None,
-                           device: str | None = None) -> tuple[Any, ...]:
+                           k_descale: Array | float | None = None, device: str | None = None) -> tuple[Any, ...]:
     """Computes MLA decode of q (batch, seqlen_q, heads, head_dim) on a latent cache (pages, page, 1, head_dim).
 
     The values are the first `head_dim_v` columns of the cache. The default of `softmax_scale` is FlashMLA's, head_dim
@@ -101,7 +128,12 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
 
     With `indices`, int32 (batch, seqlen_q, topk), each query has a list of slots of the cache: page * keys per page +
     row. The list is the mask. A slot that stands twice counts twice, and the kernel skips a slot that is negative or
-    beyond all pages. block_table and cache_seqlens then are None, and the cache has the dtype of q.
+    beyond all pages. block_table and cache_seqlens then are None.
+
+    The cache has the dtype of q, or eight bits. In float8_e4m3fn, `k_descale` is the scale of its numbers: a float, or
+    float32 () or, without indices, (batch, 1). With `is_fp8_kvcache`, rows of 656 bytes (uint8, int8 or float8_e4m3fn)
+    are FlashMLA's: 512 float8_e4m3fn, 4 float32, each the scale of 128 of them, and 64 bfloat16. q then is bfloat16
+    with 576 columns.
 
     Returns o (batch, seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key,
     lse is +inf; for a sink of +inf, it is 2.4e38. With return_max_logits or return_entropy (in nats), which lists do not
@@ -114,12 +146,12 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
         return_max_logits=return_max_logits, return_entropy=return_entropy,
         return_max_logits_head=return_max_logits_head, invariance=invariance)
     checks.given({"attn_sink": attn_sink}, q=q, k_cache=k_cache)
-    _refuse("store the latents in the dtype of q", is_fp8_kvcache=is_fp8_kvcache)
     _refuse("put all keys into one cache", extra_k_cache=extra_k_cache,
             extra_indices_in_kvcache=extra_indices_in_kvcache, extra_topk_length=extra_topk_length)
     _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
     queries: Memory = q
     checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
+    rows = _rows(k_cache, is_fp8_kvcache, k_descale)
     # An empty row is refused later.
     scale = max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale
     if indices is not None:
@@ -131,11 +163,12 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
                 raise Invalid(f"{name} beside indices: a query's list is its mask, of slots of the whole cache, and its "
                               f"launch has o and lse only; leave {name} out")
         (slots,) = _devices.integers(q, indices=indices)
-        checks.Call(checks.LISTED_CACHE, q.device, {"heads_k": 1}).require(q=q, k_cache=k_cache, indices=slots)
+        lists = checks.SCALED_LISTS if rows["scaled_rows"] else checks.LISTED_CACHE
+        checks.Call(lists, q.device, {"heads_k": 1, **checks.OF_ROW}).require(q=q, k_cache=k_cache, indices=slots)
         batch, seqlen_q, heads, head_dim = q.shape
-        rows = batch * seqlen_q
-        o, lse = _listed(queries.reshape(rows, heads, head_dim), k_cache, slots.reshape(rows, 1, slots.shape[-1]),
-                         head_dim_v, scale, attn_sink, invariance)
+        count = batch * seqlen_q
+        o, lse = _listed(queries.reshape(count, heads, head_dim), k_cache, slots.reshape(count, 1, slots.shape[-1]),
+                         head_dim_v, scale, attn_sink, invariance, **rows)
         return o.reshape(batch, seqlen_q, heads, head_dim_v), lse.reshape(batch, seqlen_q, heads).transpose(1, 2)
     lengths, table = _devices.integers(q, cache_seqlens=cache_seqlens, block_table=block_table)
     if lengths is None:
@@ -147,7 +180,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     checks.pages(k_cache, table, None, lengths)
     outputs = wanted(True, return_max_logits, return_entropy, return_max_logits_head)
     return kvcache.attend(queries, k_cache, None, lengths, head_dim_v, outputs, table=table, sinks=_sinks(q, attn_sink),
-                          mask=CAUSAL if causal else FULL, scale=scale, invariance=invariance)
+                          mask=CAUSAL if causal else FULL, scale=scale, invariance=invariance,
+                          scales=(rows["k_descale"], None), scaled_rows=rows["scaled_rows"])
 
 
 @operator

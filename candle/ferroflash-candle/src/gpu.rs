@@ -7,6 +7,7 @@ pub(crate) mod forward;
 mod here;
 mod inputs;
 mod latent;
+mod latent_scale;
 mod listed;
 mod merge;
 pub(crate) mod paged;
@@ -18,9 +19,12 @@ pub(crate) mod run;
 mod shared;
 mod step;
 
-pub use append::{CacheScales, append, append_latent, append_latent_rotary, append_rotary};
+pub use append::{
+    CacheScales, append, append_latent, append_latent_rotary, append_latent_scaled, append_rotary,
+};
 pub use cache::KvCache;
 pub use latent::LatentCache;
+pub use latent_scale::LatentScale;
 pub use listed::ListedKv;
 pub use merge::merge;
 pub use paged::{PagedKv, SharedPages};

@@ -49,14 +49,19 @@ typedef enum ferroflash_status {
  * | FERROFLASH_F16, FERROFLASH_BF16 | yes | yes | yes |
  * | FERROFLASH_E4M3 | dense q, k and v on compute capability 9.0, with output_f16 | yes | no |
  * | FERROFLASH_INT8 | no | yes, with a scale for each row of a head | no |
+ * | FERROFLASH_E4M3_SCALED | no | a latent cache (MLA), with FERROFLASH_BF16 queries | no |
  * | FERROFLASH_F32 | no | no | yes |
+ *
+ * A row of FERROFLASH_E4M3_SCALED has 656 bytes, for 576 columns: 512 e4m3, 4 f32, 64 bf16. The f32 number i
+ * is the scale of e4m3 128 i to 128 i + 127. head_dim is 576, and strides of the cache count bytes.
  */
 enum {
     FERROFLASH_F16 = 0,
     FERROFLASH_BF16 = 1,
     FERROFLASH_E4M3 = 2,
     FERROFLASH_INT8 = 4,
-    FERROFLASH_F32 = 3
+    FERROFLASH_F32 = 3,
+    FERROFLASH_E4M3_SCALED = 5
 };
 
 /* Values of the fields `states_lse_unit` and `lse_unit`: the logarithm of log-sum-exps (LSE). */
@@ -131,6 +136,7 @@ enum {
  * | splits, split_keys | yes | no |
  * | FERROFLASH_E4M3 | yes | yes, up to head_dim 256 |
  * | FERROFLASH_INT8 | up to head_dim 256 | yes, up to head_dim 256 |
+ * | latent cache of FERROFLASH_E4M3 or FERROFLASH_E4M3_SCALED | yes | no |
  * | ALiBi slopes | no | yes, up to head_dim 256 |
  *
  * Varlen queries on a KV cache may be a mixed batch: one launch then runs a decode kernel on the sequences of
@@ -177,7 +183,7 @@ typedef struct ferroflash_attention {
     int32_t window_left; /* FERROFLASH_MASK_WINDOW: keys before the position; -1: unbounded */
     int32_t window_right; /* FERROFLASH_MASK_WINDOW: keys after the position; -1: unbounded */
     int32_t alignment; /* must be FERROFLASH_BOTTOM_RIGHT on a KV cache */
-    int32_t cache_dtype; /* type of a KV cache: dtype, _E4M3 or _INT8; otherwise ignored */
+    int32_t cache_dtype; /* type of a KV cache: dtype, _E4M3, _INT8 or _E4M3_SCALED; otherwise ignored */
     float scale; /* softmax scale, above 0; 0: 1 / sqrt(head_dim) */
     float softcap; /* a score becomes softcap * tanh(score / softcap); 0: off */
     const char *config; /* name of the kernel to run; NULL: the planner chooses */
@@ -383,13 +389,15 @@ typedef struct ferroflash_append {
      * head_dim, heads * head_dim, head_dim} is a contiguous [pages, page, heads, head_dim]. */
     int64_t cache_strides[3];
     int32_t dtype; /* type of k and v */
-    int32_t cache_dtype; /* dtype, _E4M3: x / scale, rounded to nearest even; or _INT8 */
+    int32_t cache_dtype; /* dtype, _E4M3: x / scale, rounded to nearest even; _INT8 or _E4M3_SCALED */
     int32_t wide_slots;
     float k_scale; /* scale of keys in an e4m3 cache; 0 means 1 */
     float v_scale; /* scale of values in an e4m3 cache; 0 means 1 */
     /* [heads] in device memory, instead of k_scale and v_scale; or NULL. int8 cache: [pages, page,
      * heads]; the kernel writes a scale for each row of a head: the row's largest magnitude / 127. A row
-     * of zeros has the scale 0. A row with an infinity or a NaN has the scale NaN. */
+     * of zeros has the scale 0. A row with an infinity or a NaN has the scale NaN. NULL for a latent
+     * cache of _E4M3_SCALED, into whose rows the kernel writes the scales: the largest magnitude of 128
+     * columns / 448. */
     const float *k_scales;
     const float *v_scales;
     /* Columns of values in a latent cache (MLA), whose values are the first head_dim_v columns of its

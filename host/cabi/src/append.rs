@@ -3,6 +3,7 @@ use crate::args::{Ask, at_tokens, dtype, extent, is_wide, kv_scale, view};
 use crate::call::invalid;
 use crate::structs::AppendArgs;
 use ferroflash::request::{Append, KvPages, Slots};
+use ferroflash::spec::E4m3Scaled;
 use ferroflash::{DType, Error};
 use std::ffi::c_void;
 
@@ -14,7 +15,8 @@ impl Ask for AppendArgs {
         let head_dim = extent("head_dim", self.head_dim)?;
         let dtype = [dtype("dtype", self.dtype)?, dtype("cache_dtype", self.cache_dtype)?];
         let tensor = |address, strides| at_tokens(address, dtype[0], [tokens, heads, head_dim], strides);
-        let shape = [extent("pages", self.pages)?, extent("page", self.page)?, heads, head_dim];
+        let columns = if dtype[1] == DType::E4m3Scaled { E4m3Scaled::ROW_BYTES } else { head_dim };
+        let shape = [extent("pages", self.pages)?, extent("page", self.page)?, heads, columns];
         let pages = |address: *mut c_void| {
             let [page, key, head] = self.cache_strides;
             view(address, dtype[1], shape, [page, key, head, 1])
@@ -85,7 +87,14 @@ mod tests {
         let rows = valid(&latent);
         assert_eq!(chosen(&latent, "l4"), "append_copy");
         assert_eq!((rows.v.shape[3], rows.pages.latent_columns()), (512, Some(512)));
+        let scaled = AppendArgs { dtype: 1, cache_dtype: 5, cache_strides: [16 * 656, 656, 656], ..latent };
+        let rows = valid(&scaled);
+        assert_eq!(chosen(&scaled, "l4"), "append_bf16_e4m3_scaled_native");
+        assert_eq!((rows.pages.keys.shape[3], rows.pages.keys.dtype), (656, DType::E4m3Scaled));
         check_refusals(&[
+            (AppendArgs { dtype: 0, ..scaled }, "rows of 576 f16 and an e4m3_scaled latent cache"),
+            (AppendArgs { k_scale: 0.5, ..scaled }, "cache.k_scale"),
+            (AppendArgs { cache_dtype: 5, ..append() }, "f16 tokens and an e4m3_scaled cache"),
             (AppendArgs { cache_dtype: 9, ..append() }, "cache_dtype: 9"),
             (AppendArgs { page: -1, ..append() }, "page: -1"),
             (AppendArgs { head_dim_v: -1, ..latent }, "head_dim_v: -1"),

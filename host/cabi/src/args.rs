@@ -98,8 +98,10 @@ pub(crate) fn constant<T: Copy>(
 
 /// Returns the element type of a `FERROFLASH_` constant.
 pub(crate) fn dtype(what: &'static str, value: i32) -> Result<DType, Error> {
-    let expected = "it must be FERROFLASH_F16, _BF16, _E4M3 or _INT8 (caches), or _F32 (partial states)";
-    constant(what, value, &[DType::F16, DType::Bf16, DType::E4m3, DType::F32, DType::Int8], expected)
+    let expected = "it must be FERROFLASH_F16, _BF16, _E4M3, _INT8 (caches), _E4M3_SCALED (latent caches) or \
+                    _F32 (partial states)";
+    let all = [DType::F16, DType::Bf16, DType::E4m3, DType::F32, DType::Int8, DType::E4m3Scaled];
+    constant(what, value, &all, expected)
 }
 
 /// Returns a name, or `None` for a null pointer.

@@ -6,6 +6,7 @@ use ferroflash::request::{
     AlibiSlopes, Alignment, AttentionRequest, Index, Invariance, KeysValues, KvCache, KvPages, Precision,
     Queries, Region, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries,
 };
+use ferroflash::spec::E4m3Scaled;
 use ferroflash::{DType, Error};
 
 mod extras;
@@ -140,7 +141,8 @@ impl AttentionArgs {
         let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
         let columns = self.head_dim_v(head_dim)?;
         let views = |[batches, rows]: [usize; 2], dtype| {
-            let all = [(self.k, head_dim, self.k_strides), (self.v, columns, self.v_strides)];
+            let stored = if dtype == DType::E4m3Scaled { E4m3Scaled::ROW_BYTES } else { head_dim };
+            let all = [(self.k, stored, self.k_strides), (self.v, columns, self.v_strides)];
             all.map(|(at, columns, strides)| view(at, dtype, [batches, rows, heads, columns], strides))
         };
         if let Some(listed) = self.listed(batch, views)? {
@@ -316,6 +318,14 @@ mod tests {
         let (r, c) = (valid(&latent()), in_cache(&latent()));
         assert_eq!((r.o.shape, r.o.elements), ([16, 1, 128, 512], 16 * 128 * 512));
         assert_eq!((c.pages.latent_columns(), c.pages.values.address), (Some(512), c.pages.keys.address));
+        let eight = AttentionArgs { cache_dtype: 2, k_scale: 0.5, ..latent() };
+        assert_eq!(chosen(&eight), "mla_f16_e4m3_d576_causal_32x32_native");
+        assert_eq!(in_cache(&eight).pages.scales, [KvScale::Value(0.5), KvScale::One]);
+        let scaled =
+            AttentionArgs { dtype: 1, cache_dtype: 5, k_strides: [16 * 656, 656, 656, 1], ..latent() };
+        assert_eq!(chosen(&scaled), "mla_bf16_e4m3_scaled_d576_causal_32x32_native");
+        let KvPages { keys, values, .. } = in_cache(&scaled).pages;
+        assert_eq!((keys.shape[3], values.shape[3], keys.elements), (656, 512, 1000 * 16 * 656));
     }
 
     #[test]
@@ -377,6 +387,10 @@ mod tests {
             (AttentionArgs { alignment: 2, ..tensors() }, "alignment: 2"),
             (AttentionArgs { head_dim_v: -8, ..latent() }, "head_dim_v: -8"),
             (AttentionArgs { head_dim_v: -8, ..tensors() }, "head_dim_v: -8"),
+            (AttentionArgs { dtype: 5, ..tensors() }, "dtype e4m3_scaled"),
+            (AttentionArgs { cache_dtype: 5, ..latent() }, "dtype e4m3_scaled on a latent cache"),
+            (AttentionArgs { dtype: 1, cache_dtype: 5, k_scale: 0.5, ..latent() }, "cache.k_scale"),
+            (AttentionArgs { cache_dtype: 2, v_scale: 0.5, ..latent() }, "cache.v_scale"),
             (AttentionArgs { rest_lengths: at(9), prefix_pages: -1, ..cache() }, "prefix_pages: -1"),
             (AttentionArgs { rest_lengths: at(9), prefix_groups: -1, ..cache() }, "prefix_groups: -1"),
             (AttentionArgs { prefix_groups: 4, ..cache() }, "prefix_groups: 4"),

@@ -44,7 +44,7 @@ c_struct! {
         window_left: i32, "FERROFLASH_MASK_WINDOW: keys before the position; -1: unbounded";
         window_right: i32, "FERROFLASH_MASK_WINDOW: keys after the position; -1: unbounded";
         alignment: i32, "must be FERROFLASH_BOTTOM_RIGHT on a KV cache";
-        cache_dtype: i32, "type of a KV cache: dtype, _E4M3 or _INT8; otherwise ignored";
+        cache_dtype: i32, "type of a KV cache: dtype, _E4M3, _INT8 or _E4M3_SCALED; otherwise ignored";
         scale: f32, "softmax scale, above 0; 0: 1 / sqrt(head_dim)";
         softcap: f32, "a score becomes softcap * tanh(score / softcap); 0: off";
         config: *const c_char, "name of the kernel to run; NULL: the planner chooses";
@@ -225,13 +225,15 @@ c_struct! {
         /// head_dim, heads * head_dim, head_dim} is a contiguous [pages, page, heads, head_dim].
         cache_strides: [i64; 3];
         dtype: i32, "type of k and v";
-        cache_dtype: i32, "dtype, _E4M3: x / scale, rounded to nearest even; or _INT8";
+        cache_dtype: i32, "dtype, _E4M3: x / scale, rounded to nearest even; _INT8 or _E4M3_SCALED";
         wide_slots: i32;
         k_scale: f32, "scale of keys in an e4m3 cache; 0 means 1";
         v_scale: f32, "scale of values in an e4m3 cache; 0 means 1";
         /// [heads] in device memory, instead of k_scale and v_scale; or NULL. int8 cache: [pages, page,
         /// heads]; the kernel writes a scale for each row of a head: the row's largest magnitude / 127. A row
-        /// of zeros has the scale 0. A row with an infinity or a NaN has the scale NaN.
+        /// of zeros has the scale 0. A row with an infinity or a NaN has the scale NaN. NULL for a latent
+        /// cache of _E4M3_SCALED, into whose rows the kernel writes the scales: the largest magnitude of 128
+        /// columns / 448.
         k_scales, v_scales: *const f32;
         /// Columns of values in a latent cache (MLA), whose values are the first head_dim_v columns of its
         /// keys. v and v_cache must be NULL, and head_dim must be a multiple of 16. 0: no latent cache.

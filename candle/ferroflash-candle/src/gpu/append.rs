@@ -2,6 +2,7 @@
 use crate::errors::{invalid, refused};
 use crate::gpu::here::{Here, lock};
 use crate::gpu::inputs::{Read, input, long, number, written};
+use crate::gpu::latent_scale::LatentScale;
 use crate::gpu::rotary::RotaryTable;
 use candle::backend::BackendStorage;
 use candle::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor};
@@ -31,6 +32,8 @@ pub(crate) enum AppendScales<'a> {
     Numbers(CacheScales),
     /// Of the rows of an int8 cache, of keys and of values: the append writes them.
     Tokens([&'a Tensor; 2]),
+    /// Of a latent cache.
+    Latent(LatentScale),
 }
 
 /// Writes `k` and `v`, `(tokens, heads, head_dim)`, into KV caches `(pages, page, heads, head_dim)` by slot
@@ -82,7 +85,22 @@ pub fn append_rotary(
 /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
 #[doc(alias = "concat_and_cache_mla")]
 pub fn append_latent(rows: &Tensor, cache: &Tensor, value_columns: usize, slots: &Tensor) -> Result<()> {
-    Tokens::of_rows(&one_head(rows)?, cache, value_columns).append(slots, None)
+    Tokens::of_rows(&one_head(rows)?, cache, value_columns, None).append(slots, None)
+}
+
+/// Writes `rows` into a latent cache of u8 with a scale, like [`append_latent`]. The kernel stores `x /
+/// scale` in e4m3.
+///
+/// # Errors
+/// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
+pub fn append_latent_scaled(
+    rows: &Tensor,
+    cache: &Tensor,
+    value_columns: usize,
+    slots: &Tensor,
+    scale: LatentScale,
+) -> Result<()> {
+    Tokens::of_rows(&one_head(rows)?, cache, value_columns, Some(scale)).append(slots, None)
 }
 
 /// Rotates `q` and `rows` and writes `rows` into a latent cache, like [`append_latent`], in one launch. The
@@ -100,11 +118,11 @@ pub fn append_latent_rotary(
     table: &RotaryTable,
     positions: &Tensor,
 ) -> Result<Tensor> {
-    Tokens::of_rows(&one_head(rows)?, cache, value_columns).rotate(slots, &Turn { q, table, positions })
+    Tokens::of_rows(&one_head(rows)?, cache, value_columns, None).rotate(slots, &Turn { q, table, positions })
 }
 
 /// Returns rows `(tokens, columns)` as `(tokens, 1, columns)`.
-fn one_head(rows: &Tensor) -> Result<Tensor> {
+pub(crate) fn one_head(rows: &Tensor) -> Result<Tensor> {
     rows.dims2()?;
     rows.unsqueeze(1)
 }
@@ -136,8 +154,14 @@ impl<'a> Tokens<'a> {
     }
 
     /// Names rows `(tokens, 1, columns)`, and the latent cache that gets them.
-    pub fn of_rows(rows: &'a Tensor, cache: &'a Tensor, value_columns: usize) -> Self {
-        Tokens { new: vec![("rows", rows)], caches: vec![("cache", cache)], scales: None, value_columns }
+    pub fn of_rows(
+        rows: &'a Tensor,
+        cache: &'a Tensor,
+        value_columns: usize,
+        scale: Option<LatentScale>,
+    ) -> Self {
+        let (new, caches) = (vec![("rows", rows)], vec![("cache", cache)]);
+        Tokens { new, caches, scales: scale.map(AppendScales::Latent), value_columns }
     }
 
     /// Rotates the queries and the tokens' keys, writes the tokens into their slots, and returns the rotated
@@ -209,6 +233,7 @@ impl<'a> Tokens<'a> {
                 pages.scales(KvScale::Value(keys), KvScale::Value(values))
             }
             Some(AppendScales::Tokens(_)) => pages.scales(of_rows(one(lent)?), of_rows(one(lent)?)),
+            Some(AppendScales::Latent(scale)) => scale.give(pages)?,
         })
     }
 }

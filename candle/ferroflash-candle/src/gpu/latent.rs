@@ -1,8 +1,9 @@
 //! The latent cache (MLA) of one layer.
 use crate::attend::Attend;
 use crate::errors::invalid;
-use crate::gpu::append::{append_latent, append_latent_rotary};
+use crate::gpu::append::{Tokens, Turn, one_head};
 use crate::gpu::inputs::no_such_type;
+use crate::gpu::latent_scale::LatentScale;
 use crate::gpu::listed::ListedKv;
 use crate::gpu::parts::LayerPages;
 use crate::gpu::rotary::RotaryTable;
@@ -10,6 +11,7 @@ use crate::gpu::run::both;
 use crate::gpu::step::Step;
 use candle::{DType, Device, Result, Tensor};
 use ferroflash::request::RowOutputs;
+use ferroflash::spec::E4m3Scaled;
 
 /// The latent cache of one layer of a model with MLA (DeepSeek-V2 and later): one row per key for all query
 /// heads. The whole row is the key, and its first columns are the value. A kernel reads a row from memory
@@ -66,6 +68,41 @@ impl LatentCache {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(no_such_type("a latent cache", dtype));
         }
+        LatentCache::zeros((pages, page, columns), value_columns, dtype, device)
+    }
+
+    /// Returns a latent cache `(pages, page, columns)` of e4m3, half as large as one of 16 bits. A number of
+    /// a row is the stored number times `scale`.
+    ///
+    /// # Errors
+    /// Returns an error if the value has no column or all columns, or the driver fails.
+    pub fn e4m3(
+        shape: (usize, usize, usize),
+        value_columns: usize,
+        scale: f32,
+        device: &Device,
+    ) -> Result<Self> {
+        let LatentCache(pages) = LatentCache::zeros(shape, value_columns, DType::U8, device)?;
+        Ok(LatentCache(LayerPages { latent_scale: Some(LatentScale::Number(scale)), ..pages }))
+    }
+
+    /// Returns a latent cache `(pages, page)` of rows of 656 bytes ([`LatentScale::InRows`]), for bf16 rows
+    /// of 576 columns, of which the first 512 are the value.
+    ///
+    /// # Errors
+    /// Returns an error if the driver fails.
+    pub fn scaled((pages, page): (usize, usize), device: &Device) -> Result<Self> {
+        let shape = (pages, page, E4m3Scaled::ROW_BYTES);
+        let LatentCache(pages) = LatentCache::zeros(shape, E4m3Scaled::SCALED, DType::U8, device)?;
+        Ok(LatentCache(LayerPages { latent_scale: Some(LatentScale::InRows), ..pages }))
+    }
+
+    fn zeros(
+        (pages, page, columns): (usize, usize, usize),
+        value_columns: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
         if value_columns == 0 || value_columns >= columns {
             let expected = format_args!("1 or more, and less than a row's {columns}");
             return Err(invalid("value_columns", value_columns, expected));
@@ -75,7 +112,8 @@ impl LatentCache {
         Ok(LatentCache(LayerPages::new(rows, values)))
     }
 
-    /// Returns the rows, `[pages, page, 1, columns]`, and the values in them.
+    /// Returns the rows, `[pages, page, 1, columns]`, or u8 `[pages, page, 1, bytes]`, and the values in
+    /// them.
     pub fn tensors(&self) -> [&Tensor; 2] {
         [&self.0.keys, &self.0.values]
     }
@@ -86,7 +124,7 @@ impl LatentCache {
     /// Returns [`candle::Error::Cuda`] with a [`ferroflash::Error`] inside.
     pub fn append(&mut self, rows: &Tensor, step: &Step) -> Result<()> {
         self.0.are_of(step)?;
-        append_latent(rows, &self.0.keys, self.value_columns(), &step.slots()?)
+        self.tokens(&one_head(rows)?).append(&step.slots()?, None)
     }
 
     /// Rotates the columns behind the value of this step's queries and rows by their
@@ -103,8 +141,8 @@ impl LatentCache {
         table: &RotaryTable,
     ) -> Result<Tensor> {
         self.0.are_of(step)?;
-        let cache = (&self.0.keys, self.value_columns());
-        append_latent_rotary(q, rows, cache, &step.slots()?, table, &step.positions()?)
+        let turn = Turn { q, table, positions: &step.positions()? };
+        self.tokens(&one_head(rows)?).rotate(&step.slots()?, &turn)
     }
 
     /// Computes attention of this step's queries, `(tokens, heads, columns)`, on the rows of their sequences,
@@ -129,7 +167,12 @@ impl LatentCache {
 
     /// Returns this cache with lists of its keys, one list for each query: i32 or u32 `(queries, 1, topk)`.
     pub fn listed<'a>(&'a self, indices: &'a Tensor) -> ListedKv<'a> {
-        ListedKv::new(&self.0.keys, self.value_columns(), indices)
+        ListedKv { scale: self.0.latent_scale, ..ListedKv::new(&self.0.keys, self.value_columns(), indices) }
+    }
+
+    /// Returns new rows `(tokens, 1, columns)`, and this cache, which gets them.
+    fn tokens<'a>(&'a self, rows: &'a Tensor) -> Tokens<'a> {
+        Tokens::of_rows(rows, &self.0.keys, self.value_columns(), self.0.latent_scale)
     }
 
     fn value_columns(&self) -> usize {

@@ -3,6 +3,7 @@ use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::gpu::forward::compute;
 use crate::gpu::inputs::{Read, input};
+use crate::gpu::latent_scale::LatentScale;
 use crate::gpu::run::{Results, both, device, run};
 use candle::{Result, Tensor};
 use ferroflash::cudarc::{Inputs, Pages};
@@ -29,20 +30,27 @@ use ferroflash::request::{ListedKeys, RowOutputs};
 #[must_use]
 #[non_exhaustive]
 pub struct ListedKv<'a> {
-    /// The latent cache, `(pages, page, latent heads, columns)` of the queries' dtype. A cache of one page is
-    /// a tensor of rows: `rows.unsqueeze(0)?`.
+    /// The latent cache, `(pages, page, latent heads, columns)` of the queries' dtype or of u8 (e4m3). A
+    /// cache of one page is a tensor of rows: `rows.unsqueeze(0)?`.
     pub rows: &'a Tensor,
     /// The number of a row's first columns that are the value.
     pub value_columns: usize,
     /// The lists, i32 or u32 `(queries, latent heads, topk)`, contiguous: slots, page x page size + row. -1
     /// is no key.
     pub indices: &'a Tensor,
+    /// The scale of a latent cache of u8. Without it, the scale is 1.
+    pub scale: Option<LatentScale>,
 }
 
 impl<'a> ListedKv<'a> {
     /// Returns a latent cache with lists of its keys.
     pub fn new(rows: &'a Tensor, value_columns: usize, indices: &'a Tensor) -> Self {
-        ListedKv { rows, value_columns, indices }
+        ListedKv { rows, value_columns, indices, scale: None }
+    }
+
+    /// Sets the scale of a latent cache of u8.
+    pub fn scale(self, scale: LatentScale) -> Self {
+        ListedKv { scale: Some(scale), ..self }
     }
 
     /// Computes attention of `q`, `(queries, heads, columns)`, on the keys of its lists. The result is
@@ -111,7 +119,9 @@ impl<'a> ListedKv<'a> {
                 }
             };
             indices.contiguous().map(drop)?;
-            let keys = ListedKeys::new(Pages::latent(rows, self.value_columns), indices.numbers(3)?, topk);
+            let pages = Pages::latent(rows, self.value_columns);
+            let pages = self.scale.map_or(Ok(pages), |scale| scale.give(pages))?;
+            let keys = ListedKeys::new(pages, indices.numbers(3)?, topk);
             compute(device, Inputs::of_sparse(input("q", q, false)?, keys), attend, topk, wanted)
         })
     }

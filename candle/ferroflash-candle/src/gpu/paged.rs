@@ -4,6 +4,7 @@ use crate::errors::invalid;
 use crate::gpu::append::CacheScales;
 use crate::gpu::forward::compute;
 use crate::gpu::inputs::{Read, Stored, input};
+use crate::gpu::latent_scale::LatentScale;
 use crate::gpu::run::{Outputs, Results, both, device, run};
 use candle::{Result, Tensor};
 use ferroflash::DType;
@@ -34,6 +35,8 @@ pub struct PagedKv<'a> {
     pub scales: Option<CacheScales>,
     /// Scales of keys and of values of an int8 KV cache: f32 `(pages, page, heads)`, contiguous.
     pub token_scales: Option<[&'a Tensor; 2]>,
+    /// The scale of a latent cache of u8.
+    pub latent_scale: Option<LatentScale>,
     /// The first pages that groups of sequences share.
     pub shared_prefixes: Option<SharedPages<'a>>,
 }
@@ -66,6 +69,7 @@ impl<'a> PagedKv<'a> {
             max_seqlen_k: None,
             scales: None,
             token_scales: None,
+            latent_scale: None,
             shared_prefixes: None,
         }
     }
@@ -73,6 +77,11 @@ impl<'a> PagedKv<'a> {
     /// Sets the first pages that groups of sequences share.
     pub fn shared_prefixes(self, shared: SharedPages<'a>) -> Self {
         PagedKv { shared_prefixes: Some(shared), ..self }
+    }
+
+    /// Sets the scale of a latent cache of u8.
+    pub fn latent_scale(self, scale: LatentScale) -> Self {
+        PagedKv { latent_scale: Some(scale), ..self }
     }
 
     /// Computes attention of `q`, `(sequences, queries, heads, head_dim)`. If there are few queries, decode
@@ -147,6 +156,9 @@ impl<'a> PagedKv<'a> {
         let (page, heads) = (pages.keys.shape[1], pages.keys.shape[2]);
         if let Some(CacheScales { keys, values }) = self.scales {
             pages = pages.scales(KvScale::Value(keys), KvScale::Value(values));
+        }
+        if let Some(scale) = self.latent_scale {
+            pages = scale.give(pages)?;
         }
         let of_rows = self.token_scales.map(|[k, v]| [Read::of("k_scale", k), Read::of("v_scale", v)]);
         if let Some([k, v]) = &of_rows {

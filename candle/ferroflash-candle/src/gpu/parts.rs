@@ -2,6 +2,7 @@
 use crate::attend::Attend;
 use crate::errors::invalid;
 use crate::gpu::append::CacheScales;
+use crate::gpu::latent_scale::LatentScale;
 use crate::gpu::paged::{PagedKv, SharedPages};
 use crate::gpu::run::Results;
 use crate::gpu::step::Step;
@@ -17,12 +18,14 @@ pub(crate) struct LayerPages {
     pub scales: Option<CacheScales>,
     /// The scales of the rows of an int8 cache, of keys and of values.
     pub token_scales: Option<[Tensor; 2]>,
+    /// The scale of a latent cache of u8.
+    pub latent_scale: Option<LatentScale>,
 }
 
 impl LayerPages {
     /// Returns pages of 16-bit numbers.
     pub fn new(keys: Tensor, values: Tensor) -> Self {
-        LayerPages { keys, values, scales: None, token_scales: None }
+        LayerPages { keys, values, scales: None, token_scales: None, latent_scale: None }
     }
 
     /// Refuses a step on pages of another size.
@@ -58,7 +61,7 @@ impl LayerPages {
         for part in step.parts() {
             let q = q.narrow(0, part.first_row, part.rows)?;
             let mut kv = PagedKv::new(&self.keys, &self.values, &part.table, &part.lengths);
-            kv.scales = self.scales;
+            (kv.scales, kv.latent_scale) = (self.scales, self.latent_scale);
             kv.token_scales = self.token_scales.as_ref().map(|[keys, values]| [keys, values]);
             let shared = part.shared.as_ref();
             kv.shared_prefixes =

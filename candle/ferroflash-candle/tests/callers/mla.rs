@@ -1,7 +1,8 @@
 //! The calls of mistral.rs 0.9.2 in mistralrs-core/src/mla/forward.rs, on a latent cache.
 use candle::{D, DType, Device, Result, Tensor};
 use ferroflash_candle::{
-    Attend, LatentCache, ListedKv, PagePool, PagedKv, RotaryStyle, RotaryTable, Sequence, Step, append_latent,
+    Attend, LatentCache, LatentScale, ListedKv, PagePool, PagedKv, RotaryStyle, RotaryTable, Sequence, Step,
+    append_latent, append_latent_scaled,
 };
 
 /// A latent cache, `(blocks, block, 1, 576)`. It replaces mistral.rs' two caches, `(blocks, block, 512)` and
@@ -176,4 +177,90 @@ fn lists_of_keys() -> Result<()> {
         .attend(&q, &Attend::full(scale))?;
     assert_eq!(far(&o, &of_flat)?, 0.0, "a cache of one page");
     Ok(())
+}
+
+/// Compares attention on a cache of five pages of 16 keys with attention on `rows`, `(80, columns)`: of one
+/// sequence with the pages in another order, and of a list of slots.
+fn check_pages(cache: &Tensor, scale: LatentScale, rows: &Tensor) -> Result<()> {
+    let (device, softmax) = (rows.device(), 192f32.sqrt().recip());
+    let q = random(&[1, 16, LATENT + ROTARY], device)?;
+    let order = [3u32, 1, 4, 0, 2];
+    let table = Tensor::new(&[order], device)?;
+    let lengths = Tensor::new(&[70u32], device)?;
+    let values = cache.narrow(3, 0, LATENT)?;
+    let paged = PagedKv::new(cache, &values, &table, &lengths).latent_scale(scale);
+    let found = paged.attend(&q.unsqueeze(1)?, &Attend::causal(softmax))?.squeeze(1)?.get(0)?;
+    let slots: Vec<u32> = (0..70).map(|key| order[key / 16] * 16 + key as u32 % 16).collect();
+    let (expected, _) = plain(&q.get(0)?, &rows.index_select(&Tensor::new(slots, device)?, 0)?, softmax)?;
+    let apart = far(&found, &expected)?;
+    assert!(apart <= 3e-2, "pages, {scale:?}: {apart}");
+
+    let list = [79i32, 5, -1, 17, 17];
+    let indices = Tensor::new(&[[list]], device)?;
+    let found = ListedKv::new(cache, LATENT, &indices).scale(scale).attend(&q, &Attend::full(softmax))?;
+    let slots = Tensor::new(&[79u32, 5, 17, 17], device)?;
+    let (expected, _) = plain(&q.get(0)?, &rows.index_select(&slots, 0)?, softmax)?;
+    let apart = far(&found.get(0)?, &expected)?;
+    assert!(apart <= 3e-2, "lists, {scale:?}: {apart}");
+    Ok(())
+}
+
+/// Integers times the scale, which e4m3 has without an error.
+#[test]
+fn latents_of_e4m3() -> Result<()> {
+    let (device, scale) = (Device::new_cuda(0)?, LatentScale::Number(0.25));
+    let rows = (Tensor::randn(0f32, 3.0, (80, LATENT + ROTARY), &device)?.round()? * 0.25)?;
+    let rows = rows.clamp(-4f32, 4f32)?.to_dtype(DType::BF16)?;
+    let cache = Tensor::zeros((5, 16, 1, LATENT + ROTARY), DType::U8, &device)?;
+    let slots = Tensor::arange(0i64, 80, &device)?;
+    append_latent_scaled(&rows, &cache, LATENT, &slots, scale)?;
+    check_pages(&cache, scale, &rows)
+}
+
+/// Rows of 656 bytes, whose numbers are powers of two.
+#[test]
+fn latents_with_scales_in_their_rows() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let (mut bytes, mut numbers) = (vec![], vec![]);
+    // The bits of 0.5, 1, 2, -1, and 1.5 in e4m3.
+    let all = [(0x30u8, 0.5f32), (0x38, 1.0), (0x40, 2.0), (0xb8, -1.0), (0x3c, 1.5)];
+    for row in 0..80usize {
+        let scales = [0.25f32, 0.5, 1.0, 2.0].map(|scale| if row % 3 == 0 { scale / 2.0 } else { scale });
+        for column in 0..LATENT {
+            let (bits, number) = all[(row * 7 + column * 3 + column / 11) % all.len()];
+            bytes.push(bits);
+            numbers.push(number * scales[column / 128]);
+        }
+        bytes.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+        for column in 0..ROTARY {
+            let number = half::bf16::from_f32((row + column) as f32 / 64.0 - 1.0);
+            bytes.extend(number.to_le_bytes());
+            numbers.push(number.to_f32());
+        }
+    }
+    let cache = Tensor::from_vec(bytes, (5, 16, 1, 656), &device)?;
+    let rows = Tensor::from_vec(numbers, (80, LATENT + ROTARY), &device)?.to_dtype(DType::BF16)?;
+    check_pages(&cache, LatentScale::InRows, &rows)
+}
+
+/// An append to rows of 656 bytes. Each block's scale is a power of two, and e4m3 has the numbers without an
+/// error.
+#[test]
+fn an_append_to_rows_with_scales() -> Result<()> {
+    let device = Device::new_cuda(0)?;
+    let mut numbers = vec![];
+    for row in 0..80usize {
+        numbers.extend((0..LATENT).map(|column| match (column % 128, (row + 5 * column) % 3) {
+            // 448 times a power of two, so that the scale is one.
+            (0, _) => 1.75 * [1.0, 2.0, 0.5, 0.25][(row + column / 128) % 4],
+            (_, 0) => 0.125,
+            (_, 1) => -0.1875,
+            _ => 0.25,
+        }));
+        numbers.extend((0..ROTARY).map(|column| (row + column) as f32 / 128.0 - 0.5));
+    }
+    let rows = Tensor::from_vec(numbers, (80, LATENT + ROTARY), &device)?.to_dtype(DType::BF16)?;
+    let cache = Tensor::zeros((5, 16, 1, 656), DType::U8, &device)?;
+    append_latent_scaled(&rows, &cache, LATENT, &Tensor::arange(0i64, 80, &device)?, LatentScale::InRows)?;
+    check_pages(&cache, LatentScale::InRows, &rows)
 }

@@ -70,6 +70,11 @@ mod tests {
             chosen(&AttentionArgs { heads_q: 16, ..listed() }, "l4"),
             "sparse_mla_f16_d576_full_16x32"
         );
+        let eight = AttentionArgs { dtype: 1, cache_dtype: 2, k_scales: at(9), ..listed() };
+        assert_eq!(chosen(&eight, "h200"), "sparse_mla_bf16_e4m3_d576_full_32x32_native");
+        let scaled = AttentionArgs { cache_dtype: 5, k_strides: [16 * 656, 656, 656, 1], ..eight };
+        let scaled = AttentionArgs { k_scales: std::ptr::null(), ..scaled };
+        assert_eq!(chosen(&scaled, "h200"), "sparse_mla_bf16_e4m3_scaled_d576_full_32x32_native");
     }
 
     #[test]
