@@ -43,8 +43,8 @@ use std::time::{Duration, Instant};
 )]
 pub(super) struct Args {
     /// Measure this suite: headline, prefill, extra, hopper, hopper-extra, decode, paged, ragged, mixed,
-    /// chunked, mla, prefix, packed, append, merge, backward (in a build with the feature `training`),
-    /// or a suite of --file. May be repeated [default: all].
+    /// chunked, mla, sparse, latents (MLA of eight bits), prefix, packed, append, merge, backward (in a build
+    /// with the feature `training`), or a suite of --file. May be repeated [default: all].
     #[arg(long = "suite", value_name = "NAME")]
     suites: Vec<String>,
     /// Read the shapes from this file instead of the built-in suites.

@@ -19,8 +19,10 @@ pub(crate) struct Shape {
     head_dim: usize,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
-    /// e4m3, int8, or the tokens' type [default].
+    /// e4m3, int8, or the tokens' type [default]; in a latent cache e4m3_scaled, too.
     kv_dtype: Option<String>,
+    /// The columns of a latent cache's values (MLA). The tokens have rows only, whose other columns rotate.
+    latent: Option<usize>,
     /// Keys per page [default: 16].
     page: Option<usize>,
     #[serde(default)]
@@ -38,9 +40,15 @@ impl Shape {
         sizes(&[("append", tokens), ("heads_k", heads), ("head_dim", head_dim), ("page", page)])?;
         let dtype = fields::dtype(self.dtype.as_deref())?;
         let cache = fields::kv_dtype(self.kv_dtype.as_deref(), dtype)?;
-        let row = 2.0 * heads as f64 * head_dim as f64;
-        let read = tokens as f64 * row * dtype.bytes() as f64;
-        let written = tokens as f64 * row * cache.bytes() as f64;
+        let stored = fields::row_bytes(cache, dtype, head_dim, self.latent)?;
+        if self.latent.is_some_and(|columns| columns == 0 || columns >= head_dim) {
+            let why = format!("it must be 1 or more, and less than head_dim {head_dim}");
+            return Err(Error::Invalid(format!("latent {}: {why}", self.latent.unwrap_or(0))));
+        }
+        // A latent cache has no values beside its keys.
+        let tensors = if self.latent.is_some() { 1.0 } else { 2.0 } * (tokens * heads) as f64;
+        let read = tensors * (head_dim * dtype.bytes()) as f64;
+        let written = tensors * stored as f64;
         let rotary = self.rotary()?;
         let queries =
             tokens as f64 * self.heads_q.unwrap_or(0) as f64 * head_dim as f64 * dtype.bytes() as f64;
@@ -50,10 +58,17 @@ impl Shape {
         let scales = if cache == DType::Int8 { 8.0 * (tokens * heads) as f64 } else { 0.0 };
         let (read, written) = (read + queries + angles, written + queries + scales);
         // A slot is a 64-bit integer, like a position.
-        fits(read + 2.0 * written + page as f64 * row * cache.bytes() as f64 + 16.0 * tokens as f64)?;
+        fits(read + 2.0 * written + (2 * page * heads * stored) as f64 + 16.0 * tokens as f64)?;
         let case = AppendCase {
             dtypes: [dtype, cache],
-            lies: if layout == Order::Hnd { Lies::Hnd } else { Lies::Nhd },
+            lies: match (self.latent, layout) {
+                (Some(columns), Order::Nhd) => Lies::Latent(columns),
+                (Some(_), Order::Hnd) => {
+                    return Err(Error::Invalid("layout HND of a latent cache: it must be NHD".into()));
+                }
+                (None, Order::Hnd) => Lies::Hnd,
+                (None, Order::Nhd) => Lies::Nhd,
+            },
             heads,
             head_dim,
             pages: [(2 * tokens).div_ceil(page), page],
@@ -68,20 +83,22 @@ impl Shape {
             Some(queries) => (" with rotary embedding", format!("{queries}/{heads}")),
             None => ("", heads.to_string()),
         };
+        let latent = self.latent.map_or(String::new(), |columns| format!(", latent {columns}"));
         let label = format!(
             "{types}, append of {tokens} tokens{turned}, heads {all}, head_dim {head_dim}, pages of {page} \
-             {layout}"
+             {layout}{latent}"
         );
         Ok(Workload::new(label, [0.0, read + written], true, move || AppendMemory::to_measure(&case)))
     }
 
-    /// Returns the rotation of all columns of a head, by a table of up to 4096 positions.
+    /// Returns the rotation of all columns of a head, or of those behind a latent, by a table of up to 4096
+    /// positions.
     fn rotary(&self) -> Result<Option<RotaryCase>, Error> {
         let Some(heads) = self.heads_q else { return Ok(None) };
         sizes(&[("heads_q", heads)])?;
         Ok(Some(RotaryCase {
             style: RotaryStyle::Halves,
-            columns: [0, self.head_dim],
+            columns: self.latent.map_or([0, self.head_dim], |columns| [columns, self.head_dim - columns]),
             rows: 4096,
             wide: true,
             together: true,

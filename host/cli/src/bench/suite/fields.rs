@@ -2,6 +2,7 @@
 use crate::error::Error;
 use ferroflash::DType;
 use ferroflash::request::{Mask, Precision};
+use ferroflash::spec::E4m3Scaled;
 use serde::Deserialize;
 use std::fmt;
 
@@ -34,14 +35,37 @@ pub(super) fn precision(name: Option<&str>) -> Result<Precision, Error> {
     name.map_or(Ok(Precision::Inputs), named)
 }
 
-/// Returns the type of a cache. Without a name, the cache has the queries' type.
+/// Returns the type of a cache. Without a name, the cache has the queries' type. The rows of a latent cache
+/// may have their own scales.
 pub(super) fn kv_dtype(name: Option<&str>, queries: DType) -> Result<DType, Error> {
-    let all = [queries, DType::E4m3, DType::Int8];
+    let all = [queries, DType::E4m3, DType::Int8, DType::E4m3Scaled];
     let wrong = |name| {
-        let [own, e4m3, int8] = all.map(DType::name);
-        Error::Invalid(format!("kv_dtype {name}: it must be {own} (the queries' type), {e4m3} or {int8}"))
+        let [own, e4m3, int8, scaled] = all.map(DType::name);
+        let text = format!("{own} (the queries' type), {e4m3}, {int8} or {scaled} (latent caches)");
+        Error::Invalid(format!("kv_dtype {name}: it must be {text}"))
     };
     name.map_or(Ok(queries), |name| all.into_iter().find(|d| d.name() == name).ok_or_else(|| wrong(name)))
+}
+
+/// Returns the bytes of a row of a cache. Rows that have their own scales are of a latent cache for queries
+/// or tokens of 576 bf16.
+pub(super) fn row_bytes(
+    cache: DType,
+    queries: DType,
+    head_dim: usize,
+    latent: Option<usize>,
+) -> Result<usize, Error> {
+    let is_scaled = cache == DType::E4m3Scaled;
+    let fits = queries == DType::Bf16 && head_dim == E4m3Scaled::COLUMNS;
+    if is_scaled && !(fits && latent.is_some_and(|columns| columns <= E4m3Scaled::SCALED)) {
+        let why = format!(
+            "such rows are of a latent cache; set dtype bf16, head_dim {} and latent, at most {}",
+            E4m3Scaled::COLUMNS,
+            E4m3Scaled::SCALED
+        );
+        return Err(Error::Invalid(format!("kv_dtype {}: {why}", cache.name())));
+    }
+    Ok(if is_scaled { E4m3Scaled::ROW_BYTES } else { head_dim * cache.bytes() })
 }
 
 /// Returns the mask. Without a field, a query sees all keys.

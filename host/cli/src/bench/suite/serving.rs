@@ -77,12 +77,13 @@ impl Shape {
         let (order, cache) =
             (self.layout.unwrap_or_default(), fields::kv_dtype(self.kv_dtype.as_deref(), one.dtype)?);
         let row = one.head_dim as f64 * one.dtype.bytes() as f64;
+        let stored = fields::row_bytes(cache, one.dtype, one.head_dim, self.latent)? as f64;
         let filled: Vec<_> = lengths.iter().map(|[_, k]| *k).collect();
         let longest = filled.iter().copied().max().unwrap_or(0);
         let room = |keys: usize| if page == 0 { longest } else { keys.div_ceil(page).saturating_mul(page) };
         let rows: f64 = filled.iter().map(|keys| room(*keys) as f64).sum();
         let table = 4.0 * filled.len() as f64 * longest as f64 / page.max(1) as f64;
-        fits(table + 2.0 * rows * one.heads_k as f64 * one.head_dim as f64 * cache.bytes() as f64)?;
+        fits(table + 2.0 * rows * one.heads_k as f64 * stored)?;
         if self.listed && (self.latent.is_none() || lengths.iter().any(|[q, _]| *q != 1)) {
             let why = "lists are of a latent cache, and each query is a sequence; set latent, and 1 query \
                        for each sequence";
@@ -139,7 +140,8 @@ impl Shape {
         let keys = alive.iter().map(|[_, keys]| *keys as f64).sum::<f64>();
         let both = if self.latent.is_some() { one.head_dim } else { 2 * one.head_dim } as f64;
         let values = self.latent.map_or(0.0, |columns| keys * key * columns as f64);
-        let work = [flops, bytes - values - again * key * both];
+        let scales = keys * one.heads_k as f64 * (stored - (one.head_dim * cache.bytes()) as f64);
+        let work = [flops, bytes + scales - values - again * key * both];
         Ok(Workload::new(label, work, true, move || case.to_measure()))
     }
 

@@ -23,8 +23,8 @@ fn the_built_in_suites_are_solved_by_an_h200_and_an_l4() {
     let names = suites.keys().map(String::as_str).collect::<Vec<_>>().join(" ");
     assert_eq!(
         names,
-        "append backward chunked decode extra headline hopper hopper-extra merge mixed mla packed paged \
-         prefill prefix ragged sparse"
+        "append backward chunked decode extra headline hopper hopper-extra latents merge mixed mla packed \
+         paged prefill prefix ragged sparse"
     );
     let forward = read_forward(None, &[]).expect("valid");
     assert_eq!(
@@ -165,6 +165,23 @@ fn words_and_work_of_a_shape() {
         "f16, sequences 4 x 1/80, heads 8/1, head_dim 576, full, pages of 64 NHD, latent 512",
         2.0 * (8 * 320 * (576 + 512)) as f64,
         2.0 * (4 * 8 * (576 + 512)) as f64 + 2.0 * (320 * 576) as f64,
+        true,
+    );
+    // Rows that have their own scales are 656 bytes.
+    check(
+        r#"{"sequences": [[4, 1, 80]], "heads_q": 8, "heads_k": 1, "head_dim": 576, "latent": 512,
+            "page": 64, "dtype": "bf16", "kv_dtype": "e4m3_scaled"}"#,
+        "bf16 on e4m3_scaled, sequences 4 x 1/80, heads 8/1, head_dim 576, full, pages of 64 NHD, latent 512",
+        2.0 * (8 * 320 * (576 + 512)) as f64,
+        2.0 * (4 * 8 * (576 + 512)) as f64 + (320 * 656) as f64,
+        true,
+    );
+    check(
+        r#"{"append": 10, "heads_k": 1, "head_dim": 576, "latent": 512, "dtype": "bf16",
+            "kv_dtype": "e4m3_scaled", "page": 8}"#,
+        "bf16 on e4m3_scaled, append of 10 tokens, heads 1, head_dim 576, pages of 8 NHD, latent 512",
+        0.0,
+        (10 * (2 * 576 + 656)) as f64,
         true,
     );
     // Lists name any rows, and each list reads its own.
