@@ -234,6 +234,7 @@ fn rows() -> Vec<Row> {
         let (family, what) = match e.of {
             SplitKernels::Prefill => ("split", "finishes split kernels"),
             SplitKernels::Decoding => ("decode", "finishes decode kernels"),
+            SplitKernels::Seesaw => ("hopper mla", "finishes decode kernels"),
             SplitKernels::Mixed => ("mixed few", "finishes decode kernels"),
         };
         Row::beside(family, &e.contract, Some(e.dtype), Some(e.head_dim), what)
