@@ -14,5 +14,6 @@ mod key_stages;
 pub mod latents;
 pub mod merge;
 pub mod mla;
+pub mod rows;
 pub mod schedule;
 pub mod softmax;

@@ -255,9 +255,9 @@ fn attend<
         let warps = left.quads(row, quad, |o, [max, sum]| Partial { max, sum, o });
         let all = Partial::NONE.merge(warps);
         if item.splits == 1 {
-            store::<Q, _, _>(p, item, row, [quad], all, &by)
+            store::<Q>(p, item, row, quad, all, &by)
         } else {
-            leave::<D, _, _>(p, item, row, [quad], all, &by)
+            leave::<D>(p, item, row, quad, all, &by)
         }
     });
     if item.splits > 1 && p.counters.count != 0 && block.is_last_of(item.splits, &p.counters, item.counter(p))

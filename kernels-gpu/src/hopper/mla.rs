@@ -20,7 +20,8 @@
 //! [`super::latents`] has the keys of a work item: of its sequence, through TMA, or of its query's list,
 //! which the warpgroups gather.
 use crate::decode::batch::Batch;
-use crate::decode::merge::{finish_rows, side_by_side, store_empty};
+use crate::decode::merge::store_empty;
+use crate::decode::rows::{finish_rows, side_by_side};
 use crate::decode::schedule::{Item, first_lengths, items};
 use crate::entries::Run;
 use crate::hopper::latents::{D, HALF, KEYS, Latents, Left, N, REST, Right, Stages};
