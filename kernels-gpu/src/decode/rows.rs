@@ -114,7 +114,8 @@ fn leave<const D: usize, const P: usize, const N: usize>(
     }
 }
 
-/// [`super::merge::finish`] with a whole row per warp. `all(row, quads)` are the columns of `P` quads of a row.
+/// [`super::merge::finish`] with a whole row per warp. `all(row, quads)` are the columns of `P` quads of a
+/// row.
 #[inline(always)]
 pub fn finish_rows<E: TensorCore, K: Kernel, const D: usize, const P: usize, const N: usize>(
     p: &DecodeParams,
