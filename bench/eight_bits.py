@@ -1,6 +1,6 @@
 """Times attention with products of eight bits beside FlashAttention-3 and cuDNN on the same e4m3 tensors, and beside 16 bits.
 
-    python3 eight_bits.py --out eight-bits-peers.json            # D = 128, 16k tokens, 16 heads, full and causal
+    python3 eight_bits.py --out eight-bits-peers.json            # 16k tokens: D = 128 full and causal, D = 64, windows of 1024
     python3 eight_bits.py --only bias --out eight-bits-bias.json # the bias of equal scores, 2k to 64k keys
 
 `ferroflash` has e4m3 tensors with FlashAttention-3's descales, as fa3 and cudnn_fp8 have; `quantised` has bf16 tensors and precision
@@ -19,8 +19,15 @@ import compare
 from ferroflash import dense
 import report
 
-E4M3, LARGEST, D = torch.float8_e4m3fn, 448.0, 128
-SHAPES = [(8, 2048), (4, 4096), (2, 8192), (1, 16384)]
+E4M3, LARGEST = torch.float8_e4m3fn, 448.0
+FULL = (-1, -1)
+# batch, keys, heads, head dim, causal, window
+SHAPES = {
+    "full": [(batch, 16384 // batch, 16, 128, False, FULL) for batch in (8, 4, 2, 1)],
+    "causal": [(batch, 16384 // batch, 16, 128, True, FULL) for batch in (8, 4, 2, 1)],
+    "D64": [(batch, 16384 // batch, 32, 64, causal, FULL) for causal in (False, True) for batch in (4, 1)],
+    "window": [(2, 8192, 16, 128, False, (1023, 0)), (2, 8192, 32, 64, False, (1023, 0))],
+}
 # A call is wrong if the sum of its errors exceeds this part of the sum of its results.
 TOLERANCE = 0.06
 
@@ -41,10 +48,12 @@ def planned(q, k, v, **options):
     return call
 
 
-def cudnn_fp8(q, k, v, factors, causal):
+def cudnn_fp8(q, k, v, factors, causal, window):
     """Returns a call of cuDNN on (batch, seqlen, heads, head_dim) in e4m3. O is e4m3, times the factor that the result has."""
     import cudnn
-    shape, graph_of = q.transpose(1, 2), cudnn.data_type
+    if window != FULL:
+        raise ValueError("causal masks only")
+    graph_of = cudnn.data_type
     graph = cudnn.pygraph(io_data_type=graph_of.FP8_E4M3, intermediate_data_type=graph_of.FLOAT, compute_data_type=graph_of.FLOAT)
     tensors = [graph.tensor(name=name, dim=list(x.transpose(1, 2).shape), stride=list(x.transpose(1, 2).stride()),
                             data_type=graph_of.FP8_E4M3) for name, x in zip("qkv", (q, k, v))]
@@ -53,7 +62,7 @@ def cudnn_fp8(q, k, v, factors, causal):
     # Weights of a softmax are at most 1, and results at most the largest value.
     numbers = [*map(float, factors), 1 / LARGEST, LARGEST, 1 / float(factors[2])]
     o, _, *largest = graph.sdpa_fp8(q=tensors[0], k=tensors[1], v=tensors[2], **dict(zip(names, scales)), generate_stats=False,
-                                    attn_scale=D ** -0.5, use_causal_mask=causal, name="sdpa")
+                                    attn_scale=q.shape[-1] ** -0.5, use_causal_mask=causal, name="sdpa")
     out = torch.empty(q.shape, dtype=E4M3, device="cuda").transpose(1, 2)
     o.set_output(True).set_dim(list(out.shape)).set_stride(list(out.stride())).set_data_type(graph_of.FP8_E4M3)
     for each in largest:
@@ -78,44 +87,47 @@ def cudnn_fp8(q, k, v, factors, causal):
     return call
 
 
-def fa3(q, k, v, causal, **descales):
+def fa3(q, k, v, causal, window, **descales):
     """Returns a call of FlashAttention-3."""
     import flash_attn_interface
 
     def call():
-        out = flash_attn_interface.flash_attn_func(q, k, v, causal=causal, **descales)
+        out = flash_attn_interface.flash_attn_func(q, k, v, causal=causal, window_size=window, **descales)
         return out[0] if isinstance(out, tuple) else out
     return call
 
 
-def sdpa(q, k, v, causal):
+def sdpa(q, k, v, causal, window):
+    if window != FULL:
+        raise ValueError("causal masks only")
+
     def call():
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal).transpose(1, 2)
     return call
 
 
-def contenders(q, k, v, causal):
-    """Returns {name: call}, and {name: the tensors that this call has, in float32}. Calls return (batch, queries, heads, D)."""
+def contenders(q, k, v, causal, window=FULL):
+    """Returns {name: call}, and {name: the tensors that this call has, in float32}. Calls return (batch, queries, heads, head_dim)."""
     eights = [quantised(x) for x in (q, k, v)]
     e, factors = [x for x, _ in eights], [factor for _, factor in eights]
     of_head = [torch.full((q.shape[0], x.shape[2]), float(factor), device="cuda") for x, factor in eights]
     descales = dict(zip(("q_descale", "k_descale", "v_descale"), of_head))
     eight = [x.float() * factor for x, factor in eights]
-    calls, tensors = {}, {}
+    calls, tensors, masked = {}, {}, {"causal": causal, "window_size": window}
 
     def add(name, make, of):
         try:
             calls[name], tensors[name] = make(), of
         except Exception as reason:
             print(f"{name} is not available: {repr(reason)[:200]}")
-    add("ferroflash", lambda: planned(*e, causal=causal, **descales), eight)
-    add("quantised", lambda: planned(q, k, v, causal=causal, precision="fp8"), (q, k, v))
-    add("bf16", lambda: planned(q, k, v, causal=causal), (q, k, v))
-    add("fa3_fp8", lambda: fa3(*e, causal, **descales), eight)
-    add("fa3_bf16", lambda: fa3(q, k, v, causal), (q, k, v))
-    add("cudnn_fp8", lambda: cudnn_fp8(*e, factors, causal), eight)
-    add("cudnn_bf16", lambda: sdpa(q, k, v, causal), (q, k, v))
+    add("ferroflash", lambda: planned(*e, **masked, **descales), eight)
+    add("quantised", lambda: planned(q, k, v, **masked, precision="fp8"), (q, k, v))
+    add("bf16", lambda: planned(q, k, v, **masked), (q, k, v))
+    add("fa3_fp8", lambda: fa3(*e, causal, window, **descales), eight)
+    add("fa3_bf16", lambda: fa3(q, k, v, causal, window), (q, k, v))
+    add("cudnn_fp8", lambda: cudnn_fp8(*e, factors, causal, window), eight)
+    add("cudnn_bf16", lambda: sdpa(q, k, v, causal, window), (q, k, v))
     return calls, tensors
 
 
@@ -123,30 +135,32 @@ def result(call, o, rows):
     return o[:, rows].float().double() * getattr(call, "factor", 1.0)
 
 
-def exact(q, k, v, rows, causal):
+def exact(q, k, v, rows, causal, window=FULL):
     """Computes float64 attention of some rows of every head."""
+    keys, last = torch.arange(k.shape[1], device="cuda")[None, :], rows[:, None]
     out = torch.empty(q.shape[0], len(rows), *q.shape[2:], dtype=torch.float64, device="cuda")
     for b in range(q.shape[0]):
-        s = torch.einsum("qhd,khd->hqk", q[b, rows].double(), k[b].double()) * D ** -0.5
-        if causal:
-            s = s.masked_fill(torch.arange(k.shape[1], device="cuda")[None, :] > rows[:, None], -torch.inf)
+        s = torch.einsum("qhd,khd->hqk", q[b, rows].double(), k[b].double()) * q.shape[-1] ** -0.5
+        if causal or window != FULL:
+            s = s.masked_fill((keys > last) | (keys < last - (window[0] if window != FULL else k.shape[1])), -torch.inf)
         out[b] = torch.einsum("hqk,khd->qhd", s.softmax(-1), v[b].double())
     return out
 
 
-def speed(batch, keys, causal, args, rng):
+def speed(suite, label, batch, keys, heads, width, causal, window, args, rng):
     """Returns the report's rows of one shape."""
-    q, k, v = (torch.randn(batch, keys, args.heads, D, dtype=torch.bfloat16, device="cuda") for _ in range(3))
-    calls, tensors = contenders(q, k, v, causal)
+    q, k, v = (torch.randn(batch, keys, heads, width, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+    calls, tensors = contenders(q, k, v, causal, window)
     rows = torch.tensor([0, 1, keys // 2, keys - 1], device="cuda")
 
     def judge(name, o):
-        want = exact(*tensors[name], rows, causal)
+        want = exact(*tensors[name], rows, causal, window)
         found = ((result(calls[name], o, rows) - want).abs().sum() / want.abs().sum()).item()
         return {"error": found, "tolerance": TOLERANCE, "passed": found <= TOLERANCE}
     checks = report.judged(calls, judge, ("ferroflash", "quantised", "bf16"))
-    tflops = lambda us: 4 * batch * args.heads * keys * keys * D / (2 if causal else 1) / us / 1e6
-    row = {"suite": "causal" if causal else "full", "label": f"{batch}x{keys}", "dtype": "e4m3", "timing": "cold"}
+    seen = keys * keys / (2 if causal else 1) if window == FULL else keys * (window[0] + 1)
+    tflops = lambda us: 4 * batch * heads * seen * width / us / 1e6
+    row = {"suite": suite, "label": label, "dtype": "e4m3", "timing": "cold"}
     show = lambda us: f"{us:.1f} us {tflops(us):.0f}"
     found = report.measured(row, calls, checks, args, rng, compare.measure, lambda us: f"{tflops(us):.0f} TFLOP/s", None,
                             lambda us: {"tflops": tflops(us)}, show)
@@ -170,10 +184,11 @@ def parts(name, call, size):
 
 
 def bias(keys, args, rng):
-    """Returns the bias of each call for equal scores."""
-    q, k = torch.zeros(1, 128, 4, D, dtype=torch.bfloat16, device="cuda"), torch.randn(1, keys, 4, D, dtype=torch.bfloat16, device="cuda")
+    """Returns the bias of each call for equal scores, with D = 128."""
+    q = torch.zeros(1, 128, 4, 128, dtype=torch.bfloat16, device="cuda")
+    k = torch.randn(1, keys, 4, 128, dtype=torch.bfloat16, device="cuda")
     q[..., 0] = 1e-3
-    v = (torch.randn(1, keys, 4, D, device="cuda").abs() + 0.2).bfloat16()
+    v = (torch.randn(1, keys, 4, 128, device="cuda").abs() + 0.2).bfloat16()
     calls, tensors = contenders(q, k, v, False)
     rows, found = torch.arange(128, device="cuda"), []
     for name, call in calls.items():
@@ -190,13 +205,12 @@ def bias(keys, args, rng):
 
 def main():
     parser = report.options(__doc__)
-    parser.add_argument("--only", nargs="+", default=["speed", "bias"], choices=["speed", "bias"])
-    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--only", nargs="+", default=[*SHAPES, "bias"], choices=[*SHAPES, "bias"])
     args = parser.parse_args()
-    speeds = [("causal" if causal else "full", f"{batch}x{keys}", batch, keys, causal) for causal in (False, True)
-              for batch, keys in SHAPES]
-    report.main(lambda rng: [(suite, label, functools.partial(speed, *shape, args, rng))
-                             for suite, label, *shape in speeds if "speed" in args.only]
+    name = lambda batch, keys, width, causal: f"{batch}x{keys} D{width}{' causal' if causal else ''}"
+    speeds = [(suite, name(batch, keys, width, causal), batch, keys, heads, width, causal, window)
+              for suite in SHAPES if suite in args.only for batch, keys, heads, width, causal, window in SHAPES[suite]]
+    report.main(lambda rng: [(suite, label, functools.partial(speed, suite, label, *shape, args, rng)) for suite, label, *shape in speeds]
                 + [("bias", f"{keys}", functools.partial(bias, keys, args, rng))
                    for keys in (2048, 8192, 16384, 65536) if "bias" in args.only], args)
 
