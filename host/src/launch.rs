@@ -75,7 +75,10 @@ const MOST: usize = {
     ]);
     most(&[
         attention + statistics + size_of::<UsedQueriesParams>() + size_of::<HeadMaximaParams>(),
-        2 * size_of::<RoundFp8Params>() + size_of::<Fp8Params>() + statistics,
+        2 * size_of::<RoundFp8Params>()
+            + size_of::<Fp8Params<VarlenParams<HopperParams<RaggedMap>>>>()
+            + statistics
+            + size_of::<UsedQueriesParams>(),
         size_of::<RotaryAppendParams>(),
         size_of::<UsedQueriesParams>()
             + size_of::<BwdDeltaParams>()
@@ -127,7 +130,7 @@ parts! {
     UsedQueriesParams, HeadMaximaParams, RoundFp8Params, LayFp8Params;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>, Fp8Params,
-    HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
+    Fp8Params<VarlenParams<HopperParams<RaggedMap>>>, HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
     with 1 maps: MlaHopperParams, TmaBiasParams
 }
 

@@ -1,5 +1,6 @@
 //! Selects the kernel of one pass: the first rule of one table decides (`rules.rs`).
 mod few;
+mod fp8;
 mod invariant;
 mod named;
 mod others;

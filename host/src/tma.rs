@@ -266,9 +266,9 @@ pub(crate) fn one_batch(view: &TensorView) -> Option<TensorView> {
     Some(TensorView { shape, strides: [0, row, view.strides[2], view.strides[3]], ..*view })
 }
 
-/// Returns the tensor map of rows of e4m3, with boxes of these rows.
-pub(crate) fn of_bytes(view: &TensorView, rows: u32) -> MapDescription {
-    MapDescription { box_shape: [128, rows], ..whole(view) }
+/// Returns the tensor map of rows of e4m3, with boxes of these columns and rows.
+pub(crate) fn of_bytes(view: &TensorView, kind: MapKind, box_shape: [u32; 2]) -> MapDescription {
+    MapDescription { box_shape, kind, ..whole(view) }
 }
 
 /// Returns the description of a whole view, without a box.

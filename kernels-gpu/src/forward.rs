@@ -20,7 +20,10 @@ use crate::variant::tile_mask::TileMask;
 use crate::work::TileNumber;
 use attention_tile::LoadScales;
 use core::ops::ControlFlow;
-use spec::{AttnKernel, Forward, Fwd, FwdParams, Kernel, Line, MaskMarker, Persistent, Sm80, VariantParams};
+use spec::{
+    AttnKernel, Forward, Fwd, FwdParams, Kernel, Line, MaskMarker, Persistent, Sm80, VariantParams,
+    VarlenParams,
+};
 use tile::copy::TileSource;
 use tile::copy::{CpAsync, TileWalk, Walk};
 use tile::mma::{Mma, Resident};
@@ -95,7 +98,7 @@ impl<
 }
 
 /// A portable kernel. Its blocks can process any work tile.
-pub trait Tile: Forward<Scales: LoadScales> + AttnKernel<Isa = Sm80> {
+pub trait Tile: Forward<Scales: LoadScales, Varlen = VarlenParams> + AttnKernel<Isa = Sm80> {
     /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory.
     fn tile<C: Kernel, P: TensorTile>(
         p: &FwdParams,

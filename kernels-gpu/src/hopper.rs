@@ -5,7 +5,8 @@
 //! - [`forward`]: cross-tile overlap. [`wide`]: head dims that leave no shared memory for cross-tile overlap.
 //!   [`halves`]: head dims whose O leaves no registers. [`varlen`], [`paged`]: these schedules, on varlen
 //!   tensors and on paged KV caches. [`split`]: split-KV. [`dequant`]: the first of these schedules, on keys
-//!   and values of eight bits. [`fp8`]: products of eight bits.
+//!   and values of eight bits. [`fp8`]: products of eight bits, on the tiles of
+//!   [`scaled`].
 //! - [`backward`]: all gradients in one pass.
 //! - [`mla`]: decode on a latent cache, in FlashMLA's order. [`latents`]: its keys. [`shared_softmax`]: its
 //!   softmax.
@@ -25,6 +26,7 @@ pub mod latents;
 pub mod mainloop;
 pub mod mla;
 pub mod paged;
+pub mod scaled;
 pub mod scheduler;
 pub mod shared_softmax;
 pub mod softmax;
@@ -36,12 +38,12 @@ use crate::entries::{Run, RunAs};
 use scheduler::{ForwardOf, ParamsOf, Scheduler, StaticScheduler};
 use spec::{
     AttnKernel, Forward, FwdHopper, FwdHopperHalves, FwdHopperWide, HasVariant, HopperParams, Kernel,
-    MaskMarker, Sm90a, VariantParams, With,
+    MaskMarker, RaggedMap, Sm90a, VariantParams, VarlenParams, With,
 };
 use tile::{Block, Smem};
 
 /// A schedule. A schedule processes work tiles from any tile scheduler.
-pub trait Body: Forward<Isa = Sm90a> {
+pub trait Body: Forward<Isa = Sm90a, Varlen = VarlenParams<HopperParams<RaggedMap>>> {
     /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<VariantParams<Self>>>>(
         p: &ParamsOf<S>,

@@ -54,6 +54,8 @@ pub mod prelude;
 #[forbid(unsafe_code)]
 pub mod quantise;
 #[forbid(unsafe_code)]
+pub mod round_fp8;
+#[forbid(unsafe_code)]
 pub mod rows;
 #[forbid(unsafe_code)]
 mod sealed;

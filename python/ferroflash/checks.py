@@ -124,11 +124,12 @@ _PAGES = {"k_cache": "pages page heads_k head_dim", "v_cache": "pages page heads
 _CACHE = {**_OPTIONS, **_BSHD, **_PAGES, "rest": "batch", "descale": "batch heads_k |"}
 
 # One table for each kind of call
-_EQUAL = {**_OPTIONS, **_BSHD, **dict.fromkeys(("q_descale", "k_descale", "v_descale"), "batch heads_k")}
+_DESCALES = dict.fromkeys(("q_descale", "k_descale", "v_descale"), "batch heads_k")
+_EQUAL = {**_OPTIONS, **_BSHD, **_DESCALES}
 # The output of float8_e4m3fn tensors is bfloat16.
 DENSE, BHSD = (_layout(shapes, q=TENSORS, o=("q", "bfloat16")) for shapes in (_EQUAL, {**_EQUAL, **_BHSD}))
 VARLEN = _layout({**_OPTIONS, **_ROWS, "k": "total_k heads_k head_dim", "v": "total_k heads_k head_dim_v",
-                  "cu_seqlens_k": "batch+1", "seqused_k": "batch"})
+                  "cu_seqlens_k": "batch+1", "seqused_k": "batch", **_DESCALES}, q=TENSORS, o=("q", "bfloat16"))
 CACHE, VARLEN_CACHE = _layout(_CACHE), _layout({**_CACHE, **_ROWS})
 # FlashMLA's sinks; lists of keys of its prefill, of its decode, and of a launch
 SINK = _layout({"attn_sink": "heads"})

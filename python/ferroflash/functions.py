@@ -203,7 +203,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            mask_bits: Array | None = None, mask_keys: int = 0, return_lse: bool = False,
                            return_max_logits: bool = False, return_entropy: bool = False,
                            return_max_logits_head: bool = False, config: str | None = None,
-                           invariance: str | None = None, device: str | None = None,
+                           invariance: str | None = None, precision: str | None = None, device: str | None = None,
                            **fa3: Unpack[Hopper]) -> Tensor | Any:
     """Computes attention of varlen sequences, with gradients of q, k, v, sinks and bias.
 
@@ -215,18 +215,22 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     (batch), without gradients, the number of its used queries: the last one aligns with the last key, and o of the rows
     behind them is 0. With `block_table`, k and v are a cache (pages, page, heads_k, head_dim) without gradients, and
     sequence b has seqused_k[b] keys, without seqused_k cu_seqlens_k[b + 1] - cu_seqlens_k[b]. Rows of o that belong to
-    no sequence are not written. The other arguments are flash_attn_func's.
+    no sequence are not written. The other arguments are flash_attn_func's; a cache has no `precision`.
 
     Returns what flash_attn_func returns; outputs of rows are (heads, rows). For a row without a key, lse and the largest
     score are -inf, or with return_attn_probs +inf, as in FlashAttention-2, and the entropy is 0.
     """
     _refuse_dropout(dropout_p)
-    scales: dict[str, Any] = {}
     if block_table is not None:
         _refuse_gradients(q, k, v)
         scales = {"k_descale": fa3.pop("k_descale", None), "v_descale": fa3.pop("v_descale", None)}
-    seqused_q = fa3.pop("seqused_q", None)
-    chunked = _fa3.chunk("flash_attn_varlen_func", fa3, causal, chunked)
+        others: dict[str, Any] = {**fa3}
+        if precision is not None:
+            raise Unsupported("precision beside block_table: a cache has products of the inputs; leave precision None")
+    else:
+        others, scales = _fa3.descales(q, fa3)
+    seqused_q = others.pop("seqused_q", None)
+    chunked = _fa3.chunk("flash_attn_varlen_func", others, causal, chunked)
     rows, return_attn_probs = _outputs(return_lse, return_attn_probs, return_max_logits, return_entropy,
                                        return_max_logits_head)
     max_seqlen_q, max_seqlen_k = checks.scalars(max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
@@ -235,7 +239,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         scores = (alibi_slopes, sinks, bias, prefix, chunked, mask_bits, mask_keys, softmax_scale, causal, window_size,
                   softcap)
         return _attend(q, k, v, (cu_seqlens_q, cu_seqlens_k, seqused_k), (max_seqlen_q, max_seqlen_k), scores, config,
-                       False, rows, return_attn_probs, invariance, device, seqused_q)
+                       False, rows, return_attn_probs, invariance, device, seqused_q, precision, **scales)
     out: Any = _varlen_paged(
         q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, max_seqlen_q, return_attn_probs, device=device,
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap, config=config,

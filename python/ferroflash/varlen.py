@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _devices, checks, planned
 from ._types import Memory
+from .dense import output
 from .planned import FULL, HEAD, Planned, layout, masked
 
 
@@ -22,7 +23,8 @@ class Launch(Planned):
                  softcap: float = 0.0, config: str | None = None, alibi_slopes: Memory = None,
                  max_logits: Memory = None, entropy: Memory = None, max_logits_head: Memory = None, plans: bool = True, **extras: Any) -> None:
         sizes = {**checks.of_varlen(cu_seqlens_q), "seqlen_q": max_seqlen_q, "seqlen_k": max_seqlen_k}
-        super().__init__(q, mask, window, scale, softcap, config, checks.Call(checks.VARLEN, q.device, sizes))
+        super().__init__(q, mask, window, scale, softcap, config, checks.Call(checks.VARLEN, q.device, sizes),
+                         _devices.DENSE)
         args, rows = self.args, {"lse": lse, "max_logits": max_logits, "entropy": entropy, HEAD: max_logits_head}
         tensors = {"q": q, "k": k, "v": v, "o": o, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
                    "seqused_k": seqused_k, "alibi_slopes": alibi_slopes, **rows}
@@ -46,7 +48,7 @@ def prepare(q: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory, cu_seqlens_k:
     """Allocates o and outputs of rows, and finds or makes the launch on the current stream: (launch, o, outputs)."""
     checks.ranks(checks.VARLEN, q=q, k=k, v=v)
     checks.of_sequences(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
-    o, outputs = q.new_empty((*q.shape[:2], v.shape[2])), planned.of_rows(q, (q.shape[1], q.shape[0]), rows)
+    o, outputs = output(q, v), planned.of_rows(q, (q.shape[1], q.shape[0]), rows)
     starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     mask, window = masked(causal, window_size)
     inputs = {"q": q, "k": k, "v": v, "cu_seqlens_q": starts, "cu_seqlens_k": ends, "seqused_k": used,

@@ -49,6 +49,28 @@ def test_tensors_of_eight_bits_have_scales_of_batches_and_key_heads():
     assert not np.array_equal(plain, o)
 
 
+def test_varlen_tensors_of_eight_bits_have_scales_of_sequences():
+    q, k, v = (numbers(n, rows, heads, 64) for n, rows, heads in [(1, 20, 4), (2, 160, 2), (3, 160, 2)])
+    starts = [np.array(of, np.int32) for of in ([0, 7, 20], [0, 20, 160])]
+    scales = [np.random.default_rng(n).uniform(0.5, 1.5, (2, 2)).astype(np.float32) for n in range(3)]
+    options = dict(zip(["q_descale", "k_descale", "v_descale"], scales))
+
+    def error(o, eight, scales):
+        errors, all = 0.0, 0.0
+        for b, (rows, keys) in enumerate(zip(*([slice(*ends) for ends in zip(of, of[1:])] for of in starts))):
+            wide = [(np.asarray(x.astype(E4M3) if eight else x, float)[of] * scale[b][None, :, None].astype(float).repeat(
+                x.shape[1] // 2, 1)).repeat(4 // x.shape[1], 1)[None] for x, of, scale in zip((q, k, v), (rows, keys, keys), scales)]
+            exact = attention(*wide)[0]
+            errors, all = errors + np.abs(o[rows].astype(float) - exact).sum(), all + np.abs(exact).sum()
+        return errors / all
+
+    call = lambda *tensors, **more: ferroflash.flash_attn_varlen_func(*tensors, *starts, 13, 140, **more, **HOPPER)
+    o = call(*(x.astype(E4M3) for x in (q, k, v)), **options)
+    assert o.dtype == ml_dtypes.bfloat16 and 0 < error(o, True, scales) <= 0.05
+    ones = [np.ones((2, 2), np.float32)] * 3
+    assert 0 < error(call(q, k, v, precision="fp8"), False, ones) <= 0.1
+
+
 def test_tensors_of_eight_bits_are_refused_elsewhere():
     q = numbers(1, 1, 4, 1, 64).astype(E4M3)
     with pytest.raises(ferroflash.Unsupported, match="precision fp8 of float8_e4m3fn tensors on NVIDIA L4"):

@@ -6,6 +6,7 @@ mod decode_tensors;
 mod eight_bits;
 mod failures;
 mod few;
+mod fp8;
 mod hopper_paged;
 mod integers;
 mod invariance;

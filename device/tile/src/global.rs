@@ -15,7 +15,7 @@ mod tile_partials;
 pub use block_scale::BlockScale;
 pub use byte_image::ColumnMeans;
 pub use eight::{LoadEight, StoreEight, pack_eight, unpack_eight};
-pub use fp8_image::{Fp8Scale, SHARES, largest_of_share};
+pub use fp8_image::{Fp8Scale, SHARES, largest_of_share, rows_at_once};
 pub use own_part::{OwnPart, load_value};
 pub use partial::{OwnChunk, PartialRows, RowSlices};
 pub use quantise::RowQuantiser;

@@ -272,7 +272,7 @@ pub(super) fn are_varlen(file: &File<'_>) -> bool {
 pub(super) fn read_qkv(file: &File<'_>) -> Result<[Stored; 3], Error> {
     let is_varlen = are_varlen(file);
     let read = |name: &str| {
-        let elements = file.elements(name, if is_varlen { HALVES } else { TENSORS })?;
+        let elements = file.elements(name, TENSORS)?;
         let shape = match elements.shape[..] {
             [rows, heads, head_dim] if is_varlen => [1, rows, heads, head_dim],
             [a, b, c, d] if !is_varlen => [a, b, c, d],

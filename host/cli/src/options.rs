@@ -57,8 +57,8 @@ enum PrecisionOption {
     /// scores of int8, probabilities and values of e4m3; dense tensors, full and causal masks, compute
     /// capability 8.9, and 10.0 and newer
     Int8Fp8,
-    /// queries, keys, values and probabilities of e4m3; dense tensors, full and causal masks, compute
-    /// capability 9.0
+    /// queries, keys, values and probabilities of e4m3; dense and varlen tensors, full and causal masks and
+    /// windows, softcap, compute capability 9.0
     Fp8,
 }
 

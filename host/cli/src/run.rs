@@ -187,7 +187,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let [q, k, v] = files::read_qkv(&file)?;
     let (mut problem, is_varlen) = (sizes::problem(layout, [&q, &k, &v])?, files::are_varlen(&file));
     match is_varlen {
-        true => file.only("varlen q, k, v", &[&VARLEN[..], &extras::NAMES].concat())?,
+        true => file.only("varlen q, k, v", &[&VARLEN[..], &extras::NAMES, &extras::DESCALES].concat())?,
         false => file.only("q, k, v of equal lengths", &[&DENSE[..], &extras::NAMES].concat())?,
     }
     let rows = [q.shape[1], k.shape[1]];

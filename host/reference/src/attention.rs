@@ -111,9 +111,9 @@ impl<'a> Inputs<'a> {
     pub(super) fn sequence(&self, index: usize, queries: Range<usize>, keys: Range<usize>) -> Self {
         let (seqlen_q, seqlen_k) = (queries.len(), keys.len());
         let problem = self.problem.batch(1).seqlen_q(seqlen_q).seqlen_k(seqlen_k).varlen(None);
-        let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()));
-        let first = [self.first[0] + index, self.first[1]];
-        Inputs { problem, q: self.q.rows(queries), k, v, sequences: None, first, ..*self }
+        let [k, v] = [self.k, self.v].map(|tensor| tensor.rows(keys.clone()).of_sequence(index));
+        let (q, first) = (self.q.rows(queries).of_sequence(index), [self.first[0] + index, self.first[1]]);
+        Inputs { problem, q, k, v, sequences: None, first, ..*self }
     }
 
     /// Returns the problem.
@@ -346,7 +346,11 @@ fn softmax<A: Arithmetic>(
 }
 
 /// Computes attention of each sequence by itself. The result omits rows of Q that belong to no sequence.
-fn each_sequence(inputs: &Inputs, sequences: &Sequences, attention: impl Fn(&Inputs) -> Outputs) -> Outputs {
+pub(super) fn each_sequence(
+    inputs: &Inputs,
+    sequences: &Sequences,
+    attention: impl Fn(&Inputs) -> Outputs,
+) -> Outputs {
     let (heads, columns) = (inputs.q().shape()[2], inputs.v().shape()[3]);
     let rows = sequences.rows();
     let mut all = Outputs::without_keys([1, rows, heads, columns]);

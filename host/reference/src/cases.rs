@@ -59,6 +59,7 @@ pub fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 
 fn edges_of_class(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     match entry.class() {
+        Class::Quantised if entry.is_varlen() => varlen::edges(entry, seed),
         Class::Dense | Class::Quantised => dense_edges(entry, seed),
         Class::Varlen => varlen::edges(entry, seed),
         Class::Decode => seeded(cache::decode_edges(entry), seed),
@@ -74,6 +75,7 @@ fn edges_of_class(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 pub fn grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
     let more = match entry.class() {
         _ if entry.pass != Pass::Forward => vec![],
+        Class::Quantised if entry.is_varlen() => return varlen::grid(entry, seed),
         Class::Dense | Class::Quantised => return dense_grid(entry, seed),
         Class::Varlen => return varlen::grid(entry, seed),
         Class::Decode => cache::decode_long(entry),
@@ -91,7 +93,7 @@ pub(super) fn corrupt(entry: &AttnInfo, seed: u64) -> Option<Case> {
     if entry.pass == Pass::Statistics {
         return None;
     }
-    let starts = matches!(entry.class(), Class::Varlen | Class::Paged | Class::Few | Class::Many);
+    let starts = entry.is_varlen() || matches!(entry.class(), Class::Paged | Class::Few | Class::Many);
     starts.then(|| Case { device_lengths: super::device_lengths::lost(), ..soak(entry, seed) })
 }
 
@@ -105,6 +107,7 @@ pub fn soak(entry: &AttnInfo, seed: u64) -> Case {
             let at = edges.iter().position(|case| case.varlen_queries.is_some()).unwrap_or(1);
             edges.swap_remove(at)
         }
+        Class::Quantised if entry.is_varlen() => varlen::soak(entry, seed),
         Class::Dense | Class::Quantised => {
             let (mask, alignment, softcap, _) = several(entry.mask)[0];
             let case = tensors(entry, columns(entry)[0], [2, 203, 300], [4, 2]);

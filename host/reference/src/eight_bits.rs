@@ -1,7 +1,7 @@
 //! Attention with the roundings of [`Precision::Int8Fp8`] and [`Precision::Fp8`], and otherwise in f64.
 //! docs/design/eight-bits.md has the rules. The tolerance of kernels of these precisions comes from it, as
 //! FlashAttention's tolerance comes from naive attention in 16 bits.
-use super::attention::{Inputs, Outputs};
+use super::attention::{Inputs, Outputs, each_sequence};
 use super::e4m3;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
@@ -106,6 +106,8 @@ struct Head {
     queries: [Vec<Vec<f64>>; 2],
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
+    /// Columns of values.
+    columns: usize,
 }
 
 impl Head {
@@ -113,7 +115,9 @@ impl Head {
         let rules = Rules::of(inputs.problem());
         let ([_, count, heads, columns], [_, rows, heads_q, _]) = (inputs.k().shape(), inputs.q().shape());
         let row = |key| inputs.k().values(batch, key, head).map(f64::from);
-        let samples = if rules.rounds { count.min(SAMPLES) } else { 0 };
+        // Hopper's kernels with a softcap compute it from the scores of whole keys.
+        let keeps_mean = !rules.rounds || !rules.integers && inputs.problem().softcap.is_some();
+        let samples = if keeps_mean { 0 } else { count.min(SAMPLES) };
         let mut mean = vec![0.0; columns];
         for sample in 0..samples {
             mean.iter_mut().zip(row(sample * count / samples)).for_each(|(m, x)| *m += x / samples as f64);
@@ -128,19 +132,26 @@ impl Head {
         if rules.rounds {
             values.chunks_mut(rules.values).for_each(floats);
         }
-        Head { queries: [queries.clone(), rules.rounded(queries)], rules, mean, keys, values }
+        let columns = inputs.v().shape()[3];
+        Head { queries: [queries.clone(), rules.rounded(queries)], rules, mean, keys, values, columns }
     }
 
     /// O and LSE of query `query` of the group, which sees keys `visible`.
-    fn row(&self, query: usize, visible: std::ops::Range<usize>, scale: f64) -> (Vec<f64>, f64) {
+    fn row(
+        &self,
+        query: usize,
+        visible: std::ops::Range<usize>,
+        scale: f64,
+        capped: impl Fn(f64) -> f64,
+    ) -> (Vec<f64>, f64) {
         let Rules { block, top: of_top, slack, .. } = self.rules;
         let [q, rounded] = [0, 1].map(|i| &self.queries[i][query]);
-        let (mut o, mut sum) = (vec![0.0; self.values[0].len()], 0.0);
+        let (mut o, mut sum) = (vec![0.0; self.columns], 0.0);
         let [mut reference, mut top] = [f64::NEG_INFINITY; 2];
         for first in (0..self.keys.len()).step_by(block).rev() {
             let seen = visible.start.max(first)..visible.end.min(first + block);
-            let scores: Vec<_> =
-                seen.clone().map(|key| self.rules.score(rounded, &self.keys[key]) * scale).collect();
+            let score = |key: usize| capped(self.rules.score(rounded, &self.keys[key]) * scale);
+            let scores: Vec<_> = seen.clone().map(score).collect();
             let Some(own) = scores.iter().copied().reduce(f64::max) else { continue };
             if own > reference + slack || reference == f64::NEG_INFINITY {
                 reference = own;
@@ -163,8 +174,15 @@ impl Head {
     }
 }
 
-/// Computes attention of the inputs' precision with full or causal masks.
+/// Computes attention of the inputs' precision, with a softcap if there is one.
 pub(super) fn eight_bits(inputs: &Inputs) -> Outputs {
+    if let Some(sequences) = inputs.sequences {
+        return each_sequence(inputs, sequences, eight_bits);
+    }
+    let capped = |x: f64| match inputs.problem().softcap.map(f64::from) {
+        Some(cap) => cap * (x / cap).tanh(),
+        None => x,
+    };
     let [batches, rows, heads, _] = inputs.q().shape();
     let [_, _, kv_heads, columns] = inputs.v().shape();
     let (scale, group) = (f64::from(inputs.problem().softmax_scale()), heads / kv_heads);
@@ -177,7 +195,7 @@ pub(super) fn eight_bits(inputs: &Inputs) -> Outputs {
         .map(|i| {
             let (batch, row, head) = (i / heads / rows, i / heads % rows, i % heads);
             let kv = &kv[batch * kv_heads + head / group];
-            let result = kv.row(row * group + head % group, inputs.visible([batch, row]), scale);
+            let result = kv.row(row * group + head % group, inputs.visible([batch, row]), scale, capped);
             (result, (batch * heads + head) * rows + row)
         })
         .collect();

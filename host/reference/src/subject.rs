@@ -259,7 +259,8 @@ impl Subject for ExtraInfo {
     fn edges(&self, seed: u64) -> Vec<Task> {
         let cases = match &self.contract {
             own if *own == <UsedQueries as Entry>::CONTRACT => cases::padded_queries(seed),
-            own if *own == <LayFp8<8, 8> as Entry>::CONTRACT => cases::e4m3_tensors(seed),
+            own if *own == <LayFp8<8, 4> as Entry>::CONTRACT => cases::e4m3_tensors(64, seed),
+            own if *own == <LayFp8<8, 8> as Entry>::CONTRACT => cases::e4m3_tensors(128, seed),
             _ => cases::head_maxima(seed),
         };
         cases.into_iter().map(Task::Attention).collect()

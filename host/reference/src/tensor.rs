@@ -145,16 +145,24 @@ impl<'a> HostTensor<'a> {
             .ok_or(TensorError::Scales { got, want })
     }
 
-    /// Multiplies each group of `heads` heads of each batch by its scale, `[batch][group]`.
+    /// Multiplies each group of `heads` heads of each batch by its scale, `[batch][group]`. The sequences of a
+    /// single batch may have scales each.
     ///
     /// # Errors
     /// Returns [`TensorError::Scales`] if there is not one scale per batch and group.
     pub fn of_groups(self, scales: &'a [f32], heads: usize) -> Result<Self, TensorError> {
         let [batches, _, all, _] = self.shape;
         let (got, want) = (scales.len(), batches * all / heads.max(1));
-        let is_valid = got == want && all.is_multiple_of(heads);
+        let of_sequences = batches == 1 && want > 0 && got.is_multiple_of(want);
+        let is_valid = (got == want || of_sequences) && all.is_multiple_of(heads);
         let scaled = HostTensor { groups: Some((scales, heads)), ..self };
         is_valid.then_some(scaled).ok_or(TensorError::Scales { got, want })
+    }
+
+    /// Returns the tensor with the scales of sequence `index` of its only batch.
+    pub(super) fn of_sequence(self, index: usize) -> Self {
+        let groups = self.groups.map(|(scales, each)| (&scales[index * self.shape[2] / each..], each));
+        HostTensor { groups, ..self }
     }
 
     /// Returns the largest magnitude of a tensor whose rows have scales, or `None` if rows have no scales.

@@ -106,6 +106,19 @@ pub(super) fn on_maps(
     lowering.hopper_on_tensors(NO_MAP, tiles)
 }
 
+/// Returns [`on_maps`] for varlen tensors, or `None` for dense tensors.
+pub(super) fn on_ragged_maps(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Scheduled,
+    tiles: &Tiles,
+) -> Option<VarlenParams<HopperParams<RaggedMap>>> {
+    let (KeysValues::Varlen { keys, .. }, Some(sequences)) = (&r.kv, tiles.sequences) else { return None };
+    let mut launch = Launch::new("");
+    let (tma_bias, states, launch) = (None, States::NONE, &mut launch);
+    let lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
+    Some(lowering.of_sequences(lowering.hopper_on_tensors(RAGGED, tiles), sequences, keys))
+}
+
 /// A request, its kernel and its launch.
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
@@ -161,25 +174,25 @@ impl Lowering<'_> {
         keys: &VarlenKeys,
         maps: Option<[MapDescription; 4]>,
     ) {
+        let blocks = tiles.blocks;
+        match maps {
+            None => {
+                let forward = self.portable(tiles, self.p.window());
+                self.step(blocks, &self.of_sequences(forward, sequences, keys), []);
+            }
+            Some(maps) => {
+                let forward = self.hopper_on_tensors(RAGGED, tiles);
+                self.step(blocks, &self.of_sequences(forward, sequences, keys), maps);
+            }
+        }
+    }
+
+    /// Returns the parameters of a kernel for varlen sequences in tensors.
+    fn of_sequences<F>(&self, forward: F, sequences: Sequences, keys: &VarlenKeys) -> VarlenParams<F> {
         let [cu_seqlens_k, seqused_k] = varlen_keys(keys, self.p.batch);
         let bottom_right = (self.p.alignment == Alignment::BottomRight).into();
         let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
-        macro_rules! varlen {
-            ($forward:expr) => {
-                &VarlenParams {
-                    forward: $forward,
-                    cu_seqlens_q,
-                    cu_seqlens_k,
-                    seqused_k,
-                    sequences,
-                    bottom_right,
-                }
-            };
-        }
-        match maps {
-            None => self.step(tiles.blocks, varlen!(self.portable(tiles, self.p.window())), []),
-            Some(maps) => self.step(tiles.blocks, varlen!(self.hopper_on_tensors(RAGGED, tiles)), maps),
-        }
+        VarlenParams { forward, cu_seqlens_q, cu_seqlens_k, seqused_k, sequences, bottom_right }
     }
 
     /// Adds a kernel with work tiles on a KV cache. Hopper's kernels have tensor maps.

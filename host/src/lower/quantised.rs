@@ -13,7 +13,11 @@ use spec::{Entry, FastDiv, LayFp8, Precision, QuantiseParams, image_bytes};
 /// attention kernel reads them as they are.
 pub(crate) fn quantise_of(p: &Problem, kernel: &AttnInfo) -> Option<Place> {
     let quantise = spec::quantise_of(kernel)?;
-    Some(Place::of(if p.is_eight_bit() { &<LayFp8<8, 8> as Entry>::CONTRACT } else { &quantise }))
+    Some(Place::of(match (p.is_eight_bit(), kernel.head_dim) {
+        (false, _) => &quantise,
+        (true, ..=64) => &<LayFp8<8, 4> as Entry>::CONTRACT,
+        (true, _) => &<LayFp8<8, 8> as Entry>::CONTRACT,
+    }))
 }
 
 /// Returns the number of images, one per stage of keys of each head, and the bytes of all images.

@@ -71,6 +71,7 @@ impl Problem {
                 None if self.varlen.is_some() => Keys::Varlen,
                 None => Keys::Batched,
             },
+            varlen: self.varlen.is_some(),
             columns: self.columns(),
             equal_strides: self.cache.is_none_or(|cache| cache.equal_strides),
             mask: self.mask_kind(),

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Maximum number of a request's parts: its tensors, arrays of integers, and scratch memory.
-pub(crate) const PARTS: usize = 30;
+pub(crate) const PARTS: usize = 31;
 /// The addresses of a request's parts. A part that the request lacks has none.
 pub(crate) type Places<'a> = [Option<&'a mut u64>; PARTS];
 
@@ -71,18 +71,16 @@ impl Level {
 impl AttentionRequest<'_> {
     /// Returns the addresses of the parts.
     pub(crate) fn places(&mut self) -> Places<'_> {
-        let [k, v, mut k_scale, mut v_scale, mut table, lengths] = self.kv.places();
-        // Only requests without a KV cache have these scales. That of Q has a cache's table's place.
+        let [k, v, k_scale, v_scale, mut table, mut lengths] = self.kv.places();
+        // Only requests without a KV cache have these scales, two of which have places of a cache.
         let Descales { q: of_q, k: of_k, v: of_v } = &mut self.descales;
-        if let Some(scale) = of_k.place() {
-            k_scale = Some(scale);
-        }
-        if let Some(scale) = of_v.place() {
-            v_scale = Some(scale);
-        }
         if let Some(scale) = of_q.place() {
             table = Some(scale);
         }
+        if let Some(scale) = of_k.place() {
+            lengths = Some(scale);
+        }
+        let of_v = of_v.place();
         let [starts, used] = match &mut self.queries {
             Queries::Batched => [None, None],
             Queries::Varlen(VarlenQueries { cu_seqlens_q, seqused_q, .. }) => {
@@ -123,6 +121,7 @@ impl AttentionRequest<'_> {
             v_scale,
             table,
             lengths,
+            of_v,
             q,
             starts,
             used,

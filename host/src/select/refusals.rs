@@ -1,5 +1,5 @@
 //! The errors of problems that no kernel solves.
-use super::Query;
+use super::{Query, fp8};
 use crate::request::Splits;
 use crate::{AttnInfo, Contract, DType, Error, MaskKind, Problem};
 use spec::{Class, Precision, ProblemKind};
@@ -31,16 +31,14 @@ pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
 /// Returns [`Error::Unsupported`], which names the precision, what it lacks, and the remedy.
 pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
     let (p, arch) = (q.problem, q.on.arch());
-    if p.precision == Precision::Inputs {
-        return Ok(());
+    match p.precision {
+        Precision::Inputs => return Ok(()),
+        Precision::Fp8 => return fp8::takes(q),
+        _ => {}
     }
     let scores = p.softcap.is_some() || p.alibi || p.sinks || p.bias.is_some();
     let plain = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal) && !scores && p.variant.is_none();
-    let eight = p.is_eight_bit();
-    let of_dtypes = match p.precision {
-        Precision::Fp8 if eight => true,
-        _ => [p.kv_dtype, p.o_dtype] == [p.dtype; 2] && matches!(p.dtype, DType::F16 | DType::Bf16),
-    };
+    let of_dtypes = [p.kv_dtype, p.o_dtype] == [p.dtype; 2] && matches!(p.dtype, DType::F16 | DType::Bf16);
     let (what, reason) = match () {
         () if p.cache.is_some() || p.varlen.is_some() => {
             (front(p).to_owned(), "its kernels take dense tensors")
@@ -55,11 +53,6 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
         () if p.columns().iter().any(|columns| *columns > 128) => {
             (p.named_columns(), "its kernels take head dims up to 128")
         }
-        () if p.precision == Precision::Fp8 && q.on.tensor_maps && arch == 90 => return Ok(()),
-        () if p.precision == Precision::Fp8 => (
-            q.on.name.to_string(),
-            "its kernels need compute capability 9.0, as of an H100, and a driver of CUDA 12.3 or newer",
-        ),
         () if p.columns()[0] != p.columns()[1] => (p.named_columns(), "its kernels take equal head dims"),
         () if arch == 90 => (
             q.on.name.to_string(),
@@ -71,10 +64,17 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
         }
         () => return Ok(()),
     };
-    let remedy = if eight { "convert q, k and v to f16 or bf16" } else { "use `Precision::Inputs`" };
-    let tensors = if eight { " of e4m3 tensors" } else { "" };
+    Err(without_precision(p, what, reason))
+}
+
+/// Returns the error of a request whose precision lacks something.
+pub(super) fn without_precision(p: &Problem, what: impl std::fmt::Display, reason: &str) -> Error {
+    let (tensors, remedy) = match p.is_eight_bit() {
+        true => (" of e4m3 tensors", "convert q, k and v to f16 or bf16"),
+        false => ("", "use `Precision::Inputs`"),
+    };
     let feature = format_args!("precision {}{tensors} on {what}", p.precision.name());
-    Err(Error::unsupported(feature, format_args!("{reason}; {remedy}")))
+    Error::unsupported(feature, format_args!("{reason}; {remedy}"))
 }
 
 /// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel

@@ -1,7 +1,7 @@
 //! Selection among kernels that divide the queries of each query head into work tiles, on tensors or on a KV
 //! cache: a portable kernel, and one of Hopper's kernels if a rule takes it.
 use super::rule::Case;
-use super::{Choice, Query, attention, refusals, rules};
+use super::{Choice, Query, attention, fp8, refusals, rules};
 use crate::request::Scratch;
 use crate::{AttnInfo, DType, Error};
 use spec::{Class, Precision, ProblemKind};
@@ -31,7 +31,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     refusals::has_tile(q)?;
     let all: Vec<_> = solving(q).collect();
     if q.problem.precision == Precision::Fp8 {
-        return fp8(q, &all);
+        return fp8::choose(q, &best(q, &all, |e| q.runs(e)), &all);
     }
     let fits = portables(q, &all);
     let Some(first) = fits.first() else { return without_portable(q, &all) };
@@ -44,22 +44,6 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
         Some(Err(reason)) => Choice { reason, ..portable },
         None => portable,
     })
-}
-
-/// Returns Hopper's kernel for products of e4m3, which no portable kernel has.
-///
-/// # Errors
-/// Returns [`Error::Unsupported`] if the kernel does not accept the tensors.
-fn fp8(q: &Query<'_>, all: &[&'static AttnInfo]) -> Result<Choice, Error> {
-    let kernels = &best(q, all, |e| q.runs(e));
-    let choice = rules::choose(&Case { q, kernels, all }).ok_or_else(|| refusals::no_tiles(q, all))?;
-    match q.layout.suits(choice.kernel) {
-        Ok(()) => Ok(choice),
-        Err(reason) => {
-            let reason = format_args!("{reason}; copy q, k, v and o into contiguous tensors");
-            Err(Error::unsupported(format_args!("precision fp8 of {}", q.problem), reason))
-        }
-    }
 }
 
 /// Returns the portable kernel that needs no workspace.

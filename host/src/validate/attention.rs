@@ -20,8 +20,10 @@ names!(
 
 /// The part that stands for a missing part of a request.
 pub(super) const NONE: Part = (&Q, None);
+/// The number of parts of keys and values in a KV cache.
+const CACHE: usize = 6;
 /// The number of parts of keys and values.
-const KEYS: usize = 6;
+const KEYS: usize = CACHE + 1;
 /// The number of parts that a launch reads.
 const READ: usize = KEYS + 7;
 /// The number of parts that a launch reads or writes.
@@ -81,11 +83,11 @@ pub(super) fn parts(
         (KeysValues::Tensors { .. } | KeysValues::Varlen { .. }, _) => tensors(r, &p, all)?,
         (KeysValues::Cache(kv), _) => {
             on_cache(r, &kv.pages, &p)?;
-            all[..KEYS].copy_from_slice(&cache::cache(kv, p.batch)?);
+            all[..CACHE].copy_from_slice(&cache::cache(kv, p.batch)?);
         }
         (KeysValues::Listed(keys), _) => {
             on_cache(r, &keys.pages, &p)?;
-            all[..KEYS].copy_from_slice(&cache::listed(keys, p.batch)?);
+            all[..CACHE].copy_from_slice(&cache::listed(keys, p.batch)?);
         }
     }
     descales(r, &p, all)?;
@@ -133,18 +135,18 @@ fn tensors(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<()
     Ok(())
 }
 
-/// Checks the scales of Q, K and V. Sets their parts, which are those of a cache's scales and table.
+/// Checks the scales of Q, K and V. Sets their parts: two parts of a cache, and one that no cache has.
 fn descales(r: &AttentionRequest<'_>, p: &Problem, all: &mut [Part]) -> Result<(), Error> {
     let names = [&Q_DESCALE, &K_DESCALE, &V_DESCALE];
-    for ((name, scale), at) in names.into_iter().zip(r.descales.all()).zip([4, 2, 3]) {
+    for ((name, scale), at) in names.into_iter().zip(r.descales.all()).zip(CACHE - 2..) {
         match scale {
             KvScale::One => continue,
             KvScale::Tokens(_) => {
                 let expected = "tensors have a scale per batch and key head in device memory";
                 return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
             }
-            _ if !(p.is_eight_bit() && p.varlen.is_none()) => {
-                let expected = "only dense q, k and v of e4m3 have such scales; omit it";
+            _ if !p.is_eight_bit() => {
+                let expected = "only q, k and v of e4m3 in tensors have such scales; omit it";
                 return Err(Error::invalid(name.name, format!("{scale:?}"), expected));
             }
             _ => all[at] = (name, cache::scale(name, scale, DType::E4m3, [p.batch, p.heads_k])?),

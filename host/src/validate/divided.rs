@@ -35,8 +35,11 @@ pub(super) fn divides(r: &AttentionRequest<'_>) -> Result<(), Error> {
         }
         _ => {}
     }
-    let KeysValues::Cache(kv) = &r.kv else { return Ok(()) };
     let is_of_each = |scale: &KvScale| matches!(scale, KvScale::Device { strides, .. } if strides[0] != 0);
+    if r.descales.all().into_iter().any(is_of_each) {
+        return of_each("scales of each sequence", "give all sequences the same scales");
+    }
+    let KeysValues::Cache(kv) = &r.kv else { return Ok(()) };
     if kv.pages.scales.iter().any(is_of_each) {
         return of_each("scales of each sequence", "give all sequences the same scales");
     }

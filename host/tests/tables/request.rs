@@ -240,7 +240,7 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
         f.precision = Precision::Fp8;
     }
     if let (true, Some([k, _])) = (words.has("descales"), f.kv.tensors()) {
-        let [batch, _, heads, _] = k.shape;
+        let (batch, heads) = (f.problem().batch, k.shape[2]);
         let (elements, strides) = ((batch * heads) as u64, [heads as i64, 1]);
         let scale = |n: u64| KvScale::Device { address: n * FAR, elements, strides };
         f.descales = Descales::new(scale(44), scale(45), scale(46));

@@ -2,7 +2,7 @@
 //! 16x16 base tiles.
 use crate::{
     AttnInfo, AttnKernel, CacheScales, Contract, Element, FwdParams, Isa, Kernel, Keys, Line, MaskMarker,
-    Pass, Queries, Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
+    Pass, Queries, Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler, VarlenParams,
 };
 use core::marker::PhantomData;
 
@@ -12,6 +12,8 @@ pub mod params;
 pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {
     /// The scales in the parameters of kernels on a KV cache.
     type Scales: CacheScales;
+    /// The parameters of [`crate::Varlen`] kernels.
+    type Varlen: Scheduled;
 }
 
 impl Scheduled for FwdParams {
@@ -160,6 +162,7 @@ macro_rules! forward {
         }
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Forward for $config<E, Mask, $($c),*> {
             type Scales = ();
+            type Varlen = VarlenParams;
         }
     };
 }

@@ -11,12 +11,12 @@ pub struct FwdHopperFp8<E, Mask, const W: usize, const N: usize, const D: usize,
     PhantomData<(E, Mask)>,
 );
 
-/// Parameters of [`FwdHopperFp8`].
+/// Parameters of [`FwdHopperFp8`], around those of a kernel for 16 bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fp8Params {
+pub struct Fp8Params<F = HopperParams> {
     /// The parameters of the schedule.
-    pub forward: HopperParams,
+    pub forward: F,
     /// Scales of Q, K and V: one of each batch and key head.
     pub scales: [PerHead; 3],
     /// Numbers that the LSE of each row lacks, in the layout `[batch, heads, queries]`: products of the row
@@ -25,17 +25,20 @@ pub struct Fp8Params {
     /// Padding: 0.
     pub reserved: u64,
 }
-contract::no_padding! { Fp8Params { forward, scales, lse_lacks, reserved } }
-no_variant!(Fp8Params);
+contract::no_padding! {
+    Fp8Params<HopperParams> { forward, scales, lse_lacks, reserved }
+    Fp8Params<VarlenParams<HopperParams<RaggedMap>>> { forward, scales, lse_lacks, reserved }
+}
+no_variant!(Fp8Params<F>, F);
 
-impl AsRef<HopperParams> for Fp8Params {
+impl<H, F: AsRef<H>> AsRef<H> for Fp8Params<F> {
     #[inline(always)]
-    fn as_ref(&self) -> &HopperParams {
-        &self.forward
+    fn as_ref(&self) -> &H {
+        self.forward.as_ref()
     }
 }
 
-impl Scheduled for Fp8Params {
+impl<F: Scheduled> Scheduled for Fp8Params<F> {
     fn order(&self) -> &TileOrder {
         self.forward.order()
     }
@@ -58,11 +61,16 @@ impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usiz
     const SMEM_BYTES: usize =
         256 * (2 * 4 * W * D + 2 * N * D * STAGES) + 256 * 4 * W * D * (E::BYTES + 4) + 3 * 1024;
     const PARAM_ALIGN: u32 = TensorMap::ALIGN;
+    /// Of Q, of K, of V as columns, and of O.
     const BOXES: &'static [[u32; 2]] = {
-        assert!(D == 8 && N == 8, "rows of tiles have 128 bytes");
+        assert!(
+            (D == 4 || D == 8) && N == 8,
+            "rows of V's tiles have 128 bytes, those of Q's as many or half"
+        );
         &[
-            [EIGHT_BIT_PANEL, AttnInfo::Q_BOX_ROWS],
-            [EIGHT_BIT_PANEL, N as u32 * 16],
+            [D as u32 * 16, AttnInfo::Q_BOX_ROWS],
+            [D as u32 * 16, N as u32 * 16],
+            [EIGHT_BIT_PANEL, D as u32 * 16],
             [info::panel(D as u32 * 16), AttnInfo::Q_BOX_ROWS],
         ]
     };
@@ -89,10 +97,32 @@ impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usiz
     type Mask = Mask;
 }
 
+impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usize, const STAGES: usize>
+    Forward for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+{
+    type Scales = ();
+    type Varlen = Fp8Params<VarlenParams<HopperParams<RaggedMap>>>;
+}
+
+/// The sequences of varlen tensors that a kernel prepares for a [`Varlen`] kernel of [`FwdHopperFp8`]. Blocks
+/// of rows are numbered by [`Sequences::by_rows`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fp8Sequences {
+    /// The rows of Q, and of K and V. Without sequences: all rows of a batch.
+    pub rows: [CuSeqlens; 2],
+    /// See [`VarlenParams::seqused_k`].
+    pub seqused_k: Integers,
+    /// The mapping from blocks to sequences, or [`Sequences::NONE`] for dense tensors.
+    pub blocks: Sequences,
+    /// Padding: 0.
+    pub reserved: u32,
+}
+
 /// Rounds Q, K and V of type `E` to e4m3 for [`FwdHopperFp8`] with `N` base tiles of keys per stage: Q and K,
-/// less the mean of 64 evenly spaced keys, with their columns in the order of `byte_of_column`; V as
-/// columns, whose keys have this order. Each batch and key head has one scale of each tensor. Two launches:
-/// the first one measures the largest magnitudes, the second one rounds.
+/// less the mean of 64 evenly spaced keys unless a softcap needs it, with their columns in the order of
+/// `byte_of_column`; V as columns, whose keys have this order. Each batch and key head has one scale of each
+/// tensor. Two launches: the first one measures the largest magnitudes, the second one rounds.
 pub struct RoundFp8<E, const N: usize, const D: usize>(PhantomData<E>);
 
 /// Number of warps per block of [`RoundFp8`].
@@ -135,24 +165,29 @@ pub struct RoundFp8Params {
     pub scales: [Lse; 3],
     /// The kernel writes here what the LSE of each row lacks. It writes nothing at address 0.
     pub lse_lacks: Lse,
+    /// The tensors' sequences.
+    pub sequences: Fp8Sequences,
     /// Blocks per head of queries and of keys.
     pub blocks: [FastDiv; 2],
     /// Query heads, and key heads.
     pub heads: [FastDiv; 2],
     /// Query heads per key head.
     pub group: FastDiv,
-    /// Number of blocks of queries, and of keys, in all batches and heads.
+    /// Number of blocks of queries, and of keys, in all batches and heads. Some blocks of varlen tensors have
+    /// no rows.
     pub tiles: [u32; 2],
     /// Factor of products of Q and K.
     pub scale: f32,
     /// 1 if the launch measures magnitudes, 0 if it rounds.
     pub measures: u32,
-    /// Padding: 0.
-    pub reserved: u32,
+    /// 1 if keys keep their mean: a softcap needs the scores themselves.
+    pub keeps_means: u32,
 }
 contract::no_padding! {
+    Fp8Sequences { rows, seqused_k, blocks, reserved }
     RoundFp8Params {
-        from, to, maxima, scales, lse_lacks, blocks, heads, group, tiles, scale, measures, reserved
+        from, to, maxima, scales, lse_lacks, sequences, blocks, heads, group, tiles, scale, measures,
+        keeps_means
     }
 }
 
@@ -160,9 +195,10 @@ impl RoundFp8Params {
     /// Thread blocks of a launch.
     pub const fn grid(&self) -> u32 {
         let heads = self.tiles[1] / self.blocks[1].get();
+        let sequences = if self.sequences.blocks.count == 0 { 1 } else { self.sequences.blocks.count };
         match self.measures {
             0 => self.tiles[0] + 2 * self.tiles[1],
-            _ => 3 * heads * (FP8_SHARES / WARPS),
+            _ => 3 * heads * sequences * (FP8_SHARES / WARPS),
         }
     }
 }
@@ -195,6 +231,8 @@ pub struct LayFp8Params {
     pub v: Tensor,
     /// V as columns, which the kernel writes: a row for each column and block of keys.
     pub to: Tensor,
+    /// The tensors' sequences.
+    pub sequences: Fp8Sequences,
     /// Blocks of keys per head.
     pub blocks: FastDiv,
     /// Key heads per batch.
@@ -204,4 +242,4 @@ pub struct LayFp8Params {
     /// Padding: 0.
     pub reserved: u32,
 }
-contract::no_padding! { LayFp8Params { v, to, blocks, heads, tiles, reserved } }
+contract::no_padding! { LayFp8Params { v, to, sequences, blocks, heads, tiles, reserved } }

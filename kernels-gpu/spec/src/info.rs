@@ -90,8 +90,6 @@ pub enum Isa {
 pub trait IsaMarker {
     /// The instructions as a value.
     const KIND: Isa;
-    /// Parameters of a varlen kernel.
-    type Varlen: Scheduled;
     /// Parameters of a kernel on a KV cache.
     type Paged<S: CacheScales>: Scheduled;
 }
@@ -169,8 +167,7 @@ pub enum Keys {
     Batched,
     /// `[rows of all sequences, heads, head_dim]`, whose sequences begin at `cu_seqlens_k`.
     Varlen,
-    /// Tensors `[batch, keys, heads, head_dim]` that [`crate::QuantiseKv`] or [`crate::RoundFp8`] has
-    /// quantised.
+    /// Tensors that [`crate::QuantiseKv`] or [`crate::RoundFp8`] has quantised: with the layout of queries.
     Quantised,
     /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
@@ -178,6 +175,13 @@ pub enum Keys {
     Latent,
     /// [`Keys::Latent`], of which each query reads the keys of its list.
     Listed,
+}
+
+impl Keys {
+    /// The layout of a varlen kernel's keys, whose dense kernel has these keys.
+    pub(crate) const fn of_sequences(self) -> Self {
+        if matches!(self, Keys::Quantised) { self } else { Keys::Varlen }
+    }
 }
 
 impl AttnInfo {
@@ -267,6 +271,9 @@ impl AttnInfo {
             (_, _, Schedule::Transposed) => "decode",
             (Isa::Sm80, Queries::Any, _) => "paged",
             (Isa::Sm90a, Queries::Any, _) => "hopper paged",
+            (Isa::Sm90a, Queries::Varlen, _) if matches!(self.keys, Keys::Quantised) => {
+                "hopper quantised packed"
+            }
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Quantised) => "hopper quantised",
             _ if matches!(self.keys, Keys::Quantised) => "quantised",
             (Isa::Sm80, Queries::Varlen, _) => "packed",

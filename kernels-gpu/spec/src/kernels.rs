@@ -179,6 +179,7 @@ mod tests {
                 "mixed many" => "mixed_many",
                 "quantised" => "int8_fp8",
                 "hopper quantised" => "fp8",
+                "hopper quantised packed" => "fp8_packed",
                 family => family,
             };
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };

@@ -97,7 +97,9 @@ pub use hopper_backward::{
     BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, BwdMap, BwdRagged, ConvertDqInfo, DqScratch,
 };
 pub use hopper_dequant::FwdHopperDequant;
-pub use hopper_fp8::{FP8_SHARES, Fp8Params, FwdHopperFp8, LayFp8, LayFp8Params, RoundFp8, RoundFp8Params};
+pub use hopper_fp8::{
+    FP8_SHARES, Fp8Params, Fp8Sequences, FwdHopperFp8, LayFp8, LayFp8Params, RoundFp8, RoundFp8Params,
+};
 pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
 };

@@ -44,6 +44,7 @@ macro_rules! for_each_other { ($emit:ident) => {
     EXTRAS: ExtraInfo
     used_queries: UsedQueries;
     head_maxima: HeadMaxima;
+    lay_e4m3_d64: LayFp8<8, 4>;
     lay_e4m3_d128: LayFp8<8, 8>;
     }
 } }

@@ -112,11 +112,9 @@ impl<S: Copy> Scheduled for HopperPagedParams<S> {
 
 impl IsaMarker for Sm80 {
     const KIND: Isa = Isa::Sm80;
-    type Varlen = FwdParams;
     type Paged<S: CacheScales> = PagedParams<S>;
 }
 impl IsaMarker for Sm90a {
     const KIND: Isa = Isa::Sm90a;
-    type Varlen = HopperParams<RaggedMap>;
     type Paged<S: CacheScales> = HopperPagedParams<S>;
 }

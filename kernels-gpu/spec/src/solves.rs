@@ -18,6 +18,8 @@ pub struct ProblemKind {
     pub grad_dtype: DType,
     /// The layout of keys and values. Tensors have no pages, so decode kernels for tiled pages take them.
     pub keys: Keys,
+    /// Whether queries are varlen.
+    pub varlen: bool,
     /// Columns of Q and K, and of V and O.
     pub columns: [usize; 2],
     /// Whether one index addresses keys and values in a KV cache.
@@ -48,7 +50,7 @@ pub enum Class {
     Dense,
     /// Work tiles of varlen tensors.
     Varlen,
-    /// Work tiles of dense tensors, which are quantised first.
+    /// Work tiles of dense or varlen tensors, which are quantised first.
     Quantised,
     /// Work tiles on a KV cache.
     Paged,
@@ -156,6 +158,7 @@ impl AttnInfo {
         match self.class() {
             Class::Decode => p.few && pages && !matches!(p.keys, Keys::Latent | Keys::Listed),
             Class::Few | Class::Many => p.mixed,
+            Class::Quantised => p.class() == Class::Quantised && self.is_varlen() == p.varlen,
             class => class == p.class(),
         }
     }

@@ -321,7 +321,12 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0>;
     }
     fp8 {
-    d128 [Full, Causal] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>;
+    d64 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 4, 4>;
+    d128 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>;
+    }
+    fp8_packed {
+    d64 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
+    d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>;
     }
     // `MlaDequant` on rows of `E4m3Scaled`, whose rotary columns are bf16, as queries must be.
     [Bf16]
@@ -388,6 +393,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     quantise {
     d64: QuantiseKv<E, 4, 4>;
     d128: QuantiseKv<E, 4, 8>;
+    fp8_d64: RoundFp8<E, 8, 4>;
     fp8_d128: RoundFp8<E, 8, 8>;
     }
     }

@@ -37,10 +37,19 @@ impl<F> AsRef<F> for VarlenParams<F> {
     }
 }
 
+impl<F: Scheduled> Scheduled for VarlenParams<F> {
+    fn order(&self) -> &TileOrder {
+        self.forward.order()
+    }
+    fn blocks(&self) -> u32 {
+        self.forward.blocks()
+    }
+}
+
 made_of!(
-    Varlen<K>: VarlenParams<<K::Isa as IsaMarker>::Varlen>,
-    |p: &VarlenParams<<K::Isa as IsaMarker>::Varlen>| p.forward.blocks(),
-    { queries: Queries::Varlen, keys: Keys::Varlen }
+    Varlen<K>: K::Varlen,
+    |p: &K::Varlen| p.blocks(),
+    { queries: Queries::Varlen, keys: K::INFO.keys.of_sequences() }
 );
 
 /// The mapping from query blocks of a varlen head to sequences. The first block of sequence `b`, which starts
@@ -69,6 +78,15 @@ contract::no_padding! {
 impl Sequences {
     /// The mapping of tensors that are not varlen. No kernel uses it.
     pub const NONE: Self = Sequences { count: 0, step: 0, each: FastDiv::ONE };
+
+    /// The mapping by rows, whatever the longest sequence is, and its number of blocks per head. Returns
+    /// `None` if there are no sequences, 2^30 sequences, or 2^31 blocks.
+    pub fn by_rows(count: u32, rows: u32, tile: u32) -> Option<(Self, u32)> {
+        let blocks = (rows / tile).checked_add(count).filter(|blocks| *blocks < 1 << 31)?;
+        let levels = count.saturating_sub(1).max(1).ilog(32);
+        let of_all = Sequences { count, step: 32_u32.pow(levels), each: FastDiv::ONE };
+        (0 < count && count < 1 << 30).then_some((of_all, blocks))
+    }
 
     /// The mapping for `count` sequences of at most `longest` queries, with `rows` rows in all, in tiles of
     /// `tile_m` rows, and the number of query blocks per head. Returns `None` if a number is 0, or if there

@@ -2,18 +2,19 @@
 //! has the arithmetic.
 //!
 //! Products of eight bits read both operands along k, so values lie transposed in memory. Sums of the second
-//! product are [`ShortSums`]: the tensor core adds at most 512 keys.
-use crate::entries::Run;
+//! product are [`ShortSums`]: the tensor core adds at most 512 keys. Work tiles are [`ScaledTile`]s.
+use crate::entries::{Run, RunAs};
 use crate::hopper::mainloop::{QTiles, View};
-use crate::hopper::scheduler::{Scheduler, StaticScheduler};
+use crate::hopper::scaled::{Columns, ScaledTile};
+use crate::hopper::scheduler::{MapTile, Scheduler, StaticScheduler};
+use crate::hopper::varlen::VarlenScheduler;
 use crate::softmax::NONE;
 use crate::variant::{MaskFn, Scores};
-use attention_tile::{head_of, load_per_head};
+use crate::work::SequenceTile;
 use core::f32::consts::LN_2;
 use cuda_std::math::{ex2, fma, lg2, opaque, rcp};
-use spec::{E4m3, Fp8Params, FwdHopperFp8, TensorMap, WorkTile};
+use spec::{E4m3, Forward, Fp8Params, FwdHopperFp8, Kernel, Sm90a, Varlen};
 use tile::epilogue::StoreBuffer;
-use tile::global::GlobalVec;
 use tile::group::Warpgroup;
 use tile::mma::{Acc, ByteFrag, Mma, RowVec};
 use tile::pipeline::{MbarrierPipeline, Producer};
@@ -104,99 +105,183 @@ impl Fp8Softmax {
     }
 }
 
+/// The transport of the keys and values of tiles `T`.
+type KeysBy<T> = Tma<<T as MapTile>::Keys>;
+
 /// A block's shared memory: pipelines of Q, K and V, the store buffer of O, and the totals of O.
-type Shared<E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
-    MbarrierPipeline<QTiles<E4m3, W, D>, 2, Tma>,
+type Shared<S, T, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
+    MbarrierPipeline<QTiles<E4m3, W, D>, 2, <S as Scheduler>::By>,
     (
-        MbarrierPipeline<SharedTile<E4m3, N, D>, STAGES, Tma>,
-        (MbarrierPipeline<SharedTile<E4m3, D, N>, STAGES, Tma>, (StoreBuffer<E, D, W>, Totals<D, W>)),
+        MbarrierPipeline<SharedTile<E4m3, N, D>, STAGES, KeysBy<T>>,
+        (MbarrierPipeline<SharedTile<E4m3, D, N>, STAGES, KeysBy<T>>, (StoreBuffer<E, D, W>, Totals<D, W>)),
     ),
 );
 
-/// A work tile under the kernel's mask, and its scales.
-struct Tile<'p, Mask: MaskFn<Params = ()>, const W: usize, const N: usize> {
-    p: &'p Fp8Params,
-    view: View<'p, WorkTile, Mask, W, N>,
-}
-
-impl<'p, Mask: MaskFn<Params = (), Staged = ()>, const W: usize, const N: usize> Tile<'p, Mask, W, N> {
-    #[inline(always)]
-    fn new(p: &'p Fp8Params, tile: WorkTile, warp: Warp) -> Self {
-        Tile { p, view: View::of(&p.forward, &(), tile, &warp) }
-    }
-
-    /// The scale of the tile's queries (0), keys (1) or values (2).
-    #[inline(always)]
-    fn scale_of(&self, which: usize, warp: Warp) -> f32 {
-        let WorkTile { batch, kv_head, .. } = self.view.tile;
-        load_per_head(&self.p.scales[which], head_of(batch, kv_head, &warp))
-    }
-
-    /// Factor that converts scores to exponents of 2.
-    #[inline(always)]
-    fn scale_log2(&self, warp: Warp) -> f32 {
-        let scale = self.view.scale_log2() * self.scale_of(0, warp) * self.scale_of(1, warp);
-        // With a factor of 0, the score of a hidden key would be NaN.
-        if scale == 0.0 { f32::MIN_POSITIVE } else { scale }
-    }
-
-    /// Normalises O and stores it, and stores the LSE.
-    #[inline(always)]
-    fn store<E: Mma, const D: usize>(
-        &self,
-        (softmax, mut acc_o): (Fp8Softmax, Acc<1, D>),
-        (out, to): (&mut StoreBuffer<E, D, W>, &TmaTensor<E, 4, D, TensorMap>),
-        group: &mut Warpgroup<W>,
-    ) {
-        let warp = group.warp();
-        let (normalise, lse) = softmax.finish(warp);
-        let of_values = self.scale_of(2, warp);
-        acc_o.map(|x| x * of_values);
-        acc_o.scale_or_clear_rows(&normalise);
-        out.store(&acc_o, to, self.view.queries(), group);
-        let WorkTile { batch, head, .. } = self.view.tile;
-        let lacks = GlobalVec::new(&self.p.lse_lacks, batch, head, self.p.forward.q_len);
-        self.view.store_lse(&lse, &lacks, group);
-    }
-}
-
 /// The tensors of Q and K, and of V, transposed.
-type Tensors<const N: usize, const D: usize> =
-    (TmaTensor<E4m3, 4, D, TensorMap>, TmaTensor<E4m3, N, D, TensorMap>, TmaTensor<E4m3, D, N, TensorMap>);
+type Tensors<T, const N: usize, const D: usize> = (
+    TmaTensor<E4m3, 4, D, <T as MapTile>::Queries>,
+    TmaTensor<E4m3, N, D, <T as MapTile>::Keys>,
+    TmaTensor<E4m3, D, N, <T as MapTile>::Keys>,
+);
+
+/// A work tile under the kernel's mask, with its scales.
+type TileView<'p, T, Mask, const W: usize, const N: usize> = View<'p, ScaledTile<T>, Mask, W, N>;
+
+/// The view of a tile whose scale of scores is loaded.
+#[inline(always)]
+fn view<'p, T: Columns, Mask: MaskFn<Params = ()>, const W: usize, const N: usize>(
+    p: &'p Fp8Params<T::Params>,
+    tile: ScaledTile<T>,
+    warp: Warp,
+) -> TileView<'p, T, Mask, W, N> {
+    View::of(p, &(), tile.with_factor(p, !Mask::Scores::IS_NONE, warp), &warp)
+}
+
+/// Normalises O and stores it, and stores the LSE.
+#[inline(always)]
+fn store<T: Columns, Mask: MaskFn<Params = ()>, E: Mma, const W: usize, const N: usize, const D: usize>(
+    (p, of): (&Fp8Params<T::Params>, &TileView<'_, T, Mask, W, N>),
+    (softmax, mut acc_o): (Fp8Softmax, Acc<1, D>),
+    (out, to): (&mut StoreBuffer<E, D, W>, &TmaTensor<E, 4, D, T::Queries>),
+    group: &mut Warpgroup<W>,
+) {
+    let warp = group.warp();
+    let (normalise, lse) = softmax.finish(warp);
+    let of_values = of.tile.of_values(p, warp);
+    acc_o.map(|x| x * of_values);
+    acc_o.scale_or_clear_rows(&normalise);
+    out.store(&acc_o, to, of.queries(), group);
+    of.store_lse(&lse, &of.tile.lacks(p), group);
+}
 
 /// The producer: starts the copies of Q, K and V of every work tile. A block of values follows the next block
 /// of keys, even if that key block belongs to the next tile.
 #[inline(always)]
 fn copy<
+    S: Scheduler<Tile = ScaledTile<T>>,
+    T: Columns,
     Mask: MaskFn<Params = (), Staged = ()>,
     const W: usize,
     const N: usize,
     const D: usize,
     const STAGES: usize,
 >(
-    p: &Fp8Params,
-    tiles: impl Iterator<Item = WorkTile>,
-    (of_queries, of_keys, of_values): &Tensors<N, D>,
-    mut q: Producer<QTiles<E4m3, W, D>, 2, Tma>,
-    mut k: Producer<SharedTile<E4m3, N, D>, STAGES, Tma>,
-    mut v: Producer<SharedTile<E4m3, D, N>, STAGES, Tma>,
+    p: &Fp8Params<T::Params>,
+    mut source: S,
+    (of_queries, of_keys, of_values): &Tensors<T, N, D>,
+    mut q: Producer<QTiles<E4m3, W, D>, 2, S::By>,
+    mut k: Producer<SharedTile<E4m3, N, D>, STAGES, KeysBy<T>>,
+    mut v: Producer<SharedTile<E4m3, D, N>, STAGES, KeysBy<T>>,
 ) {
     let mut behind = None;
-    for tile in tiles {
-        let view = View::<WorkTile, Mask, W, N>::of(&p.forward, &(), tile, &k);
-        q.load(of_queries, view.queries());
+    while let Some(tile) = source.find() {
+        if tile.is_empty() {
+            continue;
+        }
+        let view = TileView::<T, Mask, W, N>::of(p, &(), tile, &k);
+        S::load(&mut q, &tile, of_queries, view.queries());
         for n in (view.range.start..view.range.end).rev() {
-            let [_, head, batch] = view.keys(n);
             k.load(of_keys, view.keys(n));
             // Each block of keys has a tile of `16 D` rows of V^T.
-            if let Some(values) = behind.replace([n * D as u32 * 16, head, batch]) {
+            if let Some(values) = behind.replace(tile.values(p, [N, D], n)) {
                 v.load(of_values, values);
             }
         }
     }
+    S::end(&mut q, of_queries);
     if let Some(values) = behind {
         v.load(of_values, values);
     }
+}
+
+/// Processes the work tiles of a block.
+#[inline(always)]
+fn across_tiles<
+    S: Scheduler<Tile = ScaledTile<T>>,
+    T: Columns,
+    C: Kernel<Params = Fp8Params<T::Params>>,
+    E: Mma,
+    Mask: MaskFn<Params = (), Staged = ()>,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+>(
+    p: &Fp8Params<T::Params>,
+    source: impl Fn(u32, u32) -> S,
+    block: Block<C>,
+    smem: Smem<C>,
+) {
+    const { assert!(!Mask::SINK && !Mask::LISTED, "the kernel adds no sink and takes ranges of blocks") }
+    let tensors: Tensors<T, N, D> = (
+        block.tensor(|p| &p.forward.as_ref().q),
+        block.tensor(|p| &p.forward.as_ref().k),
+        block.tensor(|p| &p.forward.as_ref().v),
+    );
+    let of_output = block.tensor(|p| &p.forward.as_ref().o);
+    let [index, count] = [block.index(), block.count()];
+    let shared: Shared<S, T, E, W, N, D, STAGES> = smem.split();
+
+    block.specialize(
+        shared,
+        |(q, (k, (v, _)))| copy::<S, T, Mask, W, N, D, STAGES>(p, source(index, count), &tensors, q, k, v),
+        |_| (),
+        |mut group, (mut q, (mut k, (mut v, (mut out, totals))))| {
+            let mut tiles = source(index, count);
+            let Some(tile) = tiles.receive(&mut q) else { return };
+            let (warp, first_row, zero) = (group.warp(), group.first_row(), opaque(0));
+            let mut sums = totals.sums(&group);
+
+            // The first product of the block's first tile runs beside no other product.
+            let mut now = view::<T, Mask, W, N>(p, tile, warp);
+            let mut q_tile = q.wait();
+            let mut s = Acc::unset();
+            group.run_ping_pong(AbtBytes(&mut s, &q_tile, &mut k));
+            now.see_first(&mut s, &mut (), (first_row, warp));
+            let (mut softmax, mut probs) = Fp8Softmax::first(&s, now.scale_log2(), warp);
+            loop {
+                let mut n = now.range.end - 1;
+                while n > now.range.start {
+                    n -= 1;
+                    // S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1).
+                    probs = group.overlap(
+                        AbtBytes(&mut Acc::unset(), &q_tile, &mut k),
+                        AbBytes(sums.room(), &probs, &mut v),
+                        &mut softmax,
+                        |softmax, s| {
+                            let edge = !Mask::SEES_ALL && now.is_edge(n);
+                            now.see(s, &mut (), n, edge, (first_row, warp));
+                            softmax.exp(s, warp)
+                        },
+                        |softmax, s, sums, found, grown| match grown {
+                            true => softmax.rebase(s, sums, warp).renewed(zero),
+                            false => softmax.keep(found).renewed(zero),
+                        },
+                    );
+                }
+                drop(q_tile);
+                let Some(tile) = tiles.receive(&mut q) else { break };
+
+                // The next tile's first S runs beside this tile's last O += P V.
+                let next = view::<T, Mask, W, N>(p, tile, warp);
+                q_tile = q.wait();
+                let (next_softmax, first) = group.overlap(
+                    AbtBytes(&mut Acc::unset(), &q_tile, &mut k),
+                    AbBytes(sums.room(), &probs, &mut v),
+                    &mut (),
+                    |(), s| {
+                        next.see_first(s, &mut (), (first_row, warp));
+                        (false, Fp8Softmax::first(s, next.scale_log2(), warp))
+                    },
+                    |(), _, _, first, _| first,
+                );
+                store((p, &now), (softmax, sums.take()), (&mut out, &of_output), &mut group);
+                (now, softmax, probs) = (next, next_softmax, first.renewed(zero));
+            }
+            group.run(AbBytes(sums.room(), &probs, &mut v));
+            store((p, &now), (softmax, sums.take()), (&mut out, &of_output), &mut group);
+        },
+    );
 }
 
 impl<
@@ -210,73 +295,24 @@ impl<
 {
     #[inline(always)]
     fn run(p: Fp8Params, block: Block<Self>, smem: Smem<Self>) {
-        const { assert!(Mask::Scores::IS_NONE && !Mask::SINK && !Mask::LISTED, "scores stay as they are") }
-        let tensors: Tensors<N, D> =
-            (block.tensor(|p| &p.forward.q), block.tensor(|p| &p.forward.k), block.tensor(|p| &p.forward.v));
-        let of_output = block.tensor(|p| &p.forward.o);
-        let (p, rounds, [index, count]) = (&p, p.forward.rounds, [block.index(), block.count()]);
-        let shared: Shared<E, W, N, D, STAGES> = smem.split();
+        let source =
+            |index, count| StaticScheduler(p.forward.rounds.of(index, count).map(ScaledTile::without_factor));
+        across_tiles::<_, _, _, E, Mask, W, N, D, STAGES>(&p, source, block, smem)
+    }
+}
 
-        block.specialize(
-            shared,
-            |(q, (k, (v, _)))| copy::<Mask, W, N, D, STAGES>(p, rounds.of(index, count), &tensors, q, k, v),
-            |_| (),
-            |mut group, (mut q, (mut k, (mut v, (mut out, totals))))| {
-                let mut tiles = StaticScheduler(rounds.of(index, count));
-                let Some(tile) = tiles.receive(&mut q) else { return };
-                let (warp, first_row, zero) = (group.warp(), group.first_row(), opaque(0));
-                let mut sums = totals.sums(&group);
-
-                // The first product of the block's first tile runs beside no other product.
-                let mut now = Tile::<Mask, W, N>::new(p, tile, warp);
-                let mut q_tile = q.wait();
-                let mut s = Acc::unset();
-                group.run_ping_pong(AbtBytes(&mut s, &q_tile, &mut k));
-                now.view.see_first(&mut s, &mut (), (first_row, warp));
-                let (mut softmax, mut probs) = Fp8Softmax::first(&s, now.scale_log2(warp), warp);
-                loop {
-                    let mut n = now.view.range.end - 1;
-                    while n > now.view.range.start {
-                        n -= 1;
-                        // S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1).
-                        probs = group.overlap(
-                            AbtBytes(&mut Acc::unset(), &q_tile, &mut k),
-                            AbBytes(sums.room(), &probs, &mut v),
-                            &mut softmax,
-                            |softmax, s| {
-                                let edge = !Mask::SEES_ALL && now.view.is_edge(n);
-                                now.view.see(s, &mut (), n, edge, (first_row, warp));
-                                softmax.exp(s, warp)
-                            },
-                            |softmax, s, sums, found, grown| match grown {
-                                true => softmax.rebase(s, sums, warp).renewed(zero),
-                                false => softmax.keep(found).renewed(zero),
-                            },
-                        );
-                    }
-                    drop(q_tile);
-                    let Some(tile) = tiles.receive(&mut q) else { break };
-
-                    // The next tile's first S runs beside this tile's last O += P V.
-                    let next = Tile::new(p, tile, warp);
-                    q_tile = q.wait();
-                    let scale_log2 = next.scale_log2(warp);
-                    let (next_softmax, first) = group.overlap(
-                        AbtBytes(&mut Acc::unset(), &q_tile, &mut k),
-                        AbBytes(sums.room(), &probs, &mut v),
-                        &mut (),
-                        |(), s| {
-                            next.view.see_first(s, &mut (), (first_row, warp));
-                            (false, Fp8Softmax::first(s, scale_log2, warp))
-                        },
-                        |(), _, _, first, _| first,
-                    );
-                    now.store((softmax, sums.take()), (&mut out, &of_output), &mut group);
-                    (now, softmax, probs) = (next, next_softmax, first.renewed(zero));
-                }
-                group.run(AbBytes(sums.room(), &probs, &mut v));
-                now.store((softmax, sums.take()), (&mut out, &of_output), &mut group);
-            },
-        );
+impl<
+    E: Mma,
+    Mask: MaskFn<Params = (), Staged = ()>,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+> RunAs<Varlen<Self>, Sm90a> for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+{
+    #[inline(always)]
+    fn run_as(p: <Self as Forward>::Varlen, block: Block<Varlen<Self>>, smem: Smem<Varlen<Self>>) {
+        let source = |index, count| VarlenScheduler::<ScaledTile<SequenceTile>, Self>::of(&p, index, count);
+        across_tiles::<_, _, _, E, Mask, W, N, D, STAGES>(&p, source, block, smem)
     }
 }

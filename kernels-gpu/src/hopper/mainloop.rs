@@ -92,7 +92,7 @@ pub struct Attended<E, const N: usize, const DV: usize, const ORDERED: bool> {
 /// The parameters for the products of a tile's keys, under mask `Mask`.
 #[inline(always)]
 fn rescaled<'p, P: MapTile, Mask: MaskFn>(p: &'p ForwardOf<P>, tile: &P) -> Rescaled<'p, ForwardOf<P>> {
-    Rescaled::new(p, P::SCALED.then(|| tile.factors()[0]), !Mask::Scores::IS_NONE)
+    Rescaled::new(p, P::SCALED.then(|| tile.factor()), !Mask::Scores::IS_NONE)
 }
 
 /// A work tile under a mask, with the rows of `W` warpgroups, and key blocks of `N` base tiles.
@@ -254,7 +254,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         let (normalise, lse) = softmax.finish(Mask::SINK.then(sink), warp);
         acc_o.scale_or_clear_rows(&normalise);
         if P::SCALED {
-            let [_, of_values] = self.tile.factors();
+            let of_values = self.tile.of_values();
             acc_o.map(|x| x * of_values);
         }
         send(&acc_o, self.queries(), group);

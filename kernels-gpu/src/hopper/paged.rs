@@ -25,7 +25,7 @@ struct CacheTile<S> {
     of: SequenceTile,
     /// Number of rows between the tile's first row of Q and its first row of O. Only the producer knows it.
     apart: u32,
-    /// See [`MapTile::factors`].
+    /// See [`MapTile::factor`] and [`MapTile::of_values`].
     factors: [f32; 2],
     kind: PhantomData<S>,
 }
@@ -91,8 +91,12 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
     const SCALED: bool = S::ARE_SOME;
 
     #[inline(always)]
-    fn factors(&self) -> [f32; 2] {
-        self.factors
+    fn factor(&self) -> f32 {
+        self.factors[0]
+    }
+    #[inline(always)]
+    fn of_values(&self) -> f32 {
+        self.factors[1]
     }
 }
 

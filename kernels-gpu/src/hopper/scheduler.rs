@@ -47,11 +47,15 @@ pub trait MapTile: QueryTile {
 
     /// Whether keys and values have scales.
     const SCALED: bool = false;
-    /// The factor of the products of the tile's keys ([`crate::capped::factor`]), and the scale of its
-    /// values.
+    /// The factor of the products of the tile's keys ([`crate::capped::factor`]).
     #[inline(always)]
-    fn factors(&self) -> [f32; 2] {
-        [1.0; 2]
+    fn factor(&self) -> f32 {
+        1.0
+    }
+    /// The scale of the tile's values, in the schedules of 16 bits.
+    #[inline(always)]
+    fn of_values(&self) -> f32 {
+        1.0
     }
 }
 

@@ -48,7 +48,8 @@ fn table() -> impl Iterator<Item = Contract> {
 /// More kernels that tests run: on tensors of e4m3, on caches whose values have another head dim than keys,
 /// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on
 /// latents of 16 and of eight bits.
-const OF_TESTS: [&str; 22] = [
+const OF_TESTS: [&str; 25] = [
+    "lay_e4m3_d64",
     "lay_e4m3_d128",
     "fwd_f16_d64_causal_128x32",
     "fwd_f16_d64_causal_128x32_packed",
@@ -56,6 +57,8 @@ const OF_TESTS: [&str; 22] = [
     "stats_f16_d64_local_128x64_paged",
     "fp8_f16_d128_full_128x128",
     "fp8_f16_d128_causal_128x128",
+    "fp8_f16_d64_causal_128x128",
+    "fp8_packed_f16_d64_causal_128x128",
     "paged_f16_d192x128_causal_64x48",
     "paged_f16_d192x128_local_64x32",
     "paged_f16_d256_local_64x32",

@@ -49,6 +49,16 @@ fn less<E: Unpack>(words: [u32; 2], means: [f32; 4], row: u32, rows: u32) -> [f3
     core::array::from_fn(|i| if row < rows { x[i] - means[i] } else { 0.0 })
 }
 
+/// Number of rows that the lanes of a warp have together, with one word of each.
+const fn rows_together(d: usize) -> u32 {
+    8_u32.div_ceil(d as u32)
+}
+
+/// Number of rows that [`GlobalRows::round_rows`] rounds.
+pub const fn rows_at_once(d: usize) -> u32 {
+    TOGETHER as u32 * rows_together(d)
+}
+
 /// The bits of the largest magnitude in share `share` of a head's rows, less the means.
 #[inline(always)]
 pub fn largest_of_share<E: Unpack, const D: usize>(
@@ -57,24 +67,23 @@ pub fn largest_of_share<E: Unpack, const D: usize>(
     means: &ColumnMeans,
     warp: Warp,
 ) -> u32 {
-    const { assert!(D >= 8, "a row takes a whole warp") }
-    let each = from.rows().div_ceil(SHARES);
+    let (each, (_, own)) = (from.rows().div_ceil(SHARES), place::<D>(warp));
     let (mut i, mut largest) = (0, 0);
     while i < each {
         stay_a_loop();
         // The loads of all rows are in flight together. The last of them may belong to the next share, whose
         // largest magnitude counts, too.
-        let first = share * each + i;
-        let rows: [_; TOGETHER] = core::array::from_fn(|n| words(from, first + n as u32, warp));
+        let row = |n: usize| share * each + i + n as u32 * rows_together(D) + own;
+        let rows: [_; TOGETHER] = core::array::from_fn(|n| words(from, row(n), warp));
         for n in 0..TOGETHER {
             for part in 0..D.div_ceil(8) {
-                let x = less::<E>(rows[n][part], means.0[part], first + n as u32, from.rows());
+                let x = less::<E>(rows[n][part], means.0[part], row(n), from.rows());
                 for i in 0..4 {
                     largest = largest.max(x[i].to_bits() & 0x7fff_ffff);
                 }
             }
         }
-        i += TOGETHER as u32;
+        i += rows_at_once(D);
     }
     warp.largest(largest)
 }
@@ -88,8 +97,8 @@ impl<const D: usize> GlobalRows<E4m3, D> {
         unsafe { st_global_b32_if(at, x, row < self.rows && word / 4 < self.chunks) }
     }
 
-    /// Rounds rows of `from` from row `first` on, less the means, to these rows. The columns of a base tile
-    /// are stored in the order of [`byte_of_column`](crate::layout::byte_of_column).
+    /// Rounds [`rows_at_once`] rows of `from` from row `first` on, less the means, to these rows. The columns of a
+    /// base tile are stored in the order of [`byte_of_column`](crate::layout::byte_of_column).
     #[inline(always)]
     pub fn round_rows<E: Unpack>(
         &self,
@@ -99,14 +108,14 @@ impl<const D: usize> GlobalRows<E4m3, D> {
         by: Fp8Scale,
         warp: Warp,
     ) {
-        let (tile, _) = place::<D>(warp);
-        let rows: [_; TOGETHER] = core::array::from_fn(|n| words(from, first + n as u32, warp));
+        let (tile, own) = place::<D>(warp);
+        let row = |n: usize| first + n as u32 * rows_together(D) + own;
+        let rows: [_; TOGETHER] = core::array::from_fn(|n| words(from, row(n), warp));
         for n in 0..TOGETHER {
-            let row = first + n as u32;
             for part in 0..D.div_ceil(8) {
                 let word = (tile + 8 * part as u32) * 4 + warp.lane % 4;
-                let x = less::<E>(rows[n][part], means.0[part], row, from.rows());
-                self.store_word(row, word, pack_e4m3_x4(x.map(|x| x * by.inverse)));
+                let x = less::<E>(rows[n][part], means.0[part], row(n), from.rows());
+                self.store_word(row(n), word, pack_e4m3_x4(x.map(|x| x * by.inverse)));
             }
         }
     }
@@ -195,7 +204,8 @@ impl ColumnMeans {
                 sum = fma(x[i], self.0[part][i], sum);
             }
         }
-        let sum = warp.quad(sum, |a, b| a + b);
-        warp.octet(sum, |a, b| a + b)
+        let sum = warp.octet(warp.quad(sum, |a, b| a + b), |a, b| a + b);
+        // With 64 columns, each half of the warp has the row.
+        if D == 4 { sum * 0.5 } else { sum }
     }
 }

@@ -10,11 +10,12 @@ use ferroflash::{DType, Error};
 impl AttentionArgs {
     /// Returns the element type of O, for this type of Q.
     pub(super) fn o_dtype(&self, dtype: DType) -> Result<DType, Error> {
-        if dtype == DType::E4m3 && self.cu_seqlens_k.is_null() && self.seqused_k.is_null() {
+        let is_cache = self.cu_seqlens_k.is_null() && !self.seqused_k.is_null();
+        if dtype == DType::E4m3 && !is_cache {
             let expected = "it must be 0 for an o of bf16, or 1 for f16";
             return constant("output_f16", self.output_f16, &[DType::Bf16, DType::F16], expected);
         }
-        let expected = "it must be 0, because o has the type of q: only dense tensors of e4m3 have another o";
+        let expected = "it must be 0, because o has the type of q: only tensors of e4m3 have another o";
         constant("output_f16", self.output_f16, &[dtype], expected)
     }
 

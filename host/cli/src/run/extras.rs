@@ -73,18 +73,20 @@ fn is_of_all_sequences(file: &File<'_>) -> Result<(), Error> {
 
 /// Reads the scales of q, k and v of e4m3.
 fn descales(file: &File<'_>, p: &Problem) -> Result<Option<[Vec<f32>; 3]>, Error> {
-    if p.dtype == DType::E4m3 {
-        let [q, k, v] = DESCALES.map(|name| descale(file, name, [p.batch, p.heads_k]));
-        let (q, k, v) = (q?, k?, v?);
-        let factors = q.iter().zip(&k).map(|(q, k)| p.softmax_scale() * q * k);
-        at_most(file, "--scale x `q_descale` x `k_descale`", factors)?;
-        return Ok(Some([q, k, v]));
-    }
-    let given = DESCALES.into_iter().find(|name| file.has(name));
-    given.map_or(Ok(None), |name| {
+    let Some(given) = DESCALES.into_iter().find(|name| file.has(name)) else { return Ok(None) };
+    if p.dtype != DType::E4m3 {
         let what = "which only q, k and v of F8_E4M3 have; remove it";
-        Err(file.invalid(format_args!("has `{name}`, {what}")))
-    })
+        return Err(file.invalid(format_args!("has `{given}`, {what}")));
+    }
+    if file.has("seqused_q") {
+        let what = "whose scales of each sequence padded queries do not take; remove one of both";
+        return Err(file.invalid(format_args!("has `seqused_q` and `{given}`, {what}")));
+    }
+    let [q, k, v] = DESCALES.map(|name| descale(file, name, [p.batch, p.heads_k]));
+    let (q, k, v) = (q?, k?, v?);
+    let factors = q.iter().zip(&k).map(|(q, k)| p.softmax_scale() * q * k);
+    at_most(file, "--scale x `q_descale` x `k_descale`", factors)?;
+    Ok(Some([q, k, v]))
 }
 
 /// Reads one f32 per sequence and head, `[batch, heads]`; ones if there is no such tensor.

@@ -1,6 +1,6 @@
 //! Tests `ferroflash run` on q, k and v of e4m3 in files: compares the simulator with the reference.
 use crate::common::{Folder, report};
-use crate::tensors::{Tensor, Tensors, floats, read, write};
+use crate::tensors::{Tensor, Tensors, floats, integers, read, write};
 use ferroflash::DType;
 use reference::Random;
 use safetensors::Dtype;
@@ -17,24 +17,48 @@ fn tensors() -> Tensors {
     vec![of("q", [2, 9, 4, 64]), of("k", [2, 140, 2, 64]), of("v", [2, 140, 2, 64])]
 }
 
+fn scales(name: &'static str, first: f32) -> Tensor {
+    floats(name, &[2, 2], &[first, 1.25, 0.5, 1.5])
+}
+
+/// Runs tensors on a kernel of this family, and returns the bytes of an O of this shape.
+fn run(folder: &Folder, tensors: &Tensors, family: &str, shape: &[usize]) -> Vec<u8> {
+    let (file, output) = (write(folder, "in", tensors), folder.path("o"));
+    let args = ["run", "--input", &file, "--output", &output, "--check", "--device", "sim"];
+    let more = ["--profile", "h200", "--causal", "--output-dtype", "f16"];
+    let found = report(&[&args[..], &more].concat());
+    assert_eq!(found["check"]["passed"], true, "{found}");
+    assert!(found["kernel"].as_str().is_some_and(|name| name.starts_with(family)), "{found}");
+    let (dtype, own, o) = read(&output, "o").expect("o");
+    assert_eq!((dtype, &own[..]), (Dtype::F16, shape));
+    o
+}
+
 #[test]
 fn tensors_with_scales() {
     let folder = Folder::new("e4m3");
-    let scales = |name, first: f32| floats(name, &[2, 2], &[first, 1.25, 0.5, 1.5]);
     let given = [tensors(), vec![scales("q_descale", 0.75), scales("v_descale", 2.0)]].concat();
-    let run = |file: &str, more: &[&str]| {
-        let output = folder.path("o");
-        let args = ["run", "--input", file, "--output", &output, "--check", "--device", "sim"];
-        let found = report(&[&args[..], &["--profile", "h200"], more].concat());
-        assert_eq!(found["check"]["passed"], true, "{found}");
-        assert!(found["kernel"].as_str().is_some_and(|name| name.starts_with("fp8_f16")), "{found}");
-        let (dtype, shape, o) = read(&output, "o").expect("o");
-        assert_eq!((dtype, &shape[..]), (Dtype::F16, &[2, 9, 4, 64][..]));
-        o
-    };
-    let more = ["--causal", "--output-dtype", "f16"];
-    let with = run(&write(&folder, "with", &given), &more);
-    assert_ne!(with, run(&write(&folder, "without", &tensors()), &more));
+    let shape = [2, 9, 4, 64];
+    let with = run(&folder, &given, "fp8_f16", &shape);
+    assert_ne!(with, run(&folder, &tensors(), "fp8_f16", &shape));
+}
+
+#[test]
+fn varlen_tensors_with_scales() {
+    let folder = Folder::new("e4m3_varlen");
+    let mut random = Random::new(5);
+    let mut of = |name, shape: [usize; 3]| drawn(name, &mut random, &shape);
+    let plain = vec![
+        of("q", [30, 4, 64]),
+        of("k", [190, 2, 64]),
+        of("v", [190, 2, 64]),
+        integers("cu_seqlens_q", &[3], &[0, 9, 30]),
+        integers("cu_seqlens_k", &[3], &[0, 150, 190]),
+    ];
+    let given = [plain.clone(), vec![scales("k_descale", 0.75), scales("v_descale", 2.0)]].concat();
+    let shape = [30, 4, 64];
+    let with = run(&folder, &given, "fp8_packed_f16", &shape);
+    assert_ne!(with, run(&folder, &plain, "fp8_packed_f16", &shape));
 }
 
 /// The CPU needs no card that has the precision.

@@ -57,20 +57,25 @@ pub fn padded_queries(seed: u64) -> Vec<Case> {
     forward.into_iter().chain(backward).map(|case| case.seeded(seed)).collect()
 }
 
-/// Returns problems on Q, K and V of e4m3, with scales of each batch and key head: with few rows, a tile's
-/// edge in each direction, grouped heads, several layouts, and fewer columns of V.
-pub fn e4m3_tensors(seed: u64) -> Vec<Case> {
-    let p = |o, rows, keys| Problem::new(DType::E4m3, 2, rows, 4, 128).seqlen_k(keys).heads_k(2).o_dtype(o);
+/// Returns problems on Q, K and V of e4m3 with up to this number of columns, and with scales of each batch and
+/// key head: with few rows, a tile's edge in each direction, grouped heads, several layouts, fewer columns of
+/// V, a window with softcap, and varlen sequences.
+pub fn e4m3_tensors(columns: usize, seed: u64) -> Vec<Case> {
+    let p =
+        |o, rows, keys| Problem::new(DType::E4m3, 2, rows, 4, columns).seqlen_k(keys).heads_k(2).o_dtype(o);
     let [f16, bf16] = [DType::F16, DType::Bf16];
     let all = [
         (p(bf16, 130, 129), Layout::Bshd),
         (p(f16, 1, 1), Layout::Bhsd),
         (p(bf16, 128, 300).mask(Mask::Causal), Layout::Packed),
-        (p(f16, 257, 128).mask(Mask::Causal).head_dim(64), Layout::Bhsd),
+        (p(f16, 257, 128).mask(Mask::Causal).head_dim(columns - 16), Layout::Bhsd),
         (p(bf16, 70, 200).head_dim_v(48).scale(0.3), Layout::Bshd),
+        (p(f16, 150, 260).mask(Mask::Window { left: Some(40), right: Some(3) }).softcap(5.0), Layout::Bshd),
     ];
     let case = |(p, layout)| Case { precision: Precision::Fp8, ..Case::tensors(p, layout, 1) };
-    all.into_iter().map(|all| case(all).seeded(seed)).collect()
+    let varlen = |mask, layout| case((p(bf16, 1, 1).mask(mask), layout)).varlen(SEQUENCES);
+    let varlen = [varlen(Mask::Causal, Layout::Bshd), varlen(Mask::Full, Layout::Bhsd)];
+    all.into_iter().map(case).chain(varlen).map(|case| case.seeded(seed)).collect()
 }
 
 /// Returns problems with the largest score of each head: with and without that of rows, on tensors of equal
