@@ -22,7 +22,7 @@ use crate::request::Scratch;
 use crate::schedule::Split;
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Capabilities, Error, Problem, Tuning};
-use spec::{Class, Keys, ProblemKind};
+use spec::{Class, Keys, Precision, ProblemKind};
 
 /// The inputs of selection.
 #[derive(Clone, Copy)]
@@ -133,7 +133,10 @@ const MEASURED: &str = "`ferroflash sweep` measured it as the fastest for this s
 pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, Error> {
     let (p, on) = (q.problem, q.on);
     refusals::goes_together(p)?;
-    refusals::has_precision(q)?;
+    match p.precision {
+        Precision::Fp8 => fp8::takes(q)?,
+        _ => refusals::has_precision(q)?,
+    }
     if p.cache.is_none() && on.arch() < 80 {
         let (major, minor) = on.compute_capability;
         let feature = format_args!("compute capability {major}.{minor} ({})", on.name);

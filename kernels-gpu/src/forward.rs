@@ -98,7 +98,7 @@ impl<
 }
 
 /// A portable kernel. Its blocks can process any work tile.
-pub trait Tile: Forward<Scales: LoadScales, Varlen = VarlenParams> + AttnKernel<Isa = Sm80> {
+pub trait Tile: Forward<Scales: LoadScales, OnVarlen = VarlenParams> + AttnKernel<Isa = Sm80> {
     /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory.
     fn tile<C: Kernel, P: TensorTile>(
         p: &FwdParams,

@@ -43,7 +43,7 @@ use spec::{
 use tile::{Block, Smem};
 
 /// A schedule. A schedule processes work tiles from any tile scheduler.
-pub trait Body: Forward<Isa = Sm90a, Varlen = VarlenParams<HopperParams<RaggedMap>>> {
+pub trait Body: Forward<Isa = Sm90a, OnVarlen = VarlenParams<HopperParams<RaggedMap>>> {
     /// Processes the work tiles of a block. `source(i, n)` is the tile scheduler of block `i` of `n`.
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<VariantParams<Self>>>>(
         p: &ParamsOf<S>,

@@ -5,12 +5,12 @@
 parts() {
     cat << 'END'
 forward: the portable forward kernels, f16
-forward-bf16: the portable forward kernels, bf16; statistics
+forward-bf16: the portable forward kernels, bf16; statistics, append kernels
 varlen: portable varlen, split-KV and merge kernels; padded queries, largest scores of heads
 hopper: Hopper's kernels on dense tensors, in eight bits too
-hopper-keys: Hopper's kernels: varlen, paged, MLA, lists of keys; portable MLA kernels
+hopper-keys: Hopper's kernels: varlen, in eight bits too, paged, MLA, lists of keys; portable MLA kernels
 cache: decode kernels
-paged: portable paged kernels, mixed batches, sparse MLA, append kernels
+paged: portable paged kernels, mixed batches, sparse MLA
 backward: portable backward kernels
 backward-hopper: Hopper's backward kernels
 END
@@ -97,12 +97,12 @@ kernels() {
 part() {
     case $1 in
         forward) kernels '^fwd_f16|^int8_fp8_f16' '_packed$|_split' ;;
-        forward-bf16) kernels '^fwd_bf16|^int8_fp8_bf16|^stats' '^fwd.*(_packed$|_split)' ;;
+        forward-bf16) kernels '^fwd_bf16|^int8_fp8_bf16|^stats|^append' '^fwd.*(_packed$|_split)' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^used_queries|^head_maxima' ;;
         hopper) kernels '^(hopper|fp8)_(f16|bf16)|^lay' ;;
-        hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^mla' ;;
+        hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^fp8_packed|^mla' ;;
         cache) kernels '^decode' ;;
-        paged) kernels '^paged|^mixed_few|^append|^sparse' ;;
+        paged) kernels '^paged|^mixed_few|^sparse' ;;
         # The kernels of dK and dV, whose problems also run the others.
         backward) kernels '^bwd_' '^bwd_(dbias|delta|dq|dsinks|convert|sum|hopper)' ;;
         backward-hopper) kernels '^bwd_hopper' ;;

@@ -9,8 +9,8 @@ use half::f16;
 use ptx_sim::Options;
 use reference::{Case, Layout, Loaded, Memory, Outcome, Reference};
 
-/// Returns a case of queries and keys, `lengths`, in f16. Varlen kernels get them as the second sequence, behind
-/// 3 queries and 150 keys.
+/// Returns a case of queries and keys, `lengths`, in f16. Varlen kernels get them as the second sequence,
+/// behind 3 queries and 150 keys.
 fn case(entry: &AttnInfo, lengths: [usize; 2], mask: Mask) -> Case {
     let [queries, keys] = lengths;
     let problem = Problem::new(DType::F16, 1, queries, 1, entry.head_dim as usize).seqlen_k(keys);

@@ -286,7 +286,7 @@ typedef struct ferroflash_attention {
     /* [heads_q] in device memory: the largest of all rows' max_logits of each query head; -inf for a
      * head whose rows see no key. Without max_logits, a launch needs a workspace. NULL: not written. */
     float *max_logits_head;
-    /* For q, k and v of FERROFLASH_E4M3 in tensors: a number of q is the stored number times the scale of its
+    /* For tensors q, k, v of FERROFLASH_E4M3: a number of q is the stored number times the scale of its
      * sequence and key head, [batch, heads_k] in device memory. k_descale and v_descale likewise. Such a
      * launch has the precision _FP8 and needs a workspace. NULL: scales of 1. */
     const float *q_descale;

@@ -145,7 +145,7 @@ c_struct! {
         /// [heads_q] in device memory: the largest of all rows' max_logits of each query head; -inf for a
         /// head whose rows see no key. Without max_logits, a launch needs a workspace. NULL: not written.
         max_logits_head: *mut f32;
-        /// For q, k and v of FERROFLASH_E4M3 in tensors: a number of q is the stored number times the scale of its
+        /// For tensors q, k, v of FERROFLASH_E4M3: a number of q is the stored number times the scale of its
         /// sequence and key head, [batch, heads_k] in device memory. k_descale and v_descale likewise. Such a
         /// launch has the precision _FP8 and needs a workspace. NULL: scales of 1.
         q_descale: *const f32;

@@ -145,8 +145,8 @@ impl<'a> HostTensor<'a> {
             .ok_or(TensorError::Scales { got, want })
     }
 
-    /// Multiplies each group of `heads` heads of each batch by its scale, `[batch][group]`. The sequences of a
-    /// single batch may have scales each.
+    /// Multiplies each group of `heads` heads of each batch by its scale, `[batch][group]`. The sequences of
+    /// a single batch may have scales each.
     ///
     /// # Errors
     /// Returns [`TensorError::Scales`] if there is not one scale per batch and group.

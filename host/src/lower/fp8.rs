@@ -108,8 +108,8 @@ impl Workspace {
     }
 }
 
-/// Returns the bytes of workspace for rounded tensors, or for the values of tensors that are e4m3 already. Too
-/// many blocks have no workspace: no launch has them.
+/// Returns the bytes of workspace for rounded tensors, or for the values of tensors that are e4m3 already.
+/// Too many blocks have no workspace: no launch has them.
 pub(super) fn rounded_bytes(p: &Problem, kernel: &AttnInfo) -> u64 {
     let Some(of) = Rows::of(p, kernel) else { return 0 };
     match p.is_eight_bit() {

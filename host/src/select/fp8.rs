@@ -4,8 +4,8 @@ use super::rule::Case;
 use super::{Choice, Query, rules};
 use crate::{AttnInfo, DType, Error, MaskKind};
 
-/// Checks that kernels of [`Precision::Fp8`](spec::Precision::Fp8) take the request's tensors, mask and scores, and run on
-/// the device.
+/// Checks that kernels of [`Precision::Fp8`](spec::Precision::Fp8) take the request's tensors, mask and
+/// scores, and run on the device.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names what these kernels lack, and the remedy.

@@ -1,5 +1,5 @@
 //! The errors of problems that no kernel solves.
-use super::{Query, fp8};
+use super::Query;
 use crate::request::Splits;
 use crate::{AttnInfo, Contract, DType, Error, MaskKind, Problem};
 use spec::{Class, Precision, ProblemKind};
@@ -26,15 +26,14 @@ pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
 }
 
 /// Checks that kernels of the request's precision take its tensors, mask and scores, and run on the device.
+/// [`Precision::Fp8`] has its own check, `select::fp8::takes`.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names the precision, what it lacks, and the remedy.
 pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
     let (p, arch) = (q.problem, q.on.arch());
-    match p.precision {
-        Precision::Inputs => return Ok(()),
-        Precision::Fp8 => return fp8::takes(q),
-        _ => {}
+    if p.precision == Precision::Inputs {
+        return Ok(());
     }
     let scores = p.softcap.is_some() || p.alibi || p.sinks || p.bias.is_some();
     let plain = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal) && !scores && p.variant.is_none();

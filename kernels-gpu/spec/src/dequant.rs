@@ -93,5 +93,5 @@ impl<
 > Forward for FwdDequant<E, S, Mask, M, W, N, D, Q_STEPS>
 {
     type Scales = [PerHead; 2];
-    type Varlen = VarlenParams;
+    type OnVarlen = <Sm80 as IsaMarker>::OnVarlen;
 }

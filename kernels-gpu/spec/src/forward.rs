@@ -1,8 +1,8 @@
 //! Portable forward kernels: configurations and [`params`]. A configuration is a type; its numbers count
 //! 16x16 base tiles.
 use crate::{
-    AttnInfo, AttnKernel, CacheScales, Contract, Element, FwdParams, Isa, Kernel, Keys, Line, MaskMarker,
-    Pass, Queries, Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler, VarlenParams,
+    AttnInfo, AttnKernel, CacheScales, Contract, Element, FwdParams, Isa, IsaMarker, Kernel, Keys, Line,
+    MaskMarker, Pass, Queries, Schedule, Scheduled, Sm80, Target, TileOrder, TileScheduler,
 };
 use core::marker::PhantomData;
 
@@ -13,7 +13,7 @@ pub trait Forward: Kernel<Params: Scheduled> + AttnKernel {
     /// The scales in the parameters of kernels on a KV cache.
     type Scales: CacheScales;
     /// The parameters of [`crate::Varlen`] kernels.
-    type Varlen: Scheduled;
+    type OnVarlen: Scheduled;
 }
 
 impl Scheduled for FwdParams {
@@ -162,7 +162,7 @@ macro_rules! forward {
         }
         impl<E: Element, Mask: MaskMarker, $(const $c: usize),*> Forward for $config<E, Mask, $($c),*> {
             type Scales = ();
-            type Varlen = VarlenParams;
+            type OnVarlen = <Sm80 as IsaMarker>::OnVarlen;
         }
     };
 }

@@ -223,7 +223,7 @@ macro_rules! hopper {
         > Forward for $config<E, Mask, W, N, D, STAGES, ORDERED, $($v)?>
         {
             type Scales = ();
-            type Varlen = VarlenParams<HopperParams<RaggedMap>>;
+            type OnVarlen = <Sm90a as IsaMarker>::OnVarlen;
         }
     )*};
 }

@@ -97,5 +97,5 @@ impl<
 > Forward for FwdHopperDequant<E, S, Mask, W, N, D, STAGES, ORDERED>
 {
     type Scales = [PerHead; 2];
-    type Varlen = VarlenParams<HopperParams<RaggedMap>>;
+    type OnVarlen = <Sm90a as IsaMarker>::OnVarlen;
 }

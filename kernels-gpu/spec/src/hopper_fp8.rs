@@ -101,7 +101,7 @@ impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usiz
     Forward for FwdHopperFp8<E, Mask, W, N, D, STAGES>
 {
     type Scales = ();
-    type Varlen = Fp8Params<VarlenParams<HopperParams<RaggedMap>>>;
+    type OnVarlen = Fp8Params<VarlenParams<HopperParams<RaggedMap>>>;
 }
 
 /// The sequences of varlen tensors that a kernel prepares for a [`Varlen`] kernel of [`FwdHopperFp8`]. Blocks

@@ -90,6 +90,8 @@ pub enum Isa {
 pub trait IsaMarker {
     /// The instructions as a value.
     const KIND: Isa;
+    /// Parameters of a varlen kernel of 16 bits.
+    type OnVarlen: Scheduled;
     /// Parameters of a kernel on a KV cache.
     type Paged<S: CacheScales>: Scheduled;
 }

@@ -112,9 +112,11 @@ impl<S: Copy> Scheduled for HopperPagedParams<S> {
 
 impl IsaMarker for Sm80 {
     const KIND: Isa = Isa::Sm80;
+    type OnVarlen = VarlenParams;
     type Paged<S: CacheScales> = PagedParams<S>;
 }
 impl IsaMarker for Sm90a {
     const KIND: Isa = Isa::Sm90a;
+    type OnVarlen = VarlenParams<HopperParams<RaggedMap>>;
     type Paged<S: CacheScales> = HopperPagedParams<S>;
 }

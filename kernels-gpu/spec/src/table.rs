@@ -322,12 +322,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     fp8 {
     d64 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 4, 4>;
-    d128 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>;
-    }
+    d128 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>; }
     fp8_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
-    d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>;
-    }
+    d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }
     // `MlaDequant` on rows of `E4m3Scaled`, whose rotary columns are bf16, as queries must be.
     [Bf16]
     mla {

@@ -47,8 +47,8 @@ impl<F: Scheduled> Scheduled for VarlenParams<F> {
 }
 
 made_of!(
-    Varlen<K>: K::Varlen,
-    |p: &K::Varlen| p.blocks(),
+    Varlen<K>: K::OnVarlen,
+    |p: &K::OnVarlen| p.blocks(),
     { queries: Queries::Varlen, keys: K::INFO.keys.of_sequences() }
 );
 

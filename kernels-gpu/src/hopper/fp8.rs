@@ -311,7 +311,7 @@ impl<
 > RunAs<Varlen<Self>, Sm90a> for FwdHopperFp8<E, Mask, W, N, D, STAGES>
 {
     #[inline(always)]
-    fn run_as(p: <Self as Forward>::Varlen, block: Block<Varlen<Self>>, smem: Smem<Varlen<Self>>) {
+    fn run_as(p: <Self as Forward>::OnVarlen, block: Block<Varlen<Self>>, smem: Smem<Varlen<Self>>) {
         let source = |index, count| VarlenScheduler::<ScaledTile<SequenceTile>, Self>::of(&p, index, count);
         across_tiles::<_, _, _, E, Mask, W, N, D, STAGES>(&p, source, block, smem)
     }

@@ -97,8 +97,8 @@ impl<const D: usize> GlobalRows<E4m3, D> {
         unsafe { st_global_b32_if(at, x, row < self.rows && word / 4 < self.chunks) }
     }
 
-    /// Rounds [`rows_at_once`] rows of `from` from row `first` on, less the means, to these rows. The columns of a
-    /// base tile are stored in the order of [`byte_of_column`](crate::layout::byte_of_column).
+    /// Rounds [`rows_at_once`] rows of `from` from row `first` on, less the means, to these rows. The columns
+    /// of a base tile are stored in the order of [`byte_of_column`](crate::layout::byte_of_column).
     #[inline(always)]
     pub fn round_rows<E: Unpack>(
         &self,

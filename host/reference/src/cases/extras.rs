@@ -57,9 +57,9 @@ pub fn padded_queries(seed: u64) -> Vec<Case> {
     forward.into_iter().chain(backward).map(|case| case.seeded(seed)).collect()
 }
 
-/// Returns problems on Q, K and V of e4m3 with up to this number of columns, and with scales of each batch and
-/// key head: with few rows, a tile's edge in each direction, grouped heads, several layouts, fewer columns of
-/// V, a window with softcap, and varlen sequences.
+/// Returns problems on Q, K and V of e4m3 with up to this number of columns, and with scales of each batch
+/// and key head: with few rows, a tile's edge in each direction, grouped heads, several layouts, fewer
+/// columns of V, a window with softcap, and varlen sequences.
 pub fn e4m3_tensors(columns: usize, seed: u64) -> Vec<Case> {
     let p =
         |o, rows, keys| Problem::new(DType::E4m3, 2, rows, 4, columns).seqlen_k(keys).heads_k(2).o_dtype(o);
