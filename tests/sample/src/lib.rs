@@ -47,8 +47,11 @@ fn table() -> impl Iterator<Item = Contract> {
 
 /// More kernels that tests run: on tensors of e4m3, on caches whose values have another head dim than keys,
 /// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on
-/// latents of 16 and of eight bits.
-const OF_TESTS: [&str; 25] = [
+/// latents of 16 and of eight bits, and that leave states in f32.
+const OF_TESTS: [&str; 28] = [
+    "fwd_f16_d64_full_128x64_split",
+    "merge_f32_f16",
+    "fp8_bf16_d64_full_128x128",
     "lay_e4m3_d64",
     "lay_e4m3_d128",
     "fwd_f16_d64_causal_128x32",
