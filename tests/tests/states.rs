@@ -108,6 +108,7 @@ fn a_state_in_f32_is_rounded_by_its_merge_alone() -> Result<(), Error> {
         );
         computed += 1;
     }
-    assert!(computed > 0, "a build has one of these kernels");
+    // The sample of the kernels has none of them.
+    assert!(computed > 0 || !reference::carries_all(), "a build has one of these kernels");
     Ok(())
 }

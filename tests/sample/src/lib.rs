@@ -47,10 +47,8 @@ fn table() -> impl Iterator<Item = Contract> {
 
 /// More kernels that tests run: on tensors of e4m3, on caches whose values have another head dim than keys,
 /// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on
-/// latents of 16 and of eight bits, and that leave states in f32.
-const OF_TESTS: [&str; 28] = [
-    "fwd_f16_d64_full_128x64_split",
-    "merge_f32_f16",
+/// latents of 16 and of eight bits.
+const OF_TESTS: [&str; 26] = [
     "fp8_bf16_d64_full_128x128",
     "lay_e4m3_d64",
     "lay_e4m3_d128",
@@ -183,7 +181,11 @@ mod tests {
             let unseen: Vec<_> = traits(kernel.symbol).filter(|it| !seen.contains(it)).collect();
             assert!(unseen.is_empty(), "{}: {unseen:?}", kernel.symbol);
         }
-        assert!(sample.len() * 4 < spec::KERNELS.len(), "{} kernels are too many for a sample", sample.len());
+        assert!(
+            sample.len() * 7 < spec::KERNELS.len() * 2,
+            "{} kernels are too many for a sample",
+            sample.len()
+        );
     }
 
     #[test]

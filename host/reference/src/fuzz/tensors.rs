@@ -116,7 +116,8 @@ fn magnitudes(random: &mut Random, decades: f64, p: &mut Problem) -> [f64; 3] {
         let accepted = accepted && (beside_slopes || !p.alibi);
         let scores = softcap.map_or(f64::INFINITY, f64::from).min(products * f64::from(scale));
         let judged = scores * 8.0 < score_limit(p.dtype) && products * 64.0 < f64::from(f32::MAX);
-        if accepted && scale.is_normal() && (judged || one_in(random, 16)) {
+        let bounded = scale <= ferroflash::request::MAX_SCALE;
+        if accepted && bounded && scale.is_normal() && (judged || one_in(random, 16)) {
             (p.scale, p.softcap) = (Some(scale), softcap);
             return sigmas;
         }
