@@ -121,7 +121,7 @@ impl OwnRows {
     }
 }
 
-/// What all keys of a head lose.
+/// The means that a kernel subtracts from all keys of a head.
 #[inline(always)]
 fn means<E: Unpack, const D: usize>(p: &RoundFp8Params, k: &GlobalRows<E, D>, warp: Warp) -> ColumnMeans {
     match p.keeps_means {

@@ -56,20 +56,19 @@ fn grouped<'a>(r: &AttentionRequest<'a>) -> Option<AttentionRequest<'a>> {
         _ => return None,
     };
     let sees_all = matches!(r.mask, Mask::Full | Mask::Causal) && r.scores.alibi.is_none();
-    let [batch, queries, heads_q, columns] = r.q.shape;
+    let [batch, queries, heads_q, _] = r.q.shape;
     let of_one = matches!(r.queries, Queries::Batched) && queries == 1 && r.scores.bias.is_none();
     let rows = [&r.lse, &r.max_logits].map(|view| view.is_none_or(|view| view.strides[1] == 1));
     if !of_one || !sees_all || heads == 0 || heads_q <= heads || rows != [true; 2] {
         return None;
     }
     let group = heads_q / heads;
-    let [of_batch, _, of_head, of_column] = r.q.strides;
-    let q = TensorView {
-        shape: [batch, group, heads, columns],
-        strides: [of_batch, of_head, of_head.checked_mul(group as i64)?, of_column],
-        ..r.q
+    let turned = |of: TensorView| {
+        let [of_batch, _, of_head, of_column] = of.strides;
+        let strides = [of_batch, of_head, of_head.checked_mul(group as i64)?, of_column];
+        Some(TensorView { shape: [batch, group, heads, of.shape[3]], strides, ..of })
     };
-    let o = TensorView { shape: [batch, group, heads, r.o.shape[3]], ..r.o };
+    let (q, o) = (turned(r.q)?, turned(r.o)?);
     let view =
         |of: LseView| LseView { shape: [batch, heads, group], strides: [of.strides[0], group as i64], ..of };
     let scores = Scores { sinks: None, ..r.scores };

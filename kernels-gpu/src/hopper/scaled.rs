@@ -17,7 +17,7 @@ pub trait Columns: MapTile {
     fn of_scales(&self) -> [u32; 2];
     /// The coordinates of the first row of block `n`. A block has `16 D` rows of `16 N` keys (`[N, D]`).
     fn values(&self, p: &Self::Params, size: [usize; 2], n: u32) -> <Self::Keys as MapKind>::At;
-    /// What the LSE of the rows of [`MapTile::lse`] lacks.
+    /// The summand that the LSE of the rows of [`MapTile::lse`] lacks.
     fn lacks(&self, p: &Fp8Params<Self::Params>) -> GlobalVec;
 }
 
