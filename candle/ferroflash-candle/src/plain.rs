@@ -4,7 +4,7 @@ use crate::errors::{invalid, unsupported};
 use crate::starts::{Starts, shape_and_strides};
 use candle::backend::BackendStorage;
 use candle::{CpuStorage, DType, Layout, Result, Shape, Storage, Tensor};
-use ferroflash::request::Mask;
+use ferroflash::request::{Mask, Precision};
 use std::ops::Range;
 
 /// Q, K, V, O or a gradient in f32, contiguous `[rows of all sequences, heads, columns]`.
@@ -205,7 +205,9 @@ fn problem(attend: &Attend, starts: Option<&Starts>, inputs: [(&CpuStorage, &Lay
         let expected = format_args!("the shape of k but for head_dim, {k:?}");
         return Err(invalid("v", format_args!("{v:?}"), expected));
     }
-    if let Some(name) = attend.counts().or(attend.extras.sinks.as_ref().map(|_| "sinks")) {
+    let sinks = attend.extras.sinks.as_ref().map(|_| "sinks");
+    let eight_bits = (attend.precision != Precision::Inputs).then_some("precision");
+    if let Some(name) = attend.counts().or(sinks).or(eight_bits) {
         let reason = "the CPU computes full and causal masks and windows, softcap and ALiBi; use a GPU";
         return Err(unsupported(format_args!("{name} on the CPU"), reason));
     }
