@@ -345,7 +345,6 @@ mod tests {
         };
         assert_eq!(r.descales, Descales::new(scale(8, [9, 1]), KvScale::One, scale(9, [0, 1])));
         assert_eq!(chosen(&eight), "fp8_bf16_d64_full_128x128");
-        // The sample of the tests has no kernel of f16 for head dim 64: the next larger one pads.
         assert!(chosen(&AttentionArgs { output_f16: 1, ..eight }).starts_with("fp8_f16_d"));
     }
 
