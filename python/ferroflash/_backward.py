@@ -10,7 +10,11 @@ from typing import Any
 from . import _devices
 from ._library import LIB, c, check
 from ._types import Memory
-from .planned import KEPT, Planned, layout, layouts, padded
+from .planned import KEPT, Planned, layout, layouts, padded, took
+
+
+# The tensors that a forward lacks
+_GRADIENTS = ("d_o", "d_lse", "dq", "dk", "dv", "dsinks", "dbias")
 
 
 class _Local(threading.local):
@@ -52,6 +56,14 @@ class Backward:
         for name, tensor in tensors.items():
             setattr(self.args, name, None if tensor is None else tensor.data_ptr())
 
+    def place(self, name: str) -> tuple[Any, str]:
+        """Returns the struct and the field of a tensor."""
+        return (self.args, name) if name in _GRADIENTS else self.forward.place(name)
+
+    def again(self) -> None:
+        """Launches the kernels once more, on tensors whose addresses are set."""
+        self.enqueue(self.forward.device.empty(self.args.workspace_bytes))
+
     def enqueue(self, workspace: Memory) -> None:
         """Launches the kernels on the stream."""
         self.args.workspace = workspace.data_ptr()
@@ -82,7 +94,9 @@ def gradients(make: Callable[[], Planned], inputs: Mapping[str, Memory], options
         launch.point(**results, **tensors)
     _local.planned[key] = launch
     # The allocator gives this memory to later work of the same stream only.
-    launch.enqueue(q.new_empty((launch.args.workspace_bytes,), dtype=device.dtype("uint8")))
+    launch.enqueue(device.empty(launch.args.workspace_bytes))
+    if inputs["cu_seqlens_q"] is None:
+        took(launch, {**inputs, **results, **tensors})
     return tensors["dq"], tensors["dk"], tensors["dv"], dsinks, dbias
 
 

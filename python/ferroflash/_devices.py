@@ -124,6 +124,11 @@ _devices: dict[Any, Cuda] = {}
 _lock = threading.Lock()
 
 
+def gpu(tensor: Memory) -> Cuda | None:
+    """Returns the GPU of a tensor, if a call has met it."""
+    return _devices.get(tensor.device)
+
+
 def of(tensor: Memory, what: str = "q") -> Any:
     """Returns the device of a tensor, which errors call `what`."""
     device = tensor.device

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.utils._python_dispatch
 
-from . import _attention, _devices, checks
+from . import _attention, _devices, checks, planned
 from ._library import Invalid, Unsupported
 from ._types import Memory
 
@@ -32,9 +32,10 @@ def define(name: str, schema: str, on_gpu: Any, on_cpu: Any, fake: Any) -> None:
 
 
 def _forward(*arguments: Any) -> Any:
+    from . import _again
     *inputs, device = arguments
     with torch.cuda.device(inputs[0].device):
-        return _attention.forward(*inputs)
+        return _again.call(_attention.forward, inputs[0], tuple(inputs), {})
 
 
 def simulator(arguments: Any, device: Any) -> Any:
@@ -59,11 +60,12 @@ def _readable(tensor: Memory) -> Any:
 
 
 def _backward(*arguments: Any) -> Any:
+    from . import _again
     *inputs, _config, _device, wants_sinks, wants_bias = arguments
     q, inputs[0] = inputs[4], _readable(inputs[0])
     options = (*inputs, wants_sinks, wants_bias)
     with torch.cuda.device(q.device):
-        out = _attention.backward(*options)
+        out = _again.call(_attention.backward, q, options, {})
     return tuple(q.new_empty(0) if gradient is None else gradient for gradient in out)
 
 
@@ -201,7 +203,10 @@ def wanted(device: Any, *tensors: Any) -> bool:
 
 def sees_operators() -> bool:
     """Returns whether torch.compile, a mode or a transform is active, which sees operators only."""
-    return any(test() for test in _SEES_OPERATORS)
+    for test in _SEES_OPERATORS:
+        if test():
+            return True
+    return False
 
 
 def tracked(*tensors: Any) -> bool:
@@ -248,7 +253,9 @@ def attend(*arguments: Any) -> Any:
             inputs[at] = _devices.narrowed(of).to(q.device, torch.int32).contiguous()
     plain = device is None and type(q) in (torch.Tensor, torch.nn.Parameter) and q.is_cuda
     if plain and not is_seen:
-        return _Eager.apply(*inputs)
+        out = _Eager.apply(*inputs)
+        planned.took(_Eager.apply, inputs, out)
+        return out
     # The dispatcher runs the fake kernel if one of the tensors is on the device "meta".
     for name, of in zip(_TENSORS, inputs):
         if of is not None and not is_seen:

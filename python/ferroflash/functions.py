@@ -51,6 +51,24 @@ def simulated(function: _Function, is_operator: bool = False) -> _Function:
 
 
 operator = functools.partial(simulated, is_operator=True)
+
+
+def repeated(function: _Function) -> _Function:
+    """Lets a function that takes q repeat earlier calls on a GPU, whose host time is short."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        q = arguments[0] if arguments else options.get("q")
+        if not hasattr(q, "requires_grad"):
+            return function(*arguments, **options)
+        from . import _again
+        return _again.call(function, q, arguments, options)
+
+    # The function itself
+    call.__wrapped__ = getattr(function, "__wrapped__", function)
+    return cast(_Function, call)
+
+
 _forward: Callable[..., Any] = simulated(_attention.forward)
 
 
@@ -151,6 +169,7 @@ def _outputs(return_lse: bool, return_attn_probs: bool, return_max_logits: bool,
     return wanted(lse or probs, *others), probs
 
 
+@repeated
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
                     causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                     alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False,
@@ -193,6 +212,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
                    precision=precision, **descales)
 
 
+@repeated
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
                            max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
                            softmax_scale: float | None = None, causal: bool = False, window_size: Window = (-1, -1),
@@ -268,6 +288,7 @@ def _varlen_paged(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, 
     return out
 
 
+@repeated
 @operator
 def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array | None = None, v: Array | None = None,
                             rotary_cos: Array | None = None, rotary_sin: Array | None = None,

@@ -10,7 +10,7 @@ from typing import Any
 from . import _devices, checks, kvcache
 from ._library import Invalid, Unsupported, WrongType
 from ._types import Array, Memory, Tensor
-from .functions import operator
+from .functions import operator, repeated
 from .planned import CAUSAL, FULL, INVARIANCE, Planned, layout, like_flash_attn, of_rows, one_of, reuse, wanted
 
 
@@ -110,6 +110,7 @@ def get_mla_metadata(*_args: object, **_options: object) -> tuple[None, None]:
     return None, None
 
 
+@repeated
 @operator
 def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None, cache_seqlens: Array | None,
                            head_dim_v: int, tile_scheduler_metadata: object = None, num_splits: object = None,

@@ -1,11 +1,12 @@
 """A request in the library's struct, its plan and its scratch memory."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import _devices, checks
@@ -36,6 +37,7 @@ def masked(causal: bool, window_size: tuple[int, int]) -> tuple[int, tuple[int, 
 def like_flash_attn(lse: Memory) -> Memory:
     """Converts the LSE of rows without a key to +inf, as FlashAttention-2 returns it. FerroFlash returns -inf,
     the logarithm of 0."""
+    took(lse)
     return lse.masked_fill_(lse.isneginf(), math.inf)
 
 
@@ -68,10 +70,11 @@ KEPT = 256
 
 
 class _Local(threading.local):
-    """The launches that a thread has prepared, the last one last."""
+    """The launches that a thread has prepared, the last one last, and the steps of its current call."""
 
     def __init__(self) -> None:
         self.launches: dict[Any, Any] = {}
+        self.steps: list[Any] | None = None
 
 
 _local = _Local()
@@ -80,6 +83,25 @@ _local = _Local()
 def launches() -> dict[Any, Any]:
     """Returns the launches that this thread keeps."""
     return _local.launches
+
+
+@contextlib.contextmanager
+def steps() -> Iterator[list[Any]]:
+    """Collects the steps of a call, for `_again.py`."""
+    outer, _local.steps = _local.steps, []
+    try:
+        yield _local.steps
+    finally:
+        if outer is not None:
+            outer += _local.steps
+        _local.steps = outer
+
+
+def took(*step: Any) -> None:
+    """Tells the current call that it took a step: (launch, its tensors), (an LSE that became FlashAttention's,), or (a
+    differentiated function, its arguments, its results)."""
+    if _local.steps is not None:
+        _local.steps.append(step)
 
 
 def layout(value: Any) -> Any:
@@ -111,6 +133,7 @@ def reuse(device: Any, key: Any, make: Callable[[], _Launch], **tensors: Memory)
         launch.kept = tensors
         launch.lend()
     kept[key] = launch
+    took(launch, tensors)
     return launch
 
 
@@ -164,7 +187,11 @@ class Planned:
     def point(self, **tensors: Memory) -> None:
         """Sets the addresses of tensors."""
         for name, tensor in tensors.items():
-            setattr(self.args, _FIELDS.get(name, name), None if tensor is None else tensor.data_ptr())
+            setattr(*self.place(name), None if tensor is None else tensor.data_ptr())
+
+    def place(self, name: str) -> tuple[Any, str]:
+        """Returns the struct and the field of a tensor."""
+        return self.args, _FIELDS.get(name, name)
 
     def take(self, **tensors: Memory) -> None:
         """Checks tensors, and sets their addresses."""
@@ -270,6 +297,11 @@ class Planned:
             self.enqueue()
         finally:
             self.release()
+
+    def again(self) -> None:
+        """Runs the kernels once more, on tensors whose addresses are set."""
+        self.lend()
+        self.run()
 
     def enqueue(self) -> None:
         """Launches the kernels on the stream."""
