@@ -74,7 +74,8 @@ SCALARS = {
     "softmax_scale": _NUMBER._replace(text=_SCALE + ", or None for 1 / sqrt(head_dim)", least=2.0**-149, most=_SCALE_MAX, none=None),
     "sm_scale": _NUMBER._replace(text=_SCALE, least=2.0**-149, most=_SCALE_MAX),
     "softcap": _NUMBER._replace(text="0.0 (none) or a number above it that float32 has", least=0, none=0.0),
-    **dict.fromkeys(("k_descale", "v_descale"), _NUMBER),
+    # The library takes 0 for no scale.
+    **dict.fromkeys(("k_descale", "v_descale"), _NUMBER._replace(text="a normal float32 above 0", least=2.0**-126)),
 }
 # These arguments are numbers or tensors.
 OR_TENSORS = ("prefix", "cache_seqlens", "k_descale", "v_descale")

@@ -208,6 +208,7 @@ REFUSALS = [
     (mla, SLOTS, dict(EIGHT, k_descale=np.ones((2, 1), F32)), INVALID, "k_descale (2, 1): it must be ()"),
     (mla, SLOTS, dict(EIGHT, k_descale="1"), TYPE, "k_descale is '1'"),
     (mla, SLOTS, dict(EIGHT, k_descale=-1.0), INVALID, "k_descale"),
+    (mla, SLOTS, dict(EIGHT, k_descale=0.0), INVALID, "k_descale 0.0: it must be a normal float32 above 0"),
     (mla, SLOTS, dict(extra_k_cache=PAGES), UNSUPPORTED, "extra_k_cache"),
 ]
 

@@ -87,6 +87,8 @@ RANGES = [
     (mla, dict(head_dim_v=2**64 + 512), f"head_dim_v {2**64 + 512}"),
     (sparse, dict(sm_scale=0), "sm_scale 0: it must be a number above 0"),
     (func, dict(softmax_scale=-1.0), "for a negative scale, negate q"),
+    (kvcache, dict(**EIGHTS, k_descale=0.0), "k_descale 0.0: it must be a normal float32 above 0"),
+    (kvcache, dict(**EIGHTS, v_descale=1e-40), "v_descale 1e-40: it must be a normal float32 above 0"),
 ]
 
 
