@@ -31,7 +31,9 @@ use products::{Products, Tally};
 ///
 ///   result          allowed difference
 ///   O, gradients    2 ulp of the largest element of the row; also half of a gradient's tolerance,
-///                   because a row of a gradient may be a sum of large numbers that cancel
+///                   because a row of a gradient may be a sum of large numbers that cancel;
+///                   with probabilities of e4m3, in 2 % of a kernel's rows, but at least one
+///                   row, also 1/8 of the largest element of the row
 ///   LSE             2e-6 of its value + 1e-6; in 2 % of a kernel's rows, but at least
 ///                   one row, also one rounding of a probability
 ///   merge into f32  16 ulp

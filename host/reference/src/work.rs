@@ -145,6 +145,8 @@ pub struct Rows {
     /// For each row of O, its tolerance, if the row may be a sum of large numbers that cancel.
     /// Empty if no row is such a sum.
     pub tolerances: Vec<f64>,
+    /// Whether O is a product of probabilities of e4m3.
+    pub is_of_e4m3: bool,
 }
 
 /// An outcome compared with the exact result.

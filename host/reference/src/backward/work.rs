@@ -279,7 +279,7 @@ impl Work for BackwardMemory {
         let rows = places.map(|place| place.shape[..3].iter().product());
         let tolerances = rows.into_iter().zip(reference.tolerances());
         let tolerances = tolerances.flat_map(|(rows, of)| std::iter::repeat_n(of, rows)).collect();
-        Some(Rows { dtype, columns, o, lse: vec![], tolerances })
+        Some(Rows { dtype, columns, o, lse: vec![], tolerances, is_of_e4m3: false })
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {

@@ -13,8 +13,8 @@ use crate::work::{Binder, Judge, LaunchOptions, Rows, Work, Written};
 use ferroflash::DType;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, Level, ListedKeys, LseView, Queries, RowOutputs,
-    Scores, SharedPrefixes, Sinks, TensorView, TokenScales, VarlenKeys, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, Level, ListedKeys, LseView, Precision, Queries,
+    RowOutputs, Scores, SharedPrefixes, Sinks, TensorView, TokenScales, VarlenKeys, VarlenQueries,
 };
 use ferroflash::spec::EXTRAS;
 
@@ -188,7 +188,9 @@ impl Work for Memory {
         let outcome = Outcome::new(self, written, rows, true);
         let row = |index| &outcome.o()[place.row(index)..][..columns];
         let o = (0..batches * rows * heads).flat_map(row).map(|bits| decode(dtype, *bits)).collect();
-        Some(Rows { dtype, columns, o, lse: self.written_values(&outcome.lse()), tolerances: vec![] })
+        let is_of_e4m3 = matches!(self.problem.precision, Precision::Int8Fp8 | Precision::Fp8);
+        let lse = self.written_values(&outcome.lse());
+        Some(Rows { dtype, columns, o, lse, tolerances: vec![], is_of_e4m3 })
     }
 
     fn judge(&self, rule: Rule) -> Result<Judge<'_>, TensorError> {

@@ -268,7 +268,7 @@ impl Work for MergeMemory {
             places[which].elements().map(|at| number(bytes, dtype, at) as f32).collect()
         };
         let (o, lse) = (of(0, dtype), of(1, DType::F32));
-        Some(Rows { dtype, columns, o, lse, tolerances: vec![] })
+        Some(Rows { dtype, columns, o, lse, tolerances: vec![], is_of_e4m3: false })
     }
 
     fn judge(&self, _: Rule) -> Result<Judge<'_>, TensorError> {
