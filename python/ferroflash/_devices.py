@@ -93,15 +93,16 @@ class Cuda:
     def slots(self, starts: Memory, new: int, page: int, block_table: Memory, rows: Memory) -> tuple[Memory, Memory]:
         """Returns positions and slots of `new` keys behind the first `starts` keys of each sequence: (batch * new)
         in int64. A slot is -1 if the cache has no row for it."""
-        torch = self.torch
-        at = starts[:, None].long() + torch.arange(new, device=self.device)[None, :]
-        if block_table is None:
-            slots = torch.where(at < page, rows[:, None].long() * page + at, -1)
-        else:
-            columns = block_table.shape[1]
-            number = block_table.long().gather(1, (at // page).clamp(max=columns - 1))
-            slots = torch.where(at < columns * page, number * page + at % page, -1)
-        return at.reshape(-1).contiguous(), slots.reshape(-1).contiguous()
+        # Each operation launches a kernel.
+        torch, at = self.torch, starts[:, None].long()
+        if new > 1:
+            at = at + self.arange(new)
+        column = at // page
+        # The cache has no row for a position in another column.
+        own = column.clamp(0, 0 if block_table is None else block_table.shape[1] - 1)
+        number = rows[:, None] if block_table is None else block_table.gather(1, own)
+        slots = torch.where(column == own, torch.add(at, number - column, alpha=page), -1)
+        return at.reshape(-1), slots.reshape(-1)
 
     def counters(self, stream: Any, count: int) -> Any:
         """Returns the counters of a stream. Every launch leaves zeros in them. If a launch needs more

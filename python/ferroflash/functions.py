@@ -386,7 +386,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         groups, pages, rest = checks.prefixes(shared_prefixes)
         shared_prefixes = (groups, pages, _devices.integers(q, rest=rest)[0])
     if k is not None:
-        own = on.arange(batch) if rows is None else rows
+        own = on.arange(batch) if rows is None and table is None else rows
         angles = None if rotary_cos is None else (rotary_cos, rotary_sin, rotary_interleaved)
         rotated = kvcache.append_after(k, v, k_cache, v_cache, lengths, table, own, scales, angles, q)
         queries = q if rotated is None else rotated

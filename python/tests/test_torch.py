@@ -3,6 +3,7 @@
 CI has no torch, whose wheel has gigabytes. `pip install torch` and `python3 -m pytest python/tests` run it.
 """
 import re
+import types
 
 import pytest
 
@@ -10,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import ferroflash
 import ferroflash._torch
-from ferroflash import bert_padding, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+from ferroflash import _devices, bert_padding, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
 SIM = {"device": "sim"}
 F16, F32, F64 = torch.float16, torch.float32, torch.float64
@@ -305,3 +306,18 @@ def test_refusals(words):
     kind, call = REFUSED[words]
     with pytest.raises(kind, match=re.escape(words)):
         call(*(t.requires_grad_() for t in tensors(1, 16, 16, 2, 2, 64)))
+
+
+def test_slots_of_new_keys():
+    on = types.SimpleNamespace(torch=torch, arange=torch.arange)
+    starts, page = torch.tensor([0, 3, 4, 7, 15, 16, -1, -9, 2**31 - 1], dtype=torch.int32), 4
+    table = torch.randint(0, 1000, (len(starts), 4), dtype=torch.int32)
+    rows = torch.randint(0, 1000, (len(starts),), dtype=torch.int32)
+    for new in (1, 3):
+        for block_table, columns in ((table, 4), (None, 1)):
+            at, slots = _devices.Cuda.slots(on, starts, new, page, block_table, rows)
+            assert at.tolist() == [start + i for start in starts.tolist() for i in range(new)]
+            number = lambda b, column: rows[b] if block_table is None else table[b, column]
+            assert slots.tolist() == [
+                int(number(b, n // page)) * page + n % page if 0 <= n < columns * page else -1
+                for b, start in enumerate(starts.tolist()) for n in range(start, start + new)]
