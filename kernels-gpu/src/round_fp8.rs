@@ -141,8 +141,10 @@ fn measure<E: Unpack, const D: usize, C: Kernel>(p: &RoundFp8Params, block: &Blo
     let to = |which: usize| [keys.numbers(&p.maxima[which], SHARES), keys.numbers(&p.scales[which], 1)];
     let (largest, [maxima, scale]) = match of % 3 {
         0 => {
+            // Queries without keys, such as padding, may be NaN, but their scale must not be.
+            let queries = if keys.rows.rows() == 0 { 0 } else { p.group.get() };
             let (first, mut largest) = (head * p.group.get(), 0);
-            for i in 0..p.group.get() {
+            for i in 0..queries {
                 let q = own(0, first + i).rows::<E, D>(&p.from[0]);
                 largest = largest.max(largest_of_share(&q, share, &ColumnMeans::NONE, warp));
             }
@@ -213,12 +215,12 @@ fn round<E: Unpack, const N: usize, const D: usize, C: Kernel>(p: &RoundFp8Param
         });
         if p.lse_lacks.base != 0 {
             let means = ColumnMeans::of(&keys.rows::<E, D>(&p.from[1]), warp);
-            let lacks = own.vector(&p.lse_lacks);
+            let (lacks, sees) = (own.vector(&p.lse_lacks), keys.rows.rows() > 0);
             each_rows::<N>(n, 8, warp, |first| {
                 for row in first..first + 8 {
                     let dot = means.dot(&q, row, warp);
                     if warp.lane() == 0 {
-                        lacks.store_row(row, dot * p.scale, block);
+                        lacks.store_row(row, if sees { dot * p.scale } else { 0.0 }, block);
                     }
                 }
             });

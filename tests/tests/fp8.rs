@@ -90,3 +90,33 @@ fn a_single_key_has_all_the_weight() {
         }
     }
 }
+
+/// Padding may have any bits, also those of NaN: its O is 0 and its LSE is -inf, and used rows do not change.
+#[test]
+fn nan_in_padding_stays_in_padding() {
+    const USED: usize = 20;
+    const PADDING: usize = 9;
+    const KEYS: usize = 150;
+    for entry in hoppers().into_iter().filter(|entry| entry.is_varlen()) {
+        let mask = match entry.mask {
+            MaskKind::Full => Mask::Full,
+            MaskKind::Causal => Mask::Causal,
+            _ => Mask::Window { left: Some(40), right: Some(0) },
+        };
+        let case = case(entry, [1, 1], mask).varlen([[USED, KEYS, 0]]).padded([PADDING]);
+        let mut memory = case.memory();
+        let columns = entry.head_dim as usize;
+        let clean = run(entry, &memory);
+        for row in USED..USED + PADDING {
+            let at = memory.q.row(row);
+            memory.buffers[memory.q.buffer][at..][..columns].fill(f16::NAN.to_bits());
+        }
+        let outcome = run(entry, &memory);
+        let (end, all) = (memory.o.row(USED), memory.o.row(USED + PADDING));
+        assert_eq!(clean.o()[..end], outcome.o()[..end], "{}", entry.contract.symbol);
+        assert!(outcome.o()[end..all].iter().all(|bits| *bits == 0), "{}", entry.contract.symbol);
+        let lse = outcome.lse();
+        assert!(lse[..USED].iter().all(|x| x.is_finite()), "{}", entry.contract.symbol);
+        assert!(lse[USED..][..PADDING].iter().all(|x| *x == f32::NEG_INFINITY), "{}", entry.contract.symbol);
+    }
+}
