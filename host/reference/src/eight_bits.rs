@@ -269,6 +269,27 @@ mod tests {
         assert_eq!(cut_sum(&many, &ones), 1.5);
     }
 
+    /// Without scores and without roundings of values, O has one rounding: that of its dtype.
+    #[test]
+    fn the_rounded_exact_result_of_equal_scores_of_e4m3_passes() {
+        let (e4m3, dtype) = (DType::E4m3, DType::Bf16);
+        let mut p = Problem::new(e4m3, 1, 64, 2, 128).seqlen_k(65).precision(Precision::Fp8);
+        p.o_dtype = dtype;
+        let [of_q, of_k, of_v, of_o] = p.shapes();
+        let mut random = Random::new(1);
+        let [q, k, v] = [of_q, of_k, of_v].map(|shape| random.normals(e4m3, shape.iter().product()));
+        let of = |bits, shape| HostTensor::bshd(bits, e4m3, shape).expect("a tensor of this shape");
+        let zeros = vec![0; q.len()];
+        let inputs = Inputs::new(p, of(&zeros, of_q), of(&k, of_k), of(&v, of_v)).expect("they go together");
+        let reference = Reference::new(&inputs);
+        for (factor, passes) in [(1.0, true), (0.97, false)] {
+            let bits: Vec<_> = reference.exact.out.iter().map(|x| encode(dtype, x * factor)).collect();
+            let out = HostTensor::bshd(&bits, dtype, of_o).expect("a tensor of this shape");
+            let verdict = reference.judge(&out, None).expect("equal shapes");
+            assert_eq!(verdict.passed(), passes, "factor {factor}: {verdict:?}");
+        }
+    }
+
     #[test]
     fn results_that_are_too_small_by_a_factor_fail() {
         with(Precision::Int8Fp8, 64, true, |inputs| {
