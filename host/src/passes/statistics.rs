@@ -3,7 +3,8 @@
 use crate::launch::Launch;
 use crate::lower::{self, Refusal};
 use crate::request::{
-    AttentionRequest, Invariance, KeysValues, LseView, Mask, Queries, RowOutputs, Scores, TensorView,
+    AttentionRequest, Invariance, KeysValues, LseView, MAX_ROW_BYTES, Mask, Queries, RowOutputs, Scores,
+    TensorView,
 };
 use crate::schedule::Scheduled;
 use crate::{AttnInfo, Capabilities, Error, Problem};
@@ -43,8 +44,9 @@ pub(super) fn keeps_promise(r: &AttentionRequest<'_>, p: &Problem) -> bool {
 }
 
 /// The reason why a plan whose tiles have query heads as rows does not take a request.
-const UNGROUPED: &str = "lse, max_logits, entropy: the plan has a distance of 1 between the heads \
-                                    of one query; make a plan for a request with these strides";
+const UNGROUPED: &str = "lse, max_logits, entropy: the plan has a distance of 1 between the heads of one \
+                         query, and heads of q less than 2^27 bytes apart; make a plan for a request with \
+                         these strides";
 
 /// Returns the request of the pass for one query per sequence, with the query heads of a key head as queries:
 /// a tile then reads the keys once for all of them. Without a mask, all queries see the same keys. Returns
@@ -55,7 +57,8 @@ fn grouped<'a>(r: &AttentionRequest<'a>) -> Option<AttentionRequest<'a>> {
         KeysValues::Tensors { k, .. } => k.shape[2],
         _ => return None,
     };
-    let sees_all = matches!(r.mask, Mask::Full | Mask::Causal) && r.scores.alibi.is_none();
+    let is_anywhere = matches!(r.mask, Mask::Full) || r.problem().is_bottom_right();
+    let sees_all = matches!(r.mask, Mask::Full | Mask::Causal) && is_anywhere && r.scores.alibi.is_none();
     let [batch, queries, heads_q, _] = r.q.shape;
     let of_one = matches!(r.queries, Queries::Batched) && queries == 1 && r.scores.bias.is_none();
     let rows = [&r.lse, &r.max_logits].map(|view| view.is_none_or(|view| view.strides[1] == 1));
@@ -65,6 +68,10 @@ fn grouped<'a>(r: &AttentionRequest<'a>) -> Option<AttentionRequest<'a>> {
     let group = heads_q / heads;
     let turned = |of: TensorView| {
         let [of_batch, _, of_head, of_column] = of.strides;
+        // Validation has checked the distance of rows, not that of heads.
+        if u64::try_from(of_head).ok()?.checked_mul(of.element_bytes())? >= MAX_ROW_BYTES {
+            return None;
+        }
         let strides = [of_batch, of_head, of_head.checked_mul(group as i64)?, of_column];
         Some(TensorView { shape: [batch, group, heads, of.shape[3]], strides, ..of })
     };
@@ -185,7 +192,7 @@ fn unsolved(p: &Problem) -> Error {
 mod tests {
     use super::*;
     use crate::DType;
-    use crate::request::{Index, KvCache, KvPages};
+    use crate::request::{Alignment, Index, KvCache, KvPages};
 
     fn decode<'a>(queries: usize, lse_of_head: i64) -> AttentionRequest<'a> {
         let view = |shape: [usize; 4]| TensorView::bshd(4096, 1 << 20, DType::F16, shape);
@@ -202,6 +209,27 @@ mod tests {
         let lse = r.lse.expect("the place of the entropy");
         assert_eq!((r.q.shape, &r.q.strides[..3]), ([3, 4, 2, 64], &[512, 64, 256][..]));
         assert_eq!((lse.shape, lse.strides, r.mask), ([3, 2, 4], [8, 4], Mask::Full));
+    }
+
+    #[test]
+    fn a_query_that_sees_the_first_key_alone_stays() {
+        let view = |shape| TensorView::bshd(4096, 1 << 20, DType::F16, shape);
+        let [q, k] = [view([3, 1, 8, 64]), view([3, 100, 2, 64])];
+        let r = AttentionRequest::dense(q, k, k, q).entropy(LseView::contiguous(4096, 24, [3, 8, 1]));
+        let groups = |r: AttentionRequest<'_>| request(&r).is_some_and(|r| grouped(&r).is_some());
+        let (causal, top_left) = (r.mask(Mask::Causal), Alignment::TopLeft);
+        assert_eq!([groups(causal), groups(causal.alignment(top_left))], [true, false]);
+        assert!(groups(r.alignment(top_left)), "without a mask, a query sees all keys");
+    }
+
+    #[test]
+    fn heads_that_are_too_far_apart_for_rows_stay() {
+        for (bytes, is_grouped) in [(MAX_ROW_BYTES - 16, true), (MAX_ROW_BYTES, false), (1 << 33, false)] {
+            let mut r = decode(1, 1);
+            (r.q.strides[2], r.q.elements) = (bytes as i64 / 2, 1 << 40);
+            let r = request(&r).expect("an entropy");
+            assert_eq!(grouped(&r).is_some(), is_grouped, "{bytes}");
+        }
     }
 
     #[test]
