@@ -94,3 +94,13 @@ fn scales_become_base_two() {
     assert_eq!(params(forward(&p).scale(0.3)), (0.3 * log2_e, 0.0));
     assert_eq!(params(forward(&p).scale(0.3).softcap(20.0)), (20.0 * log2_e, 0.3 / 20.0));
 }
+
+/// The error names the field in which a request differs from its plan's.
+#[test]
+fn a_request_of_another_precision_is_refused_by_name() {
+    let h200 = Capabilities::profile("h200").expect("a known card");
+    let f = forward(&Problem::new(DType::F16, 1, 256, 2, 64)).scratch(Scratch::workspace(6 << 44, 1 << 30));
+    let planned = plan(&f.precision(Precision::Fp8), h200).expect("valid");
+    let error = planned.bind(&f).expect_err("another precision").to_string();
+    assert!(error.contains("precision: inputs; the plan is for fp8"), "{error}");
+}

@@ -36,6 +36,35 @@ struct Meaning {
 
 impl Meaning {
     fn new(p: &Problem) -> Self {
+        // Two problems that differ in a field that is not compared share a plan. The mask, its alignment, the
+        // scale and the softcap are compared as kernels see them, a caller's tiles with its parameters.
+        let Problem {
+            dtype,
+            kv_dtype,
+            o_dtype,
+            grad_dtype,
+            batch,
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            heads_k,
+            head_dim,
+            head_dim_v,
+            mask: _,
+            alignment,
+            scale: _,
+            softcap: _,
+            alibi,
+            sinks: _,
+            bias,
+            varlen,
+            cache,
+            splits,
+            precision,
+            invariance,
+            variant,
+            block_tile: _,
+        } = *p;
         let (kind, mut window) = (p.mask_kind(), p.window());
         // Without ALiBi, alignment has no effect if every query sees every key, or if bits name each query's
         // keys.
@@ -43,8 +72,8 @@ impl Meaning {
             window.shift = 0;
         }
         Meaning {
-            sizes: [p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k, p.head_dim, p.head_dim_v],
-            dtypes: [p.dtype, p.kv_dtype, p.o_dtype, p.grad_dtype],
+            sizes: [batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, head_dim_v],
+            dtypes: [dtype, kv_dtype, o_dtype, grad_dtype],
             kind,
             number: match p.cheapest_mask() {
                 Mask::Prefix(Prefix::All(number)) | Mask::Chunked { chunk: number } => Some(number),
@@ -52,14 +81,14 @@ impl Meaning {
             },
             window,
             scores: p.base_two(),
-            alibi: p.alibi,
-            bias: p.bias,
-            varlen: p.varlen.map(|rows| (rows, p.alignment)),
-            cache: p.cache,
-            splits: p.splits,
-            precision: p.precision,
-            invariance: p.invariance,
-            variant: p.variant,
+            alibi,
+            bias,
+            varlen: varlen.map(|rows| (rows, alignment)),
+            cache,
+            splits,
+            precision,
+            invariance,
+            variant,
         }
     }
 }

@@ -86,36 +86,64 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
 
 /// Returns a problem's fields with their names in the request.
 fn named(p: &Problem) -> Vec<(&'static str, String)> {
+    // Lengths follow below. The gradients' dtype is that of Q, and a caller's tiles have their own error.
+    let Problem {
+        dtype,
+        kv_dtype,
+        o_dtype,
+        grad_dtype: _,
+        batch,
+        seqlen_q: _,
+        seqlen_k: _,
+        heads_q,
+        heads_k,
+        head_dim,
+        head_dim_v,
+        mask,
+        alignment,
+        scale: _,
+        softcap,
+        alibi,
+        sinks,
+        bias,
+        varlen,
+        cache,
+        splits,
+        precision,
+        invariance,
+        variant,
+        block_tile: _,
+    } = *p;
     let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
-    let kv = match p.cache {
+    let kv = match cache {
         Some(cache) if cache.listed => "lists of keys",
         Some(_) => "a cache",
         None => "tensors",
     };
     let mut all = vec![
-        ("queries", if p.varlen.is_some() { "varlen" } else { "batched" }.to_owned()),
+        ("queries", if varlen.is_some() { "varlen" } else { "batched" }.to_owned()),
         ("kv", kv.to_owned()),
-        ("dtype", p.dtype.name().to_owned()),
-        ("o.dtype", p.o_dtype.name().to_owned()),
+        ("dtype", dtype.name().to_owned()),
+        ("o.dtype", o_dtype.name().to_owned()),
     ];
     let sizes = [
-        ("batch", p.batch),
-        ("heads_q", p.heads_q),
-        ("heads_k", p.heads_k),
-        ("head_dim", p.head_dim),
-        ("head_dim_v", p.head_dim_v),
+        ("batch", batch),
+        ("heads_q", heads_q),
+        ("heads_k", heads_k),
+        ("head_dim", head_dim),
+        ("head_dim_v", head_dim_v),
     ];
     // The number of rows on a KV cache follows from the cache's longest sequence.
-    let lengths = lengths(p).into_iter().take(if p.cache.is_some() { 3 } else { 4 });
+    let lengths = lengths(p).into_iter().take(if cache.is_some() { 3 } else { 4 });
     all.extend(sizes.into_iter().chain(lengths).map(|(what, size)| (what, size.to_string())));
     all.push(("scale", p.softmax_scale().to_string()));
-    all.push(("softcap", optional(p.softcap.map(|softcap| softcap.to_string()))));
-    all.push(("alibi", p.alibi.to_string()));
-    all.push(("mask", p.mask.to_string()));
-    all.push(("alignment", format!("{:?}", p.alignment)));
-    if let Some(CacheShape { page, tiled, total_k, latent, equal_strides, .. }) = p.cache {
-        all.push(("cache.keys.dtype", p.kv_dtype.name().to_owned()));
-        all.push(("cache.keys.shape", format!("[.., {page}, {}, {}]", p.heads_k, p.head_dim)));
+    all.push(("softcap", optional(softcap.map(|softcap| softcap.to_string()))));
+    all.push(("alibi", alibi.to_string()));
+    all.push(("mask", mask.to_string()));
+    all.push(("alignment", format!("{alignment:?}")));
+    if let Some(CacheShape { page, tiled, total_k, latent, equal_strides, .. }) = cache {
+        all.push(("cache.keys.dtype", kv_dtype.name().to_owned()));
+        all.push(("cache.keys.shape", format!("[.., {page}, {heads_k}, {head_dim}]")));
         all.push(("cache.values.shape", optional(latent.then(|| "a latent cache's".to_owned()))));
         let strides = if equal_strides { "the keys'" } else { "of their own" };
         all.push(("cache.values.strides", strides.to_owned()));
@@ -123,11 +151,12 @@ fn named(p: &Problem) -> Vec<(&'static str, String)> {
         let pages = if tiled { "dense, or pages of multiples of 16 keys" } else { "of other sizes" };
         all.push(("cache.paged", pages.to_owned()));
     }
-    all.push(("splits", format!("{:?}", p.splits)));
-    all.push(("invariance", format!("{:?}", p.invariance)));
-    all.push(("bias", optional(p.bias.map(|dtype| dtype.name().to_owned()))));
-    all.push(("sinks", p.sinks.to_string()));
-    all.push(("variant", optional(p.variant.map(|variant| variant.name().to_owned()))));
+    all.push(("precision", precision.name().to_owned()));
+    all.push(("splits", format!("{splits:?}")));
+    all.push(("invariance", format!("{invariance:?}")));
+    all.push(("bias", optional(bias.map(|dtype| dtype.name().to_owned()))));
+    all.push(("sinks", sinks.to_string()));
+    all.push(("variant", optional(variant.map(|variant| variant.name().to_owned()))));
     all
 }
 
