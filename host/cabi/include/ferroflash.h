@@ -47,7 +47,7 @@ typedef enum ferroflash_status {
  * | type | queries, keys, values, output | KV cache | partial state |
  * |---|---|---|---|
  * | FERROFLASH_F16, FERROFLASH_BF16 | yes | yes | yes |
- * | FERROFLASH_E4M3 | dense q, k and v on compute capability 9.0, with output_f16 | yes | no |
+ * | FERROFLASH_E4M3 | q, k and v in tensors on compute capability 9.0, with output_f16 | yes | no |
  * | FERROFLASH_INT8 | no | yes, with a scale for each row of a head | no |
  * | FERROFLASH_E4M3_SCALED | no | a latent cache (MLA), with FERROFLASH_BF16 queries | no |
  * | FERROFLASH_F32 | no | no | yes |

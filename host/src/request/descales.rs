@@ -33,8 +33,9 @@ impl Descales {
 }
 
 impl<R: Memory, W> AttentionRequest<'_, R, W> {
-    /// Sets the scales of dense Q, K and V of e4m3, with O of f16 or bf16 (FlashAttention-3's FP8). Products
-    /// of such tensors have [`Precision::Fp8`](spec::Precision::Fp8), whether the request says so or not.
+    /// Sets the scales of Q, K and V of e4m3 in tensors, with O of f16 or bf16 (FlashAttention-3's FP8).
+    /// Products of such tensors have [`Precision::Fp8`](spec::Precision::Fp8), whether the request says so or
+    /// not.
     /// docs/limits.md, "Tensors of e4m3", lists the dtypes, scales and shapes.
     ///
     /// ```
