@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use cuda_builder::{Arch, gate};
+use cuda_builder::Arch;
 
 use crate::kernels::{self, Build};
 use crate::process::{Result, cargo, loud};
 use crate::test::{self, FEATURES};
-use crate::{budgets, candle, evidence, package, python, setup, stats, tidy};
+use crate::{budgets, candle, evidence, golden, package, python, setup, tidy};
 
 /// On every card, the demo's problem runs on an entry whose name begins with this text.
 /// *`host/cli/tests/program/options.rs` checks it.*
@@ -143,10 +143,7 @@ fn kernels_hold(root: &Path) -> Result {
     if !output.warnings.is_empty() {
         return Err("the device crates compile with warnings".into());
     }
-    let reports = kernels::reports(root, &output.modules, &kernels::TARGETS)?;
-    gate::check(reports.iter().map(|(m, r)| (&m.contract, r)))?;
-    stats::check(root, &reports)?;
-    kernels::hold_descriptors(root, &kernels::with_different_products(&output.modules))?;
+    golden::hold(root, &output.modules)?;
     // For a newer target, this step only checks that the instructions compile.
     let newer = Build { arch: Arch::Sm89, entries: NEWER.map(str::to_owned).into(), ..Build::all() };
     let made = kernels::ptx(root, &newer)?.modules;

@@ -9,8 +9,8 @@ use std::process::Command;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::golden;
 use crate::process::{Result, stdout};
-use crate::stats;
 
 /// The folder of the raw files, relative to the root. docs/evidence/README.md explains them.
 const FOLDER: &str = "docs/evidence";
@@ -46,8 +46,8 @@ pub fn run(root: &Path) -> Result {
     let mut git = Command::new("git");
     let commit = stdout(git.args(["rev-parse", "--short=12", "HEAD"]).current_dir(root))?.trim().to_owned();
     let mut pack = gather(commit, &root.join(FOLDER))?;
-    let golden = stats::read_golden(root)?;
-    let figures = serde_json::to_value(stats::figures(&golden).collect::<Vec<_>>())?;
+    let golden = golden::read(root)?;
+    let figures = serde_json::to_value(golden::figures(&golden).collect::<Vec<_>>())?;
     pack.files.push(Piece { path: "ptx-stats".to_owned(), data: figures });
     let page = html(&pack)?;
     let to = root.join(PAGE);
@@ -61,8 +61,8 @@ pub fn run(root: &Path) -> Result {
 /// Returns an error if the golden figures do not belong to the table's kernels, or a raw file is damaged.
 pub fn check(root: &Path) -> Result {
     gather(String::new(), &root.join(FOLDER))?;
-    let text = stats::read_golden(root)?;
-    let shown = stats::figures(&text).map(|figure| figure.entry).collect();
+    let text = golden::read(root)?;
+    let shown = golden::figures(&text).map(|figure| figure.entry).collect();
     same_kernels(&shown, &spec::kernels().map(|kernel| kernel.symbol).collect())
 }
 
@@ -73,7 +73,7 @@ fn same_kernels(shown: &BTreeSet<&str>, table: &BTreeSet<&str>) -> Result {
         (missing, gone) => Err(format!(
             "{} does not match the kernels of the table: run cargo xtask bless\n  it lacks: {missing}\n  it \
              has too many: {gone}",
-            stats::GOLDEN
+            golden::GOLDEN
         )
         .into()),
     }

@@ -5,6 +5,7 @@ mod candle;
 mod ci;
 mod compare;
 mod evidence;
+mod golden;
 mod kernels;
 mod pack;
 mod package;
@@ -136,7 +137,7 @@ fn run(task: Task) -> Result {
         Task::GpuPack { own } => pack::run(&root, own),
         Task::Wheel => python::wheel(&root),
         Task::Candle { task } => candle::run(&root, &task),
-        Task::Bless => test::bless(&root).and_then(|()| stats::bless(&root)),
+        Task::Bless => test::bless(&root).and_then(|()| golden::bless(&root)),
         Task::Evidence => evidence::run(&root),
         Task::Tidy => tidy::run(&root),
         Task::BuildCubin { build, targets } => kernels::build_cubin(

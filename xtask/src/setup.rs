@@ -47,7 +47,7 @@ nvidia-cuda-cuobjdump==13.2.78 --hash=sha256:394087411405b846bf43aa52ca2ff603bbe
 
 /// ptxas of other CUDA versions, each with its wheel. Drivers of these versions compile the kernels' PTX with
 /// such a compiler, so CI checks what each of them makes of Hopper's kernels.
-const OTHER_ASSEMBLERS: [(&str, &str); 3] = [
+pub const OTHER_ASSEMBLERS: [(&str, &str); 3] = [
     (
         "12.4.131",
         "nvidia-cuda-nvcc-cu12==12.4.131 \

@@ -1,9 +1,11 @@
 //! The rules that every kernel must keep. This file checks the rules on the reports of ptxas and the
 //! disassembler.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 pub use crate::breach::{Breach, Rule};
-use crate::report::EntryReport;
-use crate::{Contract, Error};
+use crate::report::{EntryReport, Reporter};
+use crate::{Arch, Contract, Error, Module, lines};
 
 /// Largest number of wide loads that may wait for each other.
 const MOST_QUEUED: u32 = 2;
@@ -47,4 +49,14 @@ pub fn check<'a>(reports: impl IntoIterator<Item = (&'a Contract, &'a EntryRepor
     let found: Vec<_> =
         reports.into_iter().flat_map(|(contract, report)| breaches(contract, report)).collect();
     if found.is_empty() { Ok(()) } else { Err(Error::Rules(found)) }
+}
+
+/// A digest of everything that determines the report of `module` on `target`, and whether [`check`] accepts
+/// the report: the PTX without source lines, the launch contract, the versions of the tools, and the code of
+/// the reporter and of the rules. Modules with equal digests have equal reports, without a run of the tools.
+pub fn digest(reporter: &Reporter, module: &Module, target: Arch) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let key = reporter.key(&lines::split(&module.text).0, target);
+    (include_str!("gate.rs"), key, module.contract).hash(&mut hasher);
+    hasher.finish()
 }

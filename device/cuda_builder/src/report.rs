@@ -185,11 +185,16 @@ impl Reporter {
         batch.iter().map(report).collect()
     }
 
-    /// The file of a cached report.
-    fn file(&self, ptx: &str, target: Arch) -> PathBuf {
+    /// The cache key of the report of `ptx`, which has no source lines.
+    pub(crate) fn key(&self, ptx: &str, target: Arch) -> u64 {
         let mut hasher = DefaultHasher::new();
         (READERS, self.assembler.version(), target, ptx).hash(&mut hasher);
-        self.cache.join(format!("{:016x}.json", hasher.finish()))
+        hasher.finish()
+    }
+
+    /// The file of a cached report.
+    fn file(&self, ptx: &str, target: Arch) -> PathBuf {
+        self.cache.join(format!("{:016x}.json", self.key(ptx, target)))
     }
 }
 
