@@ -20,7 +20,8 @@ const WORTH_A_COMPILER: usize = 4;
 
 /// Largest number of entries per run of a compiler. At the end of each run, the cache receives the modules of
 /// the run. An interrupted build therefore loses little. The progress also advances only at the end of a run.
-const BATCH: usize = 24;
+/// Runs of 24 entries would take 5 % more processor time for all entries, because every run checks the crate.
+const BATCH: usize = 48;
 
 /// The part of a build for one target.
 pub(crate) struct Group<'a> {
