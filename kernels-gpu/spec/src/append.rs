@@ -48,46 +48,26 @@ impl<E: Element, C: Element> Line for AppendScaled<E, C> {
     };
 }
 
-impl Kernel for AppendCopy {
-    type Params = AppendParams;
-    const THREADS: u32 = 256;
-    const SMEM_BYTES: usize = 0;
-    const BLOCKS_PER_SM: u32 = 4;
-    fn grid(params: &AppendParams) -> [u32; 3] {
-        [params.parts.blocks(), 1, 1]
-    }
+/// Appends differ in their elements. The grid deals parts of rows to threads.
+macro_rules! kernels {
+    ($(impl [$($generic:tt)*] $kernel:ty = $target:expr;)*) => {
+        $(impl<$($generic)*> Kernel for $kernel {
+            type Params = AppendParams;
+            const TARGET: Target = $target;
+            const THREADS: u32 = 256;
+            const SMEM_BYTES: usize = 0;
+            const BLOCKS_PER_SM: u32 = 4;
+            fn grid(params: &AppendParams) -> [u32; 3] {
+                [params.parts.blocks(), 1, 1]
+            }
+        })*
+    };
 }
-
-impl<E: Element, C: Element> Kernel for Append<E, C> {
-    type Params = AppendParams;
-    const TARGET: Target = C::TARGET;
-    const THREADS: u32 = 256;
-    const SMEM_BYTES: usize = 0;
-    const BLOCKS_PER_SM: u32 = 4;
-    fn grid(params: &AppendParams) -> [u32; 3] {
-        [params.parts.blocks(), 1, 1]
-    }
-}
-
-impl<E: Element> Kernel for AppendInt8<E> {
-    type Params = AppendParams;
-    const THREADS: u32 = 256;
-    const SMEM_BYTES: usize = 0;
-    const BLOCKS_PER_SM: u32 = 4;
-    fn grid(params: &AppendParams) -> [u32; 3] {
-        [params.parts.blocks(), 1, 1]
-    }
-}
-
-impl<E: Element, C: Element> Kernel for AppendScaled<E, C> {
-    type Params = AppendParams;
-    const TARGET: Target = C::TARGET;
-    const THREADS: u32 = 256;
-    const SMEM_BYTES: usize = 0;
-    const BLOCKS_PER_SM: u32 = 4;
-    fn grid(params: &AppendParams) -> [u32; 3] {
-        [params.parts.blocks(), 1, 1]
-    }
+kernels! {
+    impl [] AppendCopy = Target::From(80);
+    impl [E: Element, C: Element] Append<E, C> = C::TARGET;
+    impl [E: Element] AppendInt8<E> = Target::From(80);
+    impl [E: Element, C: Element] AppendScaled<E, C> = C::TARGET;
 }
 
 /// Parameters of an append kernel.
