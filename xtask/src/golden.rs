@@ -1,4 +1,4 @@
-//! The golden figures: registers, spills, shared memory and instructions of every entry on every target, which
+//! The golden figures: registers, spills, shared memory and instructions of every entry on every target. They
 //! reveal changes. Beside them, a seal per entry: ci does not assemble an entry whose seal is right.
 
 use std::collections::{BTreeMap, BTreeSet};

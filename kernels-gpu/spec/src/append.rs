@@ -49,7 +49,7 @@ impl<E: Element, C: Element> Line for AppendScaled<E, C> {
 }
 
 /// Appends differ in their elements. The grid deals parts of rows to threads.
-macro_rules! kernels {
+macro_rules! of_appends {
     ($(impl [$($generic:tt)*] $kernel:ty = $target:expr;)*) => {
         $(impl<$($generic)*> Kernel for $kernel {
             type Params = AppendParams;
@@ -63,7 +63,7 @@ macro_rules! kernels {
         })*
     };
 }
-kernels! {
+of_appends! {
     impl [] AppendCopy = Target::From(80);
     impl [E: Element, C: Element] Append<E, C> = C::TARGET;
     impl [E: Element] AppendInt8<E> = Target::From(80);
