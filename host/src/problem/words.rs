@@ -8,38 +8,62 @@ impl fmt::Display for Problem {
     /// Prints a problem as `f16 batch 1, heads 4/1, seqlen 17/64, head_dim 64, causal top-left, softcap 30`:
     /// the first number of a pair belongs to Q, the second to K.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { dtype, batch, seqlen_q, seqlen_k, heads_q, heads_k, .. } = self;
+        // The dtypes that are left out follow from these, or from the tensors. So does a caller's tile.
+        let Problem {
+            dtype,
+            kv_dtype: _,
+            o_dtype: _,
+            grad_dtype: _,
+            batch,
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            heads_k,
+            head_dim: _,
+            head_dim_v: _,
+            mask,
+            alignment,
+            scale,
+            softcap,
+            alibi,
+            sinks,
+            bias,
+            varlen,
+            cache: _,
+            splits: _,
+            precision,
+            invariance: _,
+            variant,
+            block_tile: _,
+        } = *self;
         let (dtype, columns) = (dtype.name(), self.named_columns());
-        write!(
-            f,
-            "{dtype} batch {batch}, heads {heads_q}/{heads_k}, seqlen {seqlen_q}/{seqlen_k}, {columns}, {}",
-            self.mask
-        )?;
-        if self.alignment == Alignment::TopLeft {
+        write!(f, "{dtype} batch {batch}, heads {heads_q}/{heads_k}, seqlen {seqlen_q}/{seqlen_k}, ")?;
+        write!(f, "{columns}, {mask}")?;
+        if alignment == Alignment::TopLeft {
             write!(f, " top-left")?;
         }
-        if let Some(scale) = self.scale {
+        if let Some(scale) = scale {
             write!(f, ", scale {scale}")?;
         }
-        if let Some(softcap) = self.softcap {
+        if let Some(softcap) = softcap {
             write!(f, ", softcap {softcap}")?;
         }
-        if self.alibi {
+        if alibi {
             write!(f, ", alibi")?;
         }
-        if self.sinks {
+        if sinks {
             write!(f, ", sinks")?;
         }
-        if let Some(bias) = self.bias {
+        if let Some(bias) = bias {
             write!(f, ", bias {}", bias.name())?;
         }
-        if let Some(variant) = self.variant {
+        if let Some(variant) = variant {
             write!(f, ", variant {}", variant.name())?;
         }
-        if self.precision != Precision::Inputs {
-            write!(f, ", precision {}", self.precision.name())?;
+        if precision != Precision::Inputs {
+            write!(f, ", precision {}", precision.name())?;
         }
-        match self.varlen {
+        match varlen {
             Some([rows_q, rows_k]) => write!(f, ", varlen rows {rows_q}/{rows_k}"),
             None => Ok(()),
         }
