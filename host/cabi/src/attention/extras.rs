@@ -12,11 +12,28 @@ impl AttentionArgs {
     pub(super) fn o_dtype(&self, dtype: DType) -> Result<DType, Error> {
         let is_cache = self.cu_seqlens_k.is_null() && !self.seqused_k.is_null();
         if dtype == DType::E4m3 && !is_cache {
+            self.has_no_cache_scales()?;
             let expected = "it must be 0 for an o of bf16, or 1 for f16";
             return constant("output_f16", self.output_f16, &[DType::Bf16, DType::F16], expected);
         }
         let expected = "it must be 0, because o has the type of q: only tensors of e4m3 have another o";
         constant("output_f16", self.output_f16, &[dtype], expected)
+    }
+
+    /// Checks that tensors of e4m3 do not have the scales of a KV cache, which no kernel would read.
+    fn has_no_cache_scales(&self) -> Result<(), Error> {
+        let scales = [
+            (["k_scale", "k_scales", "k_descale"], self.k_scale, self.k_scales),
+            (["v_scale", "v_scales", "v_descale"], self.v_scale, self.v_scales),
+        ];
+        let given = scales.into_iter().find(|(_, one, all)| *one != 0.0 || !all.is_null());
+        given.map_or(Ok(()), |([one_name, name, own], one, all)| {
+            let expected = format_args!("tensors have no scales of a KV cache; set {own}, in device memory");
+            Err(match present(all) {
+                Some(address) => invalid(name, format_args!("{address:#x}"), expected),
+                None => invalid(one_name, one, expected),
+            })
+        })
     }
 
     /// Returns the scales of Q, K and V of e4m3, for these numbers of sequences and key heads.
@@ -140,6 +157,8 @@ mod tests {
             (AttentionArgs { mask_bits_keys: -1, ..tree }, "mask_bits_keys: -1"),
             (of(7, 0), "mask: 7"),
             (AttentionArgs { bias: at(9), bias_dtype: 9, ..tensors() }, "bias_dtype: 9"),
+            (AttentionArgs { dtype: 2, k_scale: 2.0, ..tensors() }, "k_scale: 2; tensors have no scales"),
+            (AttentionArgs { dtype: 2, v_scales: at(9), ..varlen() }, "v_scales: 0x90000000000; tensors"),
         ]);
     }
 }
