@@ -6,7 +6,7 @@ use crate::problem::MAX_ROWS;
 use crate::request::Scratch;
 use crate::variant::AnyVariant;
 use crate::{AttnInfo, Error, Tuning, kernels};
-use spec::{Class, Keys, ProblemKind, ScoreKinds};
+use spec::{Class, Keys, Precision, ProblemKind, ScoreKinds};
 
 /// Returns the named kernel, if it solves the problem. Its mask may be more general than the problem's, and
 /// its head dim larger. If it takes no sinks, a merge kernel may add them.
@@ -133,9 +133,13 @@ fn on_tensors(q: &Query<'_>, name: &str) -> Result<&'static AttnInfo, Error> {
     let (merges, solves_it) = solves(q, entry);
     let flat = Query { kind: ProblemKind { slopes: false, ..*kind }, ..*q };
     if !solves_it && !solves(&flat, entry).1 {
+        let precision = match p.precision {
+            Precision::Inputs => String::new(),
+            of => format!(" of precision {}", of.name()),
+        };
         let expected = format_args!(
-            "this problem needs {} with mask {}{} and {}, for {sequences} sequences",
-            p.dtype.name(),
+            "this problem needs {}{precision} with mask {}{} and {}, for {sequences} sequences",
+            kind.dtype.name(),
             kind.mask.name(),
             kind.scores.name(p.dtype),
             p.named_columns()
