@@ -6,8 +6,8 @@ use ferroflash::{Attention, DType, Error};
 use ferroflash_tests::is_carried;
 use reference::{HostTensor, Inputs, Random, Reference};
 
-/// Queries and keys: several tiles, of which the last ones are partial. With a causal mask, the second problem
-/// has queries without keys.
+/// Queries and keys: several tiles, of which the last ones are partial. With a causal mask, the second
+/// problem has queries without keys.
 const ROWS: [[usize; 2]; 2] = [[203, 300], [300, 165]];
 const BATCH: usize = 2;
 const HEADS: [usize; 2] = [4, 2];
