@@ -79,7 +79,7 @@ def set_scales(args: Any, scales: tuple[Any, Any], field: str, call: checks.Call
         elif is_int8:
             raise Invalid(f"{name}_descale {scale}: an int8 cache needs a tensor, float32 (pages, page, heads_k)")
         elif scale is not None:
-            setattr(args, f"{name}_scale", scale)
+            setattr(args, f"{name}_scale", checks.scalar(f"{name}_descale", scale))
 
 
 class Launch(Planned):

@@ -170,6 +170,14 @@ def test_an_append_of_rows_with_scales():
     assert (cache.raw().reshape(32, 656) == wanted).all()
 
 
+def test_an_append_refuses_a_scale_of_0():
+    card = _simulator.card("sim")
+    tokens, rows = card.zeros((3, 1, 64), "float16"), card.zeros((2, 16, 1, 64), "float8_e4m3fn")
+    for scales, words in [((0.0, 1.0), "k_descale 0.0"), ((1.0, -2.0), "v_descale -2.0")]:
+        with pytest.raises(ferroflash.Invalid, match=f"{words}: it must be a normal float32 above 0"):
+            kvcache.append(tokens, tokens, rows, rows, card.arange(3), scales)
+
+
 Q, KV, LISTS = numbers(1, (2, 4, 576)), numbers(2, (40, 1, 576)), np.zeros((2, 1, 8), I32)
 Q4, PAGES, OF_PAGES = Q[:, None], KV.reshape(4, 10, 1, 576), LISTS
 ROWS = dict(q=Q, kv=KV, indices=LISTS, sm_scale=SCALE)
