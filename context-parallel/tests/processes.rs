@@ -8,12 +8,16 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Once;
 
-/// Returns the example. A test program alone does not build it, so an old one may lie there.
+/// Returns the example. A test program alone does not build it, so an old one may lie there. `cargo xtask
+/// test` has built it with the features of the other tests, and sets an environment variable.
 fn example() -> PathBuf {
     static BUILT: Once = Once::new();
     let own = std::env::current_exe().expect("this test has a path");
     let profile = own.ancestors().nth(2).expect("a folder of the profile");
     BUILT.call_once(|| {
+        if std::env::var_os("FERROFLASH_EXAMPLES_BUILT").is_some() {
+            return;
+        }
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         build.args(["build", "--quiet", "--offline", "--example", "ring", "--target-dir"]);
         let target = profile.parent().expect("a target folder");

@@ -271,11 +271,16 @@ impl Allocation {
 
     /// Clears the bits of each byte that `bits` marks for the first byte of a word.
     fn clear(&self, offset: usize, bytes: usize, bits: u8) {
-        let start = self.place(self.base) + offset;
-        for at in start..start + bytes {
+        let mut at = self.place(self.base) + offset;
+        let end = at + bytes;
+        while at < end {
+            // The bytes of one word are cleared at once, because atomic operations are slow.
+            let n = (4 - at % 4).min(end - at);
             if let Some(page) = self.known_page(at) {
-                page.written[at % PAGE / 4].fetch_and(!(bits << (at % 4)), Relaxed);
+                let mask = (at % 4..at % 4 + n).fold(0, |mask, byte| mask | bits << byte);
+                page.written[at % PAGE / 4].fetch_and(!mask, Relaxed);
             }
+            at += n;
         }
     }
 }

@@ -31,6 +31,9 @@ const TEST_KERNELS: &str = "FERROFLASH_TEST_KERNELS";
 /// device data try more kernels.
 const THOROUGH: &str = "FERROFLASH_TEST_ALL";
 
+/// The environment variable that tells tests that the build of all tests has just built the examples.
+const EXAMPLES_BUILT: &str = "FERROFLASH_EXAMPLES_BUILT";
+
 /// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
 const LEFT_OUT: [(&str, &str); 13] = [
     ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
@@ -119,8 +122,8 @@ pub fn run(root: &Path, test: &Test) -> Result {
 /// name.
 pub fn mutate(root: &Path, arguments: &[String]) -> Result {
     kernels::ptx(root, &Build::all())?;
-    let mutants = ["run", "--quiet", "--package", "ferroflash-tests", "--bin", "ferroflash-mutants"];
-    loud(cargo().args(mutants).args(["--features", FEATURES, "--"]).args(arguments).current_dir(root))
+    let program = binaries::program_beside(root, "mutation", "ferroflash-mutants")?;
+    loud(Command::new(program).args(arguments).current_dir(root))
 }
 
 /// `cargo xtask fuzz`: solves random problems. The seed comes from the clock, unless the arguments name a
@@ -178,6 +181,7 @@ pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
     if sample_ran {
         binaries.retain(|job| !SAMPLE_SUFFICES.contains(&job.name.as_str()));
     }
+    binaries.iter_mut().for_each(|job| _ = job.command.env(EXAMPLES_BUILT, "1"));
     if all {
         binaries.iter_mut().for_each(|job| _ = job.command.env(THOROUGH, "1"));
     } else {

@@ -31,6 +31,7 @@ struct Artifact {
 
 #[derive(Deserialize)]
 struct Target {
+    name: String,
     src_path: PathBuf,
     kind: Vec<String>,
 }
@@ -40,12 +41,12 @@ struct Profile {
     test: bool,
 }
 
-/// Builds every test program of these packages in this environment.
-pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Result<Vec<Job>> {
+/// Runs `cargo test --no-run` with these arguments and [`SELECTED`], and returns the programs.
+fn programs(root: &Path, environment: &Environment, arguments: &[&str]) -> Result<Vec<Artifact>> {
     let mut command = cargo();
     command
         .arg("test")
-        .args(packages)
+        .args(arguments)
         .args(SELECTED)
         .arg("--no-run")
         .arg("--message-format=json-render-diagnostics")
@@ -56,20 +57,29 @@ pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Resul
     if !output.status.success() {
         return Err("the tests do not compile".into());
     }
+    let output = String::from_utf8(output.stdout)?;
+    let artifacts = output.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    Ok(artifacts.filter(|artifact| artifact.executable.is_some()).collect())
+}
+
+/// The program `name` of the package with the test program `test`, from the build of all tests.
+pub fn program_beside(root: &Path, test: &str, name: &str) -> Result<PathBuf> {
+    let found = programs(root, &None, &["--quiet", "--workspace", "--test", test])?;
+    let found = found.into_iter().find(|artifact| artifact.target.name == name && !artifact.profile.test);
+    let found = found.and_then(|artifact| artifact.executable);
+    Ok(found.ok_or_else(|| format!("cargo builds no program {name} beside the test {test}"))?)
+}
+
+/// Builds every test program of these packages in this environment.
+pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Result<Vec<Job>> {
+    let artifacts = programs(root, environment, packages)?;
     // The tests of a macro crate link to the libraries of the compiler.
     let libraries = [PathBuf::from(
         stdout(Command::new("rustc").args(["--print", "target-libdir"]).current_dir(root))?.trim(),
     )];
     let mut jobs = Vec::new();
-    for line in String::from_utf8(output.stdout)?.lines() {
-        let Ok(Artifact { manifest_path, target, profile, executable: Some(executable) }) =
-            serde_json::from_str(line)
-        else {
-            continue;
-        };
-        if !profile.test {
-            continue;
-        }
+    for Artifact { manifest_path, target, profile, executable } in artifacts {
+        let Some(executable) = executable.filter(|_| profile.test) else { continue };
         let is_integration = target.kind.iter().any(|kind| kind == "test");
         // A program of integration tests has its file's name, and one of unit tests has its package's folder.
         let place = if is_integration { target.src_path.with_extension("") } else { folder(&manifest_path) };
