@@ -39,6 +39,12 @@ impl Arch {
         }
     }
 
+    /// The folder of compilers for this target. With one folder for two PTX versions, each compiler would
+    /// compile `core` again whenever the version changes.
+    pub(crate) const fn compilers(self) -> &'static str {
+        if matches!(self, Arch::Sm89Fp8) { "sm_89-fp8" } else { self.name() }
+    }
+
     /// The architecture for which kernels of a target are compiled: the oldest GPU that can run them. Returns
     /// `None` for an unknown target.
     pub fn of(target: Target) -> Option<Arch> {

@@ -278,7 +278,7 @@ impl CudaBuilder {
             llvm_args: &self.llvm_args,
             verbose: self.verbose,
         };
-        let compilers = site.compilers.join(arch.name());
+        let compilers = site.compilers.join(arch.compilers());
         Group { invocation, contracted, folder, compilers, jobs: self.jobs, progress }
     }
 
