@@ -1,6 +1,6 @@
 """Errors of attention with products of eight bits against f64, on eight kinds of inputs: FerroFlash's rules
-(`Precision::Int8Fp8`), SageAttention2's published rules, and both with one level of sums. Writes the tables of
-accuracy.md. Needs numpy only.
+(`Precision::Int8F16`, `Precision::Int8Fp8`), SageAttention2's published rules, and the latter with one level of
+sums. Writes the tables of accuracy.md. Needs numpy only.
 
     python3 docs/accuracy.py            # both tables
     python3 docs/accuracy.py --write    # into accuracy.md
@@ -81,13 +81,19 @@ def add(p, v, acc):
 
 
 def eight_bits(q, k, v, rule):
-    """O and LSE by `rule`: "ferroflash", "sage2", or either with " one level"."""
+    """O and LSE by `rule`: "int8-f16", "int8-fp8", "sage2", or one of the latter two with " one level"."""
     d, rows, keys = q.shape[1], np.arange(len(q)), np.arange(len(k))
-    ours = rule.startswith("ferroflash")
+    ours = rule.startswith("int8")
     mean = k[keys[:: KEYS // 64]].mean(0) if ours else k.mean(0)
     groups = rows if ours else rows // 32 * 8 + rows % 8
     key_groups = keys if ours else keys // 64 * 4 + keys % 8 // 2
     s = integers(q, groups) @ integers(k - mean, key_groups).T / np.sqrt(d) * np.log2(np.e)
+    if rule == "int8-f16":
+        most = s.max(1)
+        p = np.exp2(s - most[:, None]).astype(np.float16).astype(np.float64)
+        total = p.sum(1)
+        o = (p @ v / total[:, None]).astype(np.float16).astype(np.float64)
+        return o, (np.log2(total) + most) * np.log(2) + q @ mean / np.sqrt(d)
     scale = np.abs(v).reshape(-1, BLOCK, d).max((1, 2)) / 448 if ours else np.abs(v).max(0) / 448
     scale = np.repeat(scale, BLOCK)[:, None] if ours else scale[None]
     quantised, top = e4m3(v / scale), 8 if ours else np.log2(448)
@@ -127,8 +133,9 @@ def row(kind, d, rules):
 
 
 def table(d):
-    rules = ["ferroflash", "sage2", "sage2 one level"]
-    head = "| inputs | " + " | ".join(["FerroFlash", "SageAttention2's rules", "the same, one level of sums"]) + " |"
+    rules = ["int8-f16", "int8-fp8", "sage2", "sage2 one level"]
+    names = ["`Int8F16`", "`Int8Fp8`", "SageAttention2's rules", "the same, one level of sums"]
+    head = "| inputs | " + " | ".join(names) + " |"
     return "\n".join([head, "|---" * (len(rules) + 1) + "|", *(row(kind, d, rules) for kind in KINDS)])
 
 

@@ -55,7 +55,7 @@ impl Scheduled {
             Keys::Cache(_) | Keys::Latent | Keys::Listed => {
                 Schedule::Tiles(Tiles::on_cache(p, kernel, None, on)?)
             }
-            Keys::Batched | Keys::Varlen | Keys::Quantised => {
+            Keys::Batched | Keys::Varlen | Keys::Quantised | Keys::QuantisedAlone => {
                 Schedule::Tiles(Tiles::on_tensors(p, kernel, on)?)
             }
         };

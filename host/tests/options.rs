@@ -17,7 +17,8 @@ fn with_options<'a>(random: &mut Random, mut f: AttentionRequest<'a>) -> Attenti
     if let Queries::Varlen(queries) = &mut f.queries {
         queries.seqused_q = random.some(2, Index::new(43 * FAR, queries.batch as u64));
     }
-    f.precision = random.one_of(&[Precision::Inputs, Precision::Inputs, Precision::Int8Fp8, Precision::Fp8]);
+    let eight = [Precision::Int8F16, Precision::Int8Fp8, Precision::Fp8];
+    f.precision = if random.once_in(2) { Precision::Inputs } else { random.one_of(&eight) };
     if f.precision != Precision::Inputs && !random.once_in(4) {
         (f.scores, f.mask) = (Scores::new(), random.one_of(&[Mask::Full, Mask::Causal]));
         (f.max_logits, f.entropy, f.max_logits_head) = (None, None, None);

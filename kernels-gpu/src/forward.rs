@@ -1,5 +1,6 @@
 //! Portable forward kernels, one schedule a file. This file: every warp of a block copies and computes.
 pub mod dequant;
+pub mod int8_f16;
 pub mod int8_fp8;
 pub mod mainloop;
 pub mod mixed;
@@ -170,7 +171,7 @@ impl<
         let mut stages = SelfFed { kv, k, v, start: range.start, block };
         let share = Share { rows, of, mask, range, mine, team };
         let (mut acc_o, mut softmax) =
-            attend::<E, Mask, M, W, KV_WARPS, N, D, DV, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
+            attend::<E, Mask, _, _, M, W, KV_WARPS, N, DV>((p, variant), share, &q_frag, &mut stages);
 
         // Epilogue: the first split group merges the other groups' results.
         if KV_WARPS > 1 {

@@ -193,9 +193,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
 
     `deterministic` changes nothing: results are always the same in every bit. With `invariance` "batch", the bits of a
     sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout
-    is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0) or "int8-fp8" (8.9) computes
-    products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. On 9.0, q, k and v may
-    be float8_e4m3fn, with FlashAttention-3's q_descale, k_descale and v_descale; o is then bfloat16. docs/python.md
+    is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0), "int8-fp8" (8.9) or "int8-f16"
+    computes products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. On 9.0, q, k
+    and v may be float8_e4m3fn, with FlashAttention-3's q_descale, k_descale and v_descale; o is then bfloat16. docs/python.md
     says what becomes of `fa3`, FlashAttention-3's arguments. Returns o; with return_lse, return_max_logits or
     return_entropy (in nats) a tuple of o and each, in this order, float32 (batch, heads, seqlen_q), and at its end, with
     return_max_logits_head, the largest score of each head, float32 (heads), -inf for a head without a key; with

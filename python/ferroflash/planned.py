@@ -153,7 +153,8 @@ def one_of(name: str, of: str | None, known: Mapping[str | None, int]) -> int:
 
 INVARIANCE = {None: c.INVARIANCE_NONE, "batch": c.INVARIANCE_BATCH, "batch_and_chunks": c.INVARIANCE_BATCH_AND_CHUNKS}
 
-PRECISION = {None: c.PRECISION_INPUTS, "int8-fp8": c.PRECISION_INT8_FP8, "fp8": c.PRECISION_FP8}
+PRECISION = {None: c.PRECISION_INPUTS, "int8-f16": c.PRECISION_INT8_F16, "int8-fp8": c.PRECISION_INT8_FP8,
+             "fp8": c.PRECISION_FP8}
 
 
 class Planned:

@@ -6,6 +6,7 @@ parts() {
     cat << 'END'
 forward: the portable forward kernels, f16
 forward-bf16: the portable forward kernels, bf16; statistics, append kernels
+int8: portable kernels with scores of int8, dense and varlen
 varlen: portable varlen, split-KV and merge kernels; padded queries, largest scores of heads
 hopper: Hopper's kernels on dense tensors, in eight bits too
 hopper-keys: Hopper's kernels: varlen, in eight bits too, paged, MLA, lists of keys; portable MLA kernels
@@ -96,8 +97,9 @@ kernels() {
 # Prints the kernels of a part of the table.
 part() {
     case $1 in
-        forward) kernels '^fwd_f16|^int8_fp8_f16' '_packed$|_split' ;;
-        forward-bf16) kernels '^fwd_bf16|^int8_fp8_bf16|^stats|^append' '^fwd.*(_packed$|_split)' ;;
+        forward) kernels '^fwd_f16' '_packed$|_split' ;;
+        forward-bf16) kernels '^fwd_bf16|^stats|^append' '^fwd.*(_packed$|_split)' ;;
+        int8) kernels '^int8' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^used_queries|^head_maxima' ;;
         hopper) kernels '^(hopper|fp8)_(f16|bf16)|^lay' ;;
         hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^fp8_packed|^mla' ;;

@@ -1,16 +1,84 @@
-//! Numbers of eight bits in the simulator: scores that are 0 in f32.
+//! Numbers of eight bits in the simulator: errors against f64 on several kinds of inputs, and scores that are
+//! 0 in f32.
 use ferroflash::DType;
 use ferroflash::driver::Harness;
 use ferroflash::kernels::{AttnInfo, Class, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, ListedKeys, LseView, Mask, TensorView,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, ListedKeys, LseView, Mask, Precision, TensorView,
 };
 use ferroflash::spec::attention;
 use ferroflash_tests::{is_carried, simulator_with};
 use half::f16;
 use ptx_sim::Options;
 use reference::{Case, Layout, Loaded, Reference};
+
+/// A kind of inputs: its name, and what becomes of a normal number of Q (0), K (1) or V (2) in a column.
+type Kind = (&'static str, fn(usize, usize, f64) -> f64);
+
+/// The inputs of docs/accuracy.md of which a kernel could lose the accuracy by a mistake in its rules.
+const KINDS: [Kind; 5] = [
+    ("normal", |_, _, x| x),
+    ("outlier channels", |of, column, x| match (of, column % 16) {
+        (1, 3) => x + 12.0,
+        (1, 7) => 4.0 * x,
+        _ => x,
+    }),
+    ("offset of keys", |of, column, x| if of == 1 && column < 4 { x + 70.0 } else { x }),
+    ("peaked", |of, _, x| if of == 0 { 4.0 * x } else { x }),
+    ("equal scores", |of, _, x| match of {
+        0 => 0.0,
+        1 => x,
+        _ => x.abs() + 0.2,
+    }),
+];
+
+/// The sum of all errors of O, relative to the sum of all magnitudes: the promise of a precision, and what it
+/// is at most if all scores are equal and values positive.
+fn promise(precision: Precision) -> [f64; 2] {
+    match precision {
+        Precision::Int8F16 => [0.03, 0.001],
+        Precision::Int8Fp8 => [0.05, 0.004],
+        _ => [0.1, 0.008],
+    }
+}
+
+#[test]
+fn errors_are_those_of_the_class_on_each_kind_of_inputs() {
+    let is_one = |e: &&AttnInfo| {
+        (e.class(), e.dtype, e.is_varlen()) == (Class::Quantised, DType::F16, false)
+            && is_carried(e.contract.symbol)
+    };
+    for entry in attention().filter(is_one) {
+        let head_dim = entry.head_dim as usize;
+        let mask = match entry.mask {
+            MaskKind::Causal => Mask::Causal,
+            MaskKind::Local => Mask::Window { left: Some(150), right: Some(0) },
+            _ => Mask::Full,
+        };
+        let problem = Problem::new(DType::F16, 1, 20, 2, head_dim).seqlen_k(200).heads_k(1).mask(mask);
+        let problem = problem.precision(entry.precision());
+        let (attention, symbol) = (simulator_with(entry, Options::default()), entry.contract.symbol);
+        for (name, change) in KINDS {
+            let mut memory = Case::tensors(problem, Layout::Bshd, 3).memory();
+            for (of, buffer) in memory.buffers.iter_mut().take(3).enumerate() {
+                for (i, bits) in buffer.iter_mut().enumerate() {
+                    let x = change(of, i % head_dim, f16::from_bits(*bits).to_f64());
+                    *bits = f16::from_f64(x).to_bits();
+                }
+            }
+            let exact = Reference::new(&memory.inputs().expect("a case")).exact;
+            let launched = Loaded::new(&attention, &memory, Some(symbol)).and_then(|loaded| loaded.run());
+            let outcome = launched.expect("runs");
+            let o = outcome.o().iter().map(|bits| f16::from_bits(*bits).to_f64());
+            let error: f64 = o.zip(&exact.out).map(|(a, b)| (a - b).abs()).sum();
+            let all: f64 = exact.out.iter().map(|x| x.abs()).sum();
+            let most = promise(entry.precision())[usize::from(name == "equal scores")];
+            println!("{symbol}, {name}: {}", error / all);
+            assert!(error > 0.0 && error <= most * all, "{symbol}, {name}: {}", error / all);
+        }
+    }
+}
 
 /// The product of a row's scale and the scale of scores may be 0 in f32. Hidden keys then still have no
 /// weight, and all others have one weight.

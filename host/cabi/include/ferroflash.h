@@ -100,7 +100,8 @@ enum {
 enum {
     FERROFLASH_PRECISION_INPUTS = 0,   /* of the tensors' elements */
     FERROFLASH_PRECISION_INT8_FP8 = 1, /* scores of int8, outputs of e4m3 (compute capability 8.9) */
-    FERROFLASH_PRECISION_FP8 = 2       /* scores and outputs of e4m3 (compute capability 9.0) */
+    FERROFLASH_PRECISION_FP8 = 2,      /* scores and outputs of e4m3 (compute capability 9.0) */
+    FERROFLASH_PRECISION_INT8_F16 = 3  /* scores of int8, outputs of the tensors' elements */
 };
 
 /* One attention: o = softmax(mask(softcap(scale * q k^T) - alibi + bias)) v. The layout
@@ -276,8 +277,8 @@ typedef struct ferroflash_attention {
     /* This field limits what a result's bits depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
      * _BATCH_AND_CHUNKS. */
     int32_t invariance;
-    /* The precision of the products: FERROFLASH_PRECISION_INPUTS, _INT8_FP8 or _FP8. The other ones than
-     * _INPUTS are faster and less accurate, and need a workspace. */
+    /* The precision of the products: FERROFLASH_PRECISION_INPUTS, _INT8_F16, _INT8_FP8 or _FP8. The
+     * other ones than _INPUTS are faster and less accurate, and need a workspace. */
     int32_t precision;
     /* [batch] in device memory, beside cu_seqlens_q: the number of used rows of each sequence. The last
      * one aligns with the last key. Rows behind it are padding: they get o = 0 and lse = -inf, or the

@@ -105,8 +105,8 @@ impl AttentionArgs {
     }
 
     fn precision(&self) -> Result<Precision, Error> {
-        let expected = "it must be FERROFLASH_PRECISION_INPUTS, _INT8_FP8 or _FP8";
-        let all = [Precision::Inputs, Precision::Int8Fp8, Precision::Fp8];
+        let expected = "it must be FERROFLASH_PRECISION_INPUTS, _INT8_F16, _INT8_FP8 or _FP8";
+        let all = [Precision::Inputs, Precision::Int8Fp8, Precision::Fp8, Precision::Int8F16];
         constant("precision", self.precision, &all, expected)
     }
 

@@ -135,8 +135,8 @@ c_struct! {
         /// This field limits what a result's bits depend on: FERROFLASH_INVARIANCE_NONE, _BATCH or
         /// _BATCH_AND_CHUNKS.
         invariance: i32;
-        /// The precision of the products: FERROFLASH_PRECISION_INPUTS, _INT8_FP8 or _FP8. The other ones than
-        /// _INPUTS are faster and less accurate, and need a workspace.
+        /// The precision of the products: FERROFLASH_PRECISION_INPUTS, _INT8_F16, _INT8_FP8 or _FP8. The
+        /// other ones than _INPUTS are faster and less accurate, and need a workspace.
         precision: i32;
         /// [batch] in device memory, beside cu_seqlens_q: the number of used rows of each sequence. The last
         /// one aligns with the last key. Rows behind it are padding: they get o = 0 and lse = -inf, or the

@@ -166,6 +166,7 @@ impl From<&AttnInfo> for Row {
                 };
                 (what.into(), true)
             }
+            Keys::QuantisedAlone => (format!("precision {}, on quantised keys", e.precision().name()), true),
             Keys::Quantised => {
                 (format!("precision {}, on quantised keys and values", e.precision().name()), true)
             }
@@ -190,7 +191,7 @@ impl From<&AttnInfo> for Row {
             }
         };
         // The keys of a quantised launch are no cache.
-        let cache = (e.keys != Keys::Quantised).then(|| e.kv_dtype.name());
+        let cache = (e.class() != Class::Quantised).then(|| e.kv_dtype.name());
         Row { cache, tile_n: shows_tile.then_some(e.tile_n), what: Some(what), ..row }
     }
 }

@@ -54,8 +54,11 @@ enum PrecisionOption {
     /// of the inputs' elements
     #[default]
     Inputs,
-    /// scores of int8, probabilities and values of e4m3; dense tensors, full and causal masks, compute
-    /// capability 8.9, and 10.0 and newer
+    /// scores of int8; dense tensors; full and causal masks and windows
+    #[value(name = "int8-f16")]
+    Int8F16,
+    /// scores of int8, probabilities and values of e4m3; dense tensors; full and causal masks and windows;
+    /// compute capability 8.9, and 10.0 and newer
     Int8Fp8,
     /// queries, keys, values and probabilities of e4m3; dense and varlen tensors, full and causal masks and
     /// windows, softcap, compute capability 9.0
@@ -104,6 +107,7 @@ impl ScoreOptions {
             .softcap(self.softcap.unwrap_or_default())
             .precision(match self.precision {
                 PrecisionOption::Inputs => Precision::Inputs,
+                PrecisionOption::Int8F16 => Precision::Int8F16,
                 PrecisionOption::Int8Fp8 => Precision::Int8Fp8,
                 PrecisionOption::Fp8 => Precision::Fp8,
             })

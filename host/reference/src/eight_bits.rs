@@ -1,8 +1,10 @@
-//! Attention with the roundings of [`Precision::Int8Fp8`] and [`Precision::Fp8`], and otherwise in f64.
+//! Attention with the roundings of [`Precision::Int8F16`], [`Precision::Int8Fp8`] and [`Precision::Fp8`], and
+//! otherwise in f64.
 //! docs/design/eight-bits.md has the rules. The tolerance of kernels of these precisions comes from it, as
 //! FlashAttention's tolerance comes from naive attention in 16 bits.
 use super::attention::{Inputs, Outputs, each_sequence};
 use super::e4m3;
+use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::Precision;
@@ -22,7 +24,9 @@ struct Rules {
     block: usize,
     /// Keys whose values have one scale.
     values: usize,
-    /// The largest probability, as an e4m3, at a new reference.
+    /// The dtype of probabilities and values.
+    products: DType,
+    /// The largest probability, in this dtype, at a new reference.
     top: f64,
     /// The reference of probabilities rises if a block's largest score exceeds it by more than this number.
     slack: f64,
@@ -32,16 +36,33 @@ impl Rules {
     fn of(problem: &Problem) -> Self {
         let rounds = problem.dtype != DType::E4m3;
         match problem.precision {
+            // Rounding errors of 16 bits do not depend on the reference.
+            Precision::Int8F16 => Rules {
+                rounds,
+                integers: true,
+                block: 64,
+                values: 0,
+                products: problem.dtype,
+                top: 1.0,
+                slack: 0.0,
+            },
             // Each block has its own reference.
-            Precision::Int8Fp8 => {
-                Rules { rounds, integers: true, block: 64, values: 64, top: 256.0, slack: f64::NEG_INFINITY }
-            }
+            Precision::Int8Fp8 => Rules {
+                rounds,
+                integers: true,
+                block: 64,
+                values: 64,
+                products: DType::E4m3,
+                top: 256.0,
+                slack: f64::NEG_INFINITY,
+            },
             // Kernels also raise the reference if a sum of probabilities does not prove that they fit.
             _ => Rules {
                 rounds,
                 integers: false,
                 block: 128,
                 values: usize::MAX,
+                products: DType::E4m3,
                 top: 16.0,
                 slack: (f64::from(e4m3::MAX) / 16.0).ln(),
             },
@@ -81,6 +102,14 @@ fn cut_sum(a: &[f64], b: &[f64]) -> f64 {
         let unit = (largest - 13.0).exp2();
         terms.iter().map(|x| (x / unit).trunc()).sum::<f64>() * unit
     })
+}
+
+/// Rounds a probability.
+fn rounded_to(dtype: DType, x: f64) -> f64 {
+    match dtype {
+        DType::E4m3 => f64::from(e4m3::decode(e4m3::encode(x))),
+        _ => f64::from(decode(dtype, encode(dtype, x))),
+    }
 }
 
 /// Rounds a row to integers times their scale.
@@ -129,28 +158,30 @@ impl Head {
         let queries: Vec<Vec<f64>> = (0..rows * group).map(|i| query(i).collect()).collect();
         let mut values: Vec<Vec<f64>> =
             (0..count).map(|key| inputs.v().values(batch, key, head).map(f64::from).collect()).collect();
-        if rules.rounds {
+        if rules.rounds && rules.products == DType::E4m3 {
             values.chunks_mut(rules.values).for_each(floats);
         }
         let columns = inputs.v().shape()[3];
         Head { queries: [queries.clone(), rules.rounded(queries)], rules, mean, keys, values, columns }
     }
 
-    /// O and LSE of query `query` of the group, which sees keys `visible`.
+    /// O and LSE of query `query` of the group, which sees keys `visible`. `changed` is the score of a key,
+    /// of a scaled product.
     fn row(
         &self,
         query: usize,
         visible: std::ops::Range<usize>,
         scale: f64,
-        capped: impl Fn(f64) -> f64,
+        changed: impl Fn(f64, usize) -> f64,
     ) -> (Vec<f64>, f64) {
-        let Rules { block, top: of_top, slack, .. } = self.rules;
+        let Rules { block, products, top: of_top, slack, .. } = self.rules;
         let [q, rounded] = [0, 1].map(|i| &self.queries[i][query]);
+        let of_mean = dot(q, &self.mean) * scale;
+        let score = |key: usize| changed(self.rules.score(rounded, &self.keys[key]) * scale + of_mean, key);
         let (mut o, mut sum) = (vec![0.0; self.columns], 0.0);
         let [mut reference, mut top] = [f64::NEG_INFINITY; 2];
         for first in (0..self.keys.len()).step_by(block).rev() {
             let seen = visible.start.max(first)..visible.end.min(first + block);
-            let score = |key: usize| capped(self.rules.score(rounded, &self.keys[key]) * scale);
             let scores: Vec<_> = seen.clone().map(score).collect();
             let Some(own) = scores.iter().copied().reduce(f64::max) else { continue };
             if own > reference + slack || reference == f64::NEG_INFINITY {
@@ -162,7 +193,7 @@ impl Head {
             o.iter_mut().for_each(|x| *x *= old);
             for (score, key) in scores.iter().zip(seen) {
                 let p = (score - reference).exp();
-                let rounded = f64::from(e4m3::decode(e4m3::encode(p * of_top))) / of_top;
+                let rounded = rounded_to(products, p * of_top) / of_top;
                 sum += weight * p;
                 o.iter_mut().zip(&self.values[key]).for_each(|(o, v)| *o += weight * rounded * v);
             }
@@ -170,19 +201,15 @@ impl Head {
         if sum == 0.0 {
             return (o, f64::NEG_INFINITY);
         }
-        (o.into_iter().map(|x| x / sum).collect(), top + sum.ln() + dot(q, &self.mean) * scale)
+        (o.into_iter().map(|x| x / sum).collect(), top + sum.ln())
     }
 }
 
-/// Computes attention of the inputs' precision, with a softcap if there is one.
+/// Computes attention of the inputs' precision, with windows, softcap and slopes.
 pub(super) fn eight_bits(inputs: &Inputs) -> Outputs {
     if let Some(sequences) = inputs.sequences {
         return each_sequence(inputs, sequences, eight_bits);
     }
-    let capped = |x: f64| match inputs.problem().softcap.map(f64::from) {
-        Some(cap) => cap * (x / cap).tanh(),
-        None => x,
-    };
     let [batches, rows, heads, _] = inputs.q().shape();
     let [_, _, kv_heads, columns] = inputs.v().shape();
     let (scale, group) = (f64::from(inputs.problem().softmax_scale()), heads / kv_heads);
@@ -195,7 +222,13 @@ pub(super) fn eight_bits(inputs: &Inputs) -> Outputs {
         .map(|i| {
             let (batch, row, head) = (i / heads / rows, i / heads % rows, i % heads);
             let kv = &kv[batch * kv_heads + head / group];
-            let result = kv.row(row * group + head % group, inputs.visible([batch, row]), scale, capped);
+            let (slope, position) = (f64::from(inputs.slope(batch, head)), inputs.position(row));
+            let cap = inputs.problem().softcap.map(f64::from);
+            let changed = |score: f64, key: usize| {
+                let capped = cap.map_or(score, |cap| (score / cap).tanh() * cap);
+                capped - slope * position.abs_diff(key as i64) as f64
+            };
+            let result = kv.row(row * group + head % group, inputs.visible([batch, row]), scale, changed);
             (result, (batch * heads + head) * rows + row)
         })
         .collect();
@@ -210,7 +243,6 @@ pub(super) fn eight_bits(inputs: &Inputs) -> Outputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arithmetic::{decode, encode};
     use crate::attention::without_sinks;
     use crate::inputs::Random;
     use crate::tensor::HostTensor;
@@ -234,8 +266,11 @@ mod tests {
 
     #[test]
     fn errors_stay_within_the_class() {
-        let (int8, fp8) = (Precision::Int8Fp8, Precision::Fp8);
+        let (int8, int8_f16, fp8) = (Precision::Int8Fp8, Precision::Int8F16, Precision::Fp8);
         for (precision, head_dim, equal, most) in [
+            (int8_f16, 64, false, 0.015),
+            (int8_f16, 128, false, 0.015),
+            (int8_f16, 64, true, 0.001),
             (int8, 64, false, 0.05),
             (int8, 128, false, 0.05),
             (int8, 64, true, 0.004),

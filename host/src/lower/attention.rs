@@ -81,17 +81,17 @@ fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
 
-/// Returns the parameters of a kernel on quantised keys and values: their images, and the means of keys.
+/// Returns the parameters of a kernel on quantised keys: their images, and what the kernel reads beside them.
 pub(super) fn on_quantised(
     (r, p): (&AttentionRequest<'_>, &Problem),
     s: &Scheduled,
     tiles: &Tiles,
-    [images, means]: [Tensor; 2],
+    [k, v]: [Tensor; 2],
 ) -> FwdParams {
     let mut launch = Launch::new("");
     let (tma_bias, states, launch) = (None, States::NONE, &mut launch);
     let lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
-    FwdParams { k: images, v: means, ..lowering.portable(tiles, p.window()) }
+    FwdParams { k, v, ..lowering.portable(tiles, p.window()) }
 }
 
 /// Returns the parameters of a Hopper kernel for dense tensors, whose tensor maps are still empty.

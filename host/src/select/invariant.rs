@@ -18,7 +18,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     refusals::has_tile(q)?;
     refusals::needs_no_splits(q.problem)?;
     let kernel = match q.kind.keys {
-        Keys::Batched | Keys::Varlen | Keys::Quantised => on_tensors(q)?,
+        Keys::Batched | Keys::Varlen | Keys::Quantised | Keys::QuantisedAlone => on_tensors(q)?,
         Keys::Cache(_) | Keys::Latent | Keys::Listed => on_cache(q),
     };
     match kernel {

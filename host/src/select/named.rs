@@ -24,7 +24,7 @@ pub(super) fn choose(q: &Query<'_>, name: &str) -> Result<Choice, Error> {
         Keys::Latent => on_latents(q, name, "latent caches", "mla"),
         Keys::Listed => on_latents(q, name, "lists of keys of a latent cache", "sparse"),
         Keys::Cache(_) => on_cache(q, name),
-        Keys::Batched | Keys::Varlen | Keys::Quantised => on_tensors(q, name),
+        Keys::Batched | Keys::Varlen | Keys::Quantised | Keys::QuantisedAlone => on_tensors(q, name),
     }?;
     q.on.runs(&entry.contract)?;
     Ok(Choice::new(entry, ASKED))

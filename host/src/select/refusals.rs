@@ -35,16 +35,17 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
     if p.precision == Precision::Inputs {
         return Ok(());
     }
-    let scores = p.softcap.is_some() || p.alibi || p.sinks || p.bias.is_some();
-    let plain = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal) && !scores && p.variant.is_none();
+    let scores = p.sinks || p.bias.is_some();
+    let masked = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     let of_dtypes = [p.kv_dtype, p.o_dtype] == [p.dtype; 2] && matches!(p.dtype, DType::F16 | DType::Bf16);
     let (what, reason) = match () {
         () if p.cache.is_some() || p.varlen.is_some() => {
             (front(p).to_owned(), "its kernels take dense tensors")
         }
-        () if !plain => {
+        () if scores || !masked || p.variant.is_some() => {
             let scores = if scores { " with these scores" } else { "" };
-            (format!("mask {}{scores}", p.mask), "its kernels take full and causal masks without scores")
+            let takes = "its kernels take full and causal masks and windows, softcap and slopes";
+            (format!("mask {}{scores}", p.mask), takes)
         }
         () if !of_dtypes => {
             ("these dtypes".to_owned(), "its kernels take Q, K, V and O of f16, or all of bf16")
@@ -53,6 +54,7 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
             (p.named_columns(), "its kernels take head dims up to 128")
         }
         () if p.columns()[0] != p.columns()[1] => (p.named_columns(), "its kernels take equal head dims"),
+        () if p.precision == Precision::Int8F16 => return Ok(()),
         () if arch == 90 => (
             q.on.name.to_string(),
             "compute capability 9.0 computes `mma.sync` of e4m3 by conversions and 16-bit products; its own \

@@ -4,7 +4,7 @@ use super::rule::{BIG, CAUSAL, Case, FULL, Fills, LOCAL, MEDIUM, Of, PLAIN, Rule
 use super::{Choice, pays, rule};
 use crate::MaskKind;
 use crate::schedule::{at_once, row_blocks};
-use spec::Class;
+use spec::{Class, Precision};
 
 const DECODE: Of = Of::Few(Class::Decode);
 const LATENT: Of = Of::Few(Class::Latent);
@@ -132,6 +132,13 @@ const RULES: &[Rule] = &[
     Rule::new(Of::Portable(Class::Dense), "the first kernel of this dtype, head dim and mask that fits the \
         device").when(|case, e| !case.q.is_special(e)),
 
+    Rule::new(Of::Portable(Class::Quantised), "the request asks for precision int8-f16: scores of int8; the \
+        sum of all errors is at most 3 % of the sum of all magnitudes. On this GPU, precision inputs may be \
+        faster: it has warpgroups")
+        .when(|case, e| e.precision() == Precision::Int8F16 && case.q.on.arch() == 90),
+    Rule::new(Of::Portable(Class::Quantised), "the request asks for precision int8-f16: scores of int8; the \
+        sum of all errors is at most 3 % of the sum of all magnitudes")
+        .when(|_, e| e.precision() == Precision::Int8F16),
     Rule::new(Of::Portable(Class::Quantised), "the request asks for precision int8-fp8: scores of int8, \
         values and probabilities of e4m3; the sum of all errors is at most 5 % of the sum of all magnitudes"),
     Rule::new(Of::Hopper(Class::Quantised), "tensors of e4m3: products of e4m3, precision fp8; the sum of \

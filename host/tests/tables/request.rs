@@ -23,7 +23,7 @@ struct Words<'r> {
 }
 
 /// Words without a value, and words with a value behind them, that describe one thing each.
-const FLAGS: [&str; 18] = [
+const FLAGS: [&str; 19] = [
     "alibi",
     "sinks",
     "lse",
@@ -39,6 +39,7 @@ const FLAGS: [&str; 18] = [
     "d_lse",
     "dsinks",
     "dtable",
+    "int8_f16",
     "int8_fp8",
     "fp8",
     "descales",
@@ -233,11 +234,10 @@ fn attention<'r>(words: &Words<'r>) -> AttentionRequest<'r> {
         Some(other) => panic!("invariant {other}: not batch or chunks"),
     };
     f.shared_prefixes = words.sizes("shared").map(|groups| shared(words, groups, sequences));
-    if words.has("int8_fp8") {
-        f.precision = Precision::Int8Fp8;
-    }
-    if words.has("fp8") {
-        f.precision = Precision::Fp8;
+    let precisions =
+        [("int8_f16", Precision::Int8F16), ("int8_fp8", Precision::Int8Fp8), ("fp8", Precision::Fp8)];
+    if let Some((_, precision)) = precisions.into_iter().find(|(word, _)| words.has(word)) {
+        f.precision = precision;
     }
     if let (true, Some([k, _])) = (words.has("descales"), f.kv.tensors()) {
         let (batch, heads) = (f.problem().batch, k.shape[2]);

@@ -145,6 +145,7 @@ impl<E: Element, const N: usize, const D: usize> Line for RoundFp8<E, N, D> {
     type Info = QuantiseInfo;
     const INFO: QuantiseInfo = QuantiseInfo {
         contract: Contract::of::<Self>(""),
+        precision: Precision::Fp8,
         dtype: E::DTYPE,
         keys: N as u32 * 16,
         head_dim: D as u32 * 16,

@@ -171,6 +171,8 @@ pub enum Keys {
     Varlen,
     /// Tensors that [`crate::QuantiseKv`] or [`crate::RoundFp8`] has quantised: with the layout of queries.
     Quantised,
+    /// [`Keys::Quantised`], whose values stay as they are.
+    QuantisedAlone,
     /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
     /// A [`crate::Cache`] with pages of any size, whose values are the first columns of its keys (MLA).
@@ -243,6 +245,7 @@ impl AttnInfo {
     /// The precision of the products.
     pub const fn precision(&self) -> Precision {
         match (self.keys, self.isa) {
+            (Keys::QuantisedAlone, _) => Precision::Int8F16,
             (Keys::Quantised, Isa::Sm80) => Precision::Int8Fp8,
             (Keys::Quantised, Isa::Sm90a) => Precision::Fp8,
             _ => Precision::Inputs,
@@ -278,6 +281,7 @@ impl AttnInfo {
             }
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Quantised) => "hopper quantised",
             _ if matches!(self.keys, Keys::Quantised) => "quantised",
+            _ if matches!(self.keys, Keys::QuantisedAlone) => "quantised keys",
             (Isa::Sm80, Queries::Varlen, _) => "packed",
             (Isa::Sm90a, Queries::Varlen, _) => "hopper packed",
             (Isa::Sm80, Queries::Batched, _) if self.splits => "split",

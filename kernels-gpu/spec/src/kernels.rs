@@ -178,6 +178,7 @@ mod tests {
                 "mixed few" => "mixed_few",
                 "mixed many" => "mixed_many",
                 "quantised" => "int8_fp8",
+                "quantised keys" => "int8_f16",
                 "hopper quantised" => "fp8",
                 "hopper quantised packed" => "fp8_packed",
                 family => family,

@@ -87,7 +87,9 @@ pub use create_block_mask::{CreateBlockMask, CreateBlockMaskParams, CreatesBlock
 pub use decode::params::{DecodeOrder, DecodeParams, LEAST_KEYS, MAX_SEQUENCES, SEARCH_WORDS, varlen_cache};
 pub use decode::{Decode, DecodeCombine, PageMarker, Rows, Tiles};
 pub use dequant::FwdDequant;
-pub use eight_bits::{FwdInt8Fp8, QuantiseInfo, QuantiseKv, QuantiseParams, image_bytes};
+pub use eight_bits::{
+    FwdInt8F16, FwdInt8Fp8, QuantiseInfo, QuantiseKv, QuantiseParams, image_bytes, keys_image_bytes,
+};
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent, Statistics};
 pub use head::Head;
@@ -120,7 +122,7 @@ pub use mla::dequant::MlaDequant;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
 pub use mla::sparse::{Sparse, SparseParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
-pub use others::{APPENDS, EXTRAS, MERGES};
+pub use others::{APPENDS, EXTRAS, MERGES, QUANTISES};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
@@ -134,7 +136,7 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
-pub use table::{ATTENTION, COMBINES, QUANTISES, STATISTICS};
+pub use table::{ATTENTION, COMBINES, STATISTICS};
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
 pub use used_queries::{DIVIDED_INTEGERS, DividedSequences, ExtraInfo, UsedQueries, UsedQueriesParams};
 pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};

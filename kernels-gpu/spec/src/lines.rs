@@ -13,7 +13,8 @@
 /// | `FwdOverlap` | `M`, `W`, `N`, `D`, `Q_STEPS` |
 /// | `FwdWide` | `M`, `W`, `N`, `D`, `HALF`, `Q_STEPS` |
 /// | `FwdDequant` | `M`, `W`, `N`, `D`, `Q_STEPS` |
-/// | `FwdInt8Fp8` | `M`, `W`, `N`, `D`, `HELD` |
+/// | `FwdInt8F16` | `M`, `W`, `N`, `D`, `HELD` |
+/// | `FwdInt8Fp8` | `M`, `W`, `N`, `D`, `HELD`, `KEPT` (default 0) |
 /// | `Statistics` | `M`, `W`, `N`, `D`, `Q_STEPS`, `STAGES` |
 /// | `FwdHopper`, `FwdHopperDequant` | `W`, `N`, `D`, `STAGES`, `ORDERED` |
 /// | `FwdHopperWide` | `W`, `N`, `D`, `STAGES`, `ORDERED`, `DV` (default `D`) |

@@ -40,6 +40,19 @@ macro_rules! for_each_other { ($emit:ident) => {
     merge_f32_bf16: Merge<F32, Bf16>;
     }
     $crate::lines! { $emit
+    /// Every compiled kernel that quantises tensors for an attention kernel.
+    QUANTISES: QuantiseInfo [F16 Bf16]
+    quantise {
+    keys_d64: QuantiseKv<E, 4, 4, 0>;
+    keys_d128: QuantiseKv<E, 4, 8, 0>;
+    keys48_d128: QuantiseKv<E, 3, 8, 0>;
+    d64: QuantiseKv<E, 4, 4>;
+    d128: QuantiseKv<E, 4, 8>;
+    fp8_d64: RoundFp8<E, 8, 4>;
+    fp8_d128: RoundFp8<E, 8, 8>;
+    }
+    }
+    $crate::lines! { $emit
     /// Every compiled kernel that runs before or behind the kernels of an attention.
     EXTRAS: ExtraInfo
     used_queries: UsedQueries;

@@ -7,6 +7,9 @@ pub enum Precision {
     /// Products of the inputs' elements, as for all other requests.
     #[default]
     Inputs,
+    /// Scores are products of int8, as with `Int8Fp8`; probabilities and values have the inputs' precision.
+    /// Relative to exact attention, the sum of all errors is at most 3 % of the sum of all magnitudes.
+    Int8F16,
     /// Scores are products of int8: queries with a scale per row, keys with a scale per token and head, less
     /// their mean. Probabilities and values are e4m3; sums of 64 keys are added in f32. Relative to exact
     /// attention, the sum of all errors is at most 5 % of the sum of all magnitudes.
@@ -22,6 +25,7 @@ impl Precision {
     pub const fn name(self) -> &'static str {
         match self {
             Precision::Inputs => "inputs",
+            Precision::Int8F16 => "int8-f16",
             Precision::Int8Fp8 => "int8-fp8",
             Precision::Fp8 => "fp8",
         }

@@ -72,7 +72,7 @@ impl ProblemKind {
         match self.keys {
             Keys::Batched => Class::Dense,
             Keys::Varlen => Class::Varlen,
-            Keys::Quantised => Class::Quantised,
+            Keys::Quantised | Keys::QuantisedAlone => Class::Quantised,
             Keys::Cache(_) => Class::Paged,
             Keys::Latent => Class::Latent,
             Keys::Listed => Class::Listed,
@@ -108,7 +108,7 @@ impl AttnInfo {
             (Queries::Mixed, _) => Class::Many,
             (_, Keys::Batched) => Class::Dense,
             (_, Keys::Varlen) => Class::Varlen,
-            (_, Keys::Quantised) => Class::Quantised,
+            (_, Keys::Quantised | Keys::QuantisedAlone) => Class::Quantised,
             (_, Keys::Latent) => Class::Latent,
             (_, Keys::Listed) => Class::Listed,
             (_, Keys::Cache(_)) if self.decodes() => Class::Decode,
@@ -145,7 +145,7 @@ impl AttnInfo {
         match (self.mask, mask) {
             (MaskKind::Local, MaskKind::Full | MaskKind::Causal) => true,
             (MaskKind::Causal, MaskKind::Full) => {
-                !matches!(self.keys, Keys::Batched | Keys::Varlen | Keys::Quantised)
+                !matches!(self.class(), Class::Dense | Class::Varlen | Class::Quantised)
             }
             (MaskKind::Causal, MaskKind::Local) => matches!(self.keys, Keys::Latent),
             _ => self.mask as u8 == mask as u8,

@@ -315,10 +315,16 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
     int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     }
-    // Products of eight bits.
+    int8_f16 {
+    d64 [Full, Causal, Local] 128x64: FwdInt8F16<E, Mask, 8, 2, 4, 4, 2>;
+    d128 [Full] 128x64: FwdInt8F16<E, Mask, 8, 2, 4, 8, 0>;
+    d128 [Causal, Local] 128x48: FwdInt8F16<E, Mask, 8, 2, 3, 8, 0>;
+    }
     int8_fp8 {
     d64 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 2>;
+    d64 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 0, 2>;
     d128 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0>;
+    d128 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0, 2>;
     }
     fp8 {
     d64 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 4, 4>;
@@ -383,16 +389,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64: FewCombine<E, 4>;
     d128: FewCombine<E, 8>;
     d256: FewCombine<E, 16>;
-    }
-    }
-    $crate::lines! { $emit
-    /// Every compiled [`QuantiseKv`].
-    QUANTISES: QuantiseInfo [F16 Bf16]
-    quantise {
-    d64: QuantiseKv<E, 4, 4>;
-    d128: QuantiseKv<E, 4, 8>;
-    fp8_d64: RoundFp8<E, 8, 4>;
-    fp8_d128: RoundFp8<E, 8, 8>;
     }
     }
 } }

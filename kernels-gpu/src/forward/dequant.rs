@@ -132,7 +132,7 @@ impl<
         let mut stages = Converted { kv, k, v, scales, start: range.start, block };
         let share = Share { rows, of, mask, range, mine, team };
         let (mut acc_o, mut softmax) =
-            attend::<E, Mask, M, W, 1, N, D, D, Q_STEPS>((p, variant), share, &q_frag, &mut stages);
+            attend::<E, Mask, _, _, M, W, 1, N, D>((p, variant), share, &q_frag, &mut stages);
 
         // Epilogue.
         if Mask::SINK {

@@ -12,7 +12,7 @@ use core::f32::consts::LN_2;
 use cuda_std::math::{ex2, fma, lg2, opaque, rcp};
 use spec::{F32, FwdInt8Fp8, FwdParams};
 use tile::global::GlobalRows;
-use tile::mma::{Acc, ByteFrag, BytePlace, Integers, Mma, RowVec};
+use tile::mma::{Acc, ByteFrag, BytePlace, Integers, Mma, RowPlace, RowVec};
 use tile::pipeline::Ring;
 use tile::shared::{ByteStage, StageImages};
 use tile::{Block, Smem, Warp};
@@ -22,6 +22,9 @@ use tile::{Block, Smem, Warp};
 const TOP: f32 = 8.0;
 /// The reference of a row rises if a block's maximum exceeds it by more than this number (log2).
 const SLACK: f32 = 32.0;
+
+/// The stages.
+type ByteRing<C, const N: usize, const D: usize> = Ring<ByteStage<N, D>, 2, ByBlock<C>>;
 
 /// The softmax of the rows of one warp. Each block of keys has its own maximum, at which its probabilities
 /// are rounded; weights relate blocks to the row's reference.
@@ -84,11 +87,13 @@ impl<
     const N: usize,
     const D: usize,
     const HELD: usize,
-> Run for FwdInt8Fp8<E, Mask, M, W, N, D, HELD>
+    const KEPT: usize,
+> Run for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
 {
     #[inline(always)]
     fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-        const { assert!(Mask::Scores::IS_NONE && !Mask::SINK && !Mask::LISTED, "scores stay as they are") }
+        const { assert!(!Mask::SINK && !Mask::LISTED, "images follow no list, and no kernel adds sinks") }
+        const { assert!((KEPT == 0) == Mask::Scores::IS_NONE, "functions of scores need whole scores") }
         let (p, block) = (&p, &mut block);
         let (mine, team) = block.split_groups::<M, W, 1>();
         let warp = mine.warp();
@@ -103,11 +108,23 @@ impl<
         }
 
         // Prologue: the last stage is in flight while each warp rounds its rows of Q.
-        let (ring, q): (Ring<ByteStage<N, D>, 2, ByBlock<Self>>, BytePlace<M, W, D, HELD>) = smem.split();
+        let (ring, (q, kept)): (ByteRing<Self, N, D>, (BytePlace<M, W, D, HELD>, RowPlace<M, W, KEPT>)) =
+            smem.split();
         let images = StageImages::<N, D>::new(&p.k, tile.batch, tile.kv_head);
         let mut kv = ring.start(|_, slot| slot.copy(&images, range.end - 1, block));
         let (q, scale) = q.quantise(&tensors.q, rows.first, mine, block);
-        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), BlockSoftmax::new(&scale, p.scale_log2));
+        let scores = Mask::scores(p, &(), &of);
+        // Functions of scores need whole scores, which have one factor for all rows.
+        let whole = kept.keep(
+            core::array::from_fn(|i| match i {
+                0 => scale,
+                _ => tensors.q.dot(rows.first, mine, &GlobalRows::new(&p.v, tile.batch, tile.kv_head)),
+            }),
+            block,
+        );
+        let scale = if KEPT == 0 { scale } else { RowVec::splat(1.0) };
+        let scale_log2 = Mask::Scores::scale_log2(p);
+        let (mut acc_o, mut softmax) = (Acc::<W, D>::zero(), BlockSoftmax::new(&scale, scale_log2));
 
         // Mainloop.
         let row0 = rows.first + mine.first();
@@ -123,6 +140,10 @@ impl<
                 return; // no row of this warp sees a key of this tile
             }
             let mut acc_s = Integers::product(&q, &stage, warp).scaled(&stage, warp);
+            if let [scale, of_mean] = &whole.load()[..] {
+                acc_s.fma_rows(scale, of_mean);
+                scores.change(p, &mut acc_s, at);
+            }
             if edge {
                 seen.mask(&mut acc_s, at);
             }
@@ -140,7 +161,9 @@ impl<
         let lse = softmax.finish(&mut acc_o, warp);
         let place = kv.reclaim(block).spent::<E, M, D, 1>(team);
         place.store_through(&acc_o, &tensors.o, first, mine);
-        if p.lse.base != 0 {
+        if KEPT > 0 {
+            tensors.lse.store(&lse.map(|lse| lse * LN_2), row0, warp);
+        } else if p.lse.base != 0 {
             // The scores lack the product of the query and the mean of keys.
             let means = GlobalRows::<F32, D>::new(&p.v, tile.batch, tile.kv_head);
             let dot = tensors.q.dot(first, mine, &means);

@@ -13,14 +13,51 @@ use crate::variant::{MaskFn, Scores};
 use spec::FwdParams;
 use tile::group::{SplitGroup, WarpRows};
 use tile::mma::{AFrag, Acc, Mma, Part, Resident};
-use tile::shared::SharedTiles;
-use tile::shared_layout;
+use tile::pipeline::Ready;
+use tile::shared::{SharedTile, SharedTiles};
+use tile::{Warp, shared_layout};
 
 shared_layout! {
     /// A stage: a K block and a V block. Each warp that shares the rows has its own tile of both blocks.
     KvStage / KvSlot<E, N, D, DV, KV_WARPS> {
         k: SharedTiles<E, N, D, KV_WARPS>,
         v: SharedTiles<E, N, DV, KV_WARPS>
+    }
+}
+
+/// A stage, whose keys make scores with queries of type `Q`.
+pub trait Stage<Q, E, const W: usize, const N: usize, const DV: usize, const KV_WARPS: usize> {
+    /// The products of a warp's queries and the keys of its split group.
+    fn scores(&self, q: &Q, team: SplitGroup<KV_WARPS>, warp: Warp) -> Acc<W, N>;
+    /// The values of a split group.
+    fn values(&self, team: SplitGroup<KV_WARPS>) -> Ready<'_, SharedTile<E, N, DV>>;
+}
+
+impl<
+    E: Mma,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const DV: usize,
+    const KV_WARPS: usize,
+    const Q_STEPS: usize,
+> Stage<Resident<'_, E, M, W, D, Q_STEPS>, E, W, N, DV, KV_WARPS> for KvStage<E, N, D, DV, KV_WARPS>
+{
+    #[inline(always)]
+    fn scores(
+        &self,
+        q: &Resident<'_, E, M, W, D, Q_STEPS>,
+        team: SplitGroup<KV_WARPS>,
+        warp: Warp,
+    ) -> Acc<W, N> {
+        let mut acc_s = Acc::zero();
+        acc_s.mma_abt(q, &self.k.tile(team), warp, |_| {});
+        acc_s
+    }
+    #[inline(always)]
+    fn values(&self, team: SplitGroup<KV_WARPS>) -> Ready<'_, SharedTile<E, N, DV>> {
+        self.v.tile(team)
     }
 }
 
@@ -79,18 +116,18 @@ fn change<S: Scores, const W: usize, const N: usize>(
 pub fn attend<
     E: Mma,
     Mask: MaskFn,
+    Q,
+    T: Stage<Q, E, W, N, DV, KV_WARPS>,
     const M: usize,
     const W: usize,
     const KV_WARPS: usize,
     const N: usize,
-    const D: usize,
     const DV: usize,
-    const Q_STEPS: usize,
 >(
     (p, params): (&FwdParams, &Mask::Params),
     share: Share<Mask::Tile, M, W, KV_WARPS>,
-    q_frag: &Resident<E, M, W, D, Q_STEPS>,
-    stages: &mut impl Stages<KvStage<E, N, D, DV, KV_WARPS>>,
+    q: &Q,
+    stages: &mut impl Stages<T>,
 ) -> (Acc<W, DV>, Softmax<W>) {
     let (tile_n, stage_n) = (N as u32 * 16, (N * KV_WARPS) as u32 * 16);
     let Share { rows, of, mask, range, mine, team } = share;
@@ -109,15 +146,14 @@ pub fn attend<
             if edge && !seen.any(tile_n, warp) {
                 return; // no row of this warp sees a key of this tile
             }
-            let (mut acc_s, mut probs) = (Acc::<W, N>::zero(), AFrag::zero());
-            acc_s.mma_abt(q_frag, &stage.k.tile(team), warp, |_| {}); // S = Q K^T
+            let (mut acc_s, mut probs) = (stage.scores(q, team, warp), AFrag::zero()); // S = Q K^T
             let own = change(scores, p, &mut acc_s, at);
             if edge {
                 seen.mask(&mut acc_s, at);
             }
             softmax.observe(&acc_s, own, &mut acc_o, warp);
             softmax.exp(&acc_s, own, &mut probs, Part::ALL); // P = exp2(S - max)
-            let v = stage.v.tile(team);
+            let v = stage.values(team);
             acc_o.mma_ab(&probs, &v, warp, |part| softmax.sum(&probs, part, warp)); // O += P V
         });
     };

@@ -73,7 +73,7 @@ impl<
                 let q_frag = Resident::<_, M, W, D, Q_STEPS>::load(&q_tile, mine);
                 let share = Share { rows, of, mask, range, mine, team: SplitGroup::ONLY };
                 let (mut acc_o, mut softmax) =
-                    attend::<E, Mask, M, W, 1, N, D, D, Q_STEPS>((p, variant), share, &q_frag, kv);
+                    attend::<E, Mask, _, _, M, W, 1, N, D>((p, variant), share, &q_frag, kv);
                 if Mask::SINK {
                     softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
                 }

@@ -105,7 +105,7 @@ impl ColumnMeans {
     }
 }
 
-impl<const N: usize, const D: usize> StageImage<N, D> {
+impl<const N: usize, const D: usize, const DV: usize> StageImage<N, D, DV> {
     /// Rounds rows of `from`, from row `first` on, less the means, to the image's integers. Rows that do not
     /// exist become zero.
     #[inline(always)]
@@ -152,16 +152,16 @@ impl<const N: usize, const D: usize> StageImage<N, D> {
     #[inline(always)]
     pub fn round_columns<E: Unpack, K: Kernel>(
         &self,
-        from: &GlobalRows<E, D>,
+        from: &GlobalRows<E, DV>,
         first: u32,
         block: &mut Block<K>,
         smem: &mut Smem<K>,
     ) {
-        const { assert!(K::THREADS == 128 && N == 4, "a warp has 16 rows") }
+        const { assert!(DV == 0 || K::THREADS == 128 && N == 4, "a warp has 16 rows") }
         let warp = block.warp();
         let (group, pair) = (warp.index, warp.lane / 4);
         // A lane has two columns of four rows, which are four bytes of two rows of the image.
-        let mut own = [[[0.0; 4]; 2]; D];
+        let mut own = [[[0.0; 4]; 2]; DV];
         let mut largest = 0;
         for (i, own) in own.iter_mut().enumerate() {
             for c in 0..4 {

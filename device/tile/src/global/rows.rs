@@ -54,6 +54,13 @@ impl<E: Element, const C: usize> GlobalRows<E, C> {
         GlobalRows { base: self.base.wrapping_add(first as u64 * self.row_bytes as u64), rows, ..self }
     }
 
+    /// One row of `C` base tiles at `base`, which must exist, at a multiple of 16.
+    #[inline(always)]
+    pub(crate) fn row_of(base: u64) -> Self {
+        let chunks = (C * 16 * E::BYTES) as u32 / layout::CHUNK;
+        GlobalRows { base, row_bytes: 0, rows: 1, chunks, element: PhantomData }
+    }
+
     /// The number of rows.
     #[inline(always)]
     pub fn rows(&self) -> u32 {

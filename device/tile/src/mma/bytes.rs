@@ -39,9 +39,9 @@ impl<const M: usize, const N: usize> Integers<M, N> {
 
     /// The product of an operand and the integers of a stage.
     #[inline(always)]
-    pub fn product<const D: usize, const HELD: usize>(
+    pub fn product<const D: usize, const DV: usize, const HELD: usize>(
         a: &ByteOperand<M, D, HELD>,
-        b: &ByteStage<N, D>,
+        b: &ByteStage<N, D, DV>,
         warp: Warp,
     ) -> Self {
         const { assert!(D * 16 * 127 * 127 < 1 << 22, "sums must stay within 2^22") }
@@ -66,7 +66,11 @@ impl<const M: usize, const N: usize> Integers<M, N> {
     /// The integers, times the scale of each column, which is a row of the stage. Scales have at most 22
     /// significant bits, so that `ZERO` times a scale is exact and each result is rounded once.
     #[inline(always)]
-    pub fn scaled<const D: usize>(&self, stage: &ByteStage<N, D>, warp: Warp) -> Acc<M, N> {
+    pub fn scaled<const D: usize, const DV: usize>(
+        &self,
+        stage: &ByteStage<N, D, DV>,
+        warp: Warp,
+    ) -> Acc<M, N> {
         let mut acc = Acc::zero();
         for n in 0..N {
             let scales = stage.row_scales(n, warp);

@@ -6,7 +6,7 @@ use crate::shared::reader::Reader;
 use crate::{Warp, layout};
 use core::marker::PhantomData;
 use cuda_std::ldmatrix::ldmatrix_x4;
-use cuda_std::math::{in_order, in_order_b32, opaque};
+use cuda_std::math::{fma, in_order, in_order_b32, opaque};
 
 /// An accumulator in f32 (C and D of m16n8k16): `[row tile][column tile][8-column half][register]`. The
 /// registers are those of [`layout::acc_element`].
@@ -193,6 +193,12 @@ impl<const M: usize, const N: usize> Acc<M, N> {
     #[inline(always)]
     pub fn scale_rows(&mut self, v: &RowVec<M>) {
         self.each(|m, _, _, i, x| *x *= v.0[m][i / 2]);
+    }
+
+    /// Multiplies row `r` by `v[r]`, and adds `add[r]`.
+    #[inline(always)]
+    pub fn fma_rows(&mut self, v: &RowVec<M>, add: &RowVec<M>) {
+        self.each(|m, _, _, i, x| *x = fma(*x, v.0[m][i / 2], add.0[m][i / 2]));
     }
 
     /// The largest value of each row among this lane's columns.

@@ -1,40 +1,41 @@
 //! Two operands of bytes and their scales, which lie in global memory as they lie in shared memory.
 use crate::copy::CpAsync;
+use crate::global::GlobalRows;
 use crate::group::{Capability, ThreadGroup};
 use crate::shared::reader::Reader;
 use crate::shared::{SharedLayout, SharedTile};
 use crate::{Warp, layout};
-use contract::{Int8, Tensor};
+use contract::{Element, F32, Int8, Tensor};
 use core::marker::PhantomData;
 use cuda_std::cp_async::cp_async;
 use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32, st_global_b32, st_global_v4_b32};
 
-/// Two operands for products `a b^T`, whose rows are columns of the products' results. Their bytes lie in the
-/// order of [`layout::byte_of_column`].
+/// One or two operands for products `a b^T`, whose rows are columns of the products' results. Their bytes lie
+/// in the order of [`layout::byte_of_column`].
 ///
 /// - `N x D` base tiles: integers with one scale per row.
-/// - `D x N` base tiles: e4m3, with one scale for all of them.
+/// - `DV x N` base tiles: e4m3, with one scale for all of them. With `DV` = 0, there is neither.
 ///
 /// Parts: the tiles in panels, one f32 per row in the order of [`layout::byte_of_column`], one more f32.
-pub struct ByteStage<const N: usize, const D: usize> {
+pub struct ByteStage<const N: usize, const D: usize, const DV: usize = D> {
     base: u32,
 }
 
 /// A [`ByteStage`] while copies of transport `By` write it.
-pub struct ByteStageSlot<const N: usize, const D: usize, By> {
+pub struct ByteStageSlot<const N: usize, const D: usize, const DV: usize, By> {
     base: u32,
     by: PhantomData<By>,
 }
 
-impl<const N: usize, const D: usize> ByteStage<N, D> {
-    /// Bytes of one tile.
+impl<const N: usize, const D: usize, const DV: usize> ByteStage<N, D, DV> {
+    /// Bytes of the integers.
     const TILE: u32 = (N * D * 256) as u32;
     /// Offset of the scales of rows.
-    const SCALES: u32 = 2 * Self::TILE;
+    const SCALES: u32 = Self::TILE + (N * DV * 256) as u32;
     /// Offset of the scale of the second operand.
     const SCALE: u32 = Self::SCALES + N as u32 * 64;
     /// Number of bytes of a stage in global memory, which is a multiple of 16.
-    pub const IMAGE_BYTES: u32 = Self::SCALE + layout::CHUNK;
+    pub const IMAGE_BYTES: u32 = Self::SCALE + if DV == 0 { 0 } else { layout::CHUNK };
 
     /// Addresses of the first operand, by row tile and k-step of 32 columns.
     #[inline(always)]
@@ -44,7 +45,7 @@ impl<const N: usize, const D: usize> ByteStage<N, D> {
 
     /// Addresses of the second operand, by row tile and k-step of 32 columns.
     #[inline(always)]
-    pub(crate) fn floats(&self, warp: Warp) -> Reader<Int8, D, N> {
+    pub(crate) fn floats(&self, warp: Warp) -> Reader<Int8, DV, N> {
         Reader::rows_first(self.base + Self::TILE, warp.lane)
     }
 
@@ -66,29 +67,30 @@ impl<const N: usize, const D: usize> ByteStage<N, D> {
 }
 
 // SAFETY: both types address only bytes of the stage.
-unsafe impl<const N: usize, const D: usize> SharedLayout for ByteStage<N, D> {
+unsafe impl<const N: usize, const D: usize, const DV: usize> SharedLayout for ByteStage<N, D, DV> {
     const BYTES: usize = (Self::IMAGE_BYTES as usize).next_multiple_of(Self::ALIGN);
     /// `ldmatrix` and `cp.async` need no more: only TMA and `wgmma` compute the swizzle from addresses.
-    const ALIGN: usize = 128;
-    type Slot<By> = ByteStageSlot<N, D, By>;
+    /// Integers alone lie beside a tile, which has panels.
+    const ALIGN: usize = if DV == 0 { layout::PANEL_ALIGN } else { 128 };
+    type Slot<By> = ByteStageSlot<N, D, DV, By>;
     #[inline(always)]
     unsafe fn at(base: u32) -> Self {
         ByteStage { base }
     }
     #[inline(always)]
-    unsafe fn slot<By>(base: u32) -> ByteStageSlot<N, D, By> {
+    unsafe fn slot<By>(base: u32) -> ByteStageSlot<N, D, DV, By> {
         ByteStageSlot { base, by: PhantomData }
     }
 }
 
 /// The images of one head's stages in global memory.
 #[derive(Clone, Copy)]
-pub struct StageImages<const N: usize, const D: usize> {
+pub struct StageImages<const N: usize, const D: usize, const DV: usize = D> {
     base: u64,
     stride: u32,
 }
 
-impl<const N: usize, const D: usize> StageImages<N, D> {
+impl<const N: usize, const D: usize, const DV: usize> StageImages<N, D, DV> {
     /// Head `head` of batch `batch`. `row_bytes` of the tensor is the distance of images.
     #[inline(always)]
     pub fn new(tensor: &Tensor, batch: u32, head: u32) -> Self {
@@ -98,18 +100,26 @@ impl<const N: usize, const D: usize> StageImages<N, D> {
         StageImages { base: tensor.base.wrapping_add(offset), stride: tensor.row_bytes }
     }
 
+    /// The means of keys, one row of f32, and the images behind them. `rows` begin with the means, which have
+    /// the place of one image.
+    #[inline(always)]
+    pub fn behind_means<E: Element>(rows: &GlobalRows<E, D>) -> (GlobalRows<F32, D>, Self) {
+        let (base, stride) = (rows.base.wrapping_add(rows.row_bytes as u64), rows.row_bytes);
+        (GlobalRows::row_of(rows.base), StageImages { base, stride })
+    }
+
     /// Image `n`, which must exist, as memory that a kernel writes.
     #[inline(always)]
-    pub fn image(&self, n: u32, _: &impl Capability) -> StageImage<N, D> {
+    pub fn image(&self, n: u32, _: &impl Capability) -> StageImage<N, D, DV> {
         StageImage { base: self.base.wrapping_add(n as u64 * self.stride as u64) }
     }
 }
 
-impl<const N: usize, const D: usize, W: ThreadGroup> ByteStageSlot<N, D, CpAsync<W>> {
+impl<const N: usize, const D: usize, const DV: usize, W: ThreadGroup> ByteStageSlot<N, D, DV, CpAsync<W>> {
     /// Starts the copies of image `n`, which must exist.
     #[inline(always)]
-    pub fn copy(&self, images: &StageImages<N, D>, n: u32, group: &W) {
-        let chunks = ByteStage::<N, D>::IMAGE_BYTES / layout::CHUNK;
+    pub fn copy(&self, images: &StageImages<N, D, DV>, n: u32, group: &W) {
+        let chunks = ByteStage::<N, D, DV>::IMAGE_BYTES / layout::CHUNK;
         let mine = group.member() * layout::CHUNK;
         let from = images.image(n, group).base.wrapping_add(mine as u64);
         for i in 0..chunks.div_ceil(W::THREADS) {
@@ -125,11 +135,11 @@ impl<const N: usize, const D: usize, W: ThreadGroup> ByteStageSlot<N, D, CpAsync
 
 /// The image of one stage in global memory, which a kernel writes.
 #[derive(Clone, Copy)]
-pub struct StageImage<const N: usize, const D: usize> {
+pub struct StageImage<const N: usize, const D: usize, const DV: usize = D> {
     base: u64,
 }
 
-impl<const N: usize, const D: usize> StageImage<N, D> {
+impl<const N: usize, const D: usize, const DV: usize> StageImage<N, D, DV> {
     #[inline(always)]
     fn put(&self, at: u32, x: u32) {
         // SAFETY: callers pass offsets of words of the image, which exists. Its base is a multiple of 16.
@@ -146,20 +156,20 @@ impl<const N: usize, const D: usize> StageImage<N, D> {
     #[inline(always)]
     pub fn store_row_scale(&self, row: u32, x: f32, _: Warp) {
         let place = row / 16 * 16 + layout::byte_of_column(row % 16);
-        self.put(ByteStage::<N, D>::SCALES + place * 4, x.to_bits())
+        self.put(ByteStage::<N, D, DV>::SCALES + place * 4, x.to_bits())
     }
 
     /// Stores word `word` of row `row` of the e4m3.
     #[inline(always)]
     pub fn store_floats(&self, row: u32, word: u32, x: u32, _: Warp) {
-        let within = SharedTile::<Int8, D, N>::offset(row, word / 4) + word % 4 * 4;
-        self.put(ByteStage::<N, D>::TILE + within, x)
+        let within = SharedTile::<Int8, DV, N>::offset(row, word / 4) + word % 4 * 4;
+        self.put(ByteStage::<N, D, DV>::TILE + within, x)
     }
 
     /// Stores the scale of the e4m3, which fills the image's last chunk: copies take whole chunks.
     #[inline(always)]
     pub fn store_scale(&self, x: f32, _: Warp) {
-        let at = self.base.wrapping_add(u64::from(ByteStage::<N, D>::SCALE));
+        let at = self.base.wrapping_add(u64::from(ByteStage::<N, D, DV>::SCALE));
         // SAFETY: the last chunk of the image exists. Its base is a multiple of 16.
         unsafe { st_global_v4_b32(at, [x.to_bits(); 4]) }
     }

@@ -29,8 +29,9 @@ pub(super) fn dtype(name: Option<&str>) -> Result<DType, Error> {
 
 /// Returns the precision of the products. Without a name, it is that of the inputs.
 pub(super) fn precision(name: Option<&str>) -> Result<Precision, Error> {
-    let all = [Precision::Inputs, Precision::Int8Fp8, Precision::Fp8];
-    let wrong = |name| Error::Invalid(format!("precision {name}: it must be inputs, int8-fp8 or fp8"));
+    let all = [Precision::Inputs, Precision::Int8F16, Precision::Int8Fp8, Precision::Fp8];
+    let expected = "it must be inputs, int8-f16, int8-fp8 or fp8";
+    let wrong = |name| Error::Invalid(format!("precision {name}: {expected}"));
     let named = |name| all.into_iter().find(|precision| precision.name() == name).ok_or_else(|| wrong(name));
     name.map_or(Ok(Precision::Inputs), named)
 }

@@ -25,7 +25,7 @@ pub(crate) struct Shape {
     window: Option<[i64; 2]>,
     /// f16 or bf16 [default: f16].
     dtype: Option<String>,
-    /// The precision of the products: inputs, int8-fp8 or fp8 [default: inputs].
+    /// The precision of the products: inputs, int8-f16, int8-fp8 or fp8 [default: inputs].
     precision: Option<String>,
     /// Whether Q, K and V lie side by side in one buffer.
     #[serde(default)]
