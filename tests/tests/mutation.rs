@@ -87,6 +87,34 @@ fn appending() {
     check(SAMPLE, |subject| subject.of.family() == "append" && subject.kernel.symbol.contains("e4m3"));
 }
 
+/// Appends to rows that have their own scales.
+#[test]
+fn appending_with_scales() {
+    for kernel in ["append_bf16_e4m3_scaled", "append_rotary_bf16_e4m3_scaled"] {
+        check(SAMPLE, |subject| subject.kernel.symbol.starts_with(kernel));
+    }
+}
+
+/// Portable kernels of latents of 16 bits, and of both kinds of eight bits, dense and with lists. They merge
+/// splits, so that many mutants only change which block has which splits.
+#[test]
+fn latents() {
+    let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
+    for kernel in LATENTS {
+        let mut carried = Subject::all().filter(|subject| is_carried(subject.kernel.symbol));
+        let subject = carried.find(|subject| subject.kernel.symbol.starts_with(kernel));
+        assert_noticed(&spot(&subject.expect("a build carries one"), SAMPLE), 3);
+    }
+}
+
+/// The beginnings of these kernels' symbols, each of which one kernel has.
+const LATENTS: [&str; 4] = [
+    "mla_f16_e4m3_d576_causal_16x32",
+    "mla_bf16_e4m3_scaled",
+    "sparse_mla_f16_d576",
+    "sparse_mla_bf16_e4m3_scaled",
+];
+
 #[test]
 fn rotating() {
     check(SAMPLE, |subject| subject.kernel.symbol.starts_with("append_rotary"));
@@ -111,19 +139,19 @@ fn gradients_on_hopper() {
     check(SAMPLE, |subject| subject.kernel.symbol.starts_with("bwd_convert_dq"));
     let mut carried = Subject::all().filter(|subject| is_carried(subject.kernel.symbol));
     let subject = carried.find(|subject| subject.kernel.symbol.starts_with("bwd_hopper"));
-    assert_noticed(&spot(&subject.expect("a build carries one"), SAMPLE));
+    assert_noticed(&spot(&subject.expect("a build carries one"), SAMPLE), 2);
 }
 
-/// Tests that checkers and results catch most mutants of a spot that do harm.
+/// Tests that checkers and results catch this part, or more, of a spot's mutants that do harm.
 #[track_caller]
-fn assert_noticed(spot: &Spot) {
+fn assert_noticed(spot: &Spot, part: usize) {
     let fates = || spot.ends.iter().map(|(_, fate, _)| fate);
     let by_checkers = fates().filter(|fate| matches!(fate, Fate::Checker(_))).count();
     let by_results = fates().filter(|fate| **fate == Fate::Result).count();
     println!("{}: {by_checkers} and {by_results} of {}", spot.entry, spot.ends.len());
     let harmless = spot.ends.iter().filter(|(_, _, reason)| reason.is_some()).count();
     let harmful = spot.ends.len() - harmless;
-    assert!(spot.caught() * 2 > harmful && by_checkers > 0 && by_results > 0, "{spot:#?}");
+    assert!(spot.caught() * part > harmful && by_checkers > 0 && by_results > 0, "{spot:#?}");
 }
 
 /// The kind of a Hopper kernel, by its body.
@@ -161,7 +189,7 @@ fn every_hopper_kernel() {
         // If a kind has few kernels, the test runs more mutants per kernel.
         let each = 20_usize.div_ceil(of_kind(subject).count()).min(3);
         let spot = spot(subject, Sample { each: Some(each), seed: 1 });
-        assert_noticed(&spot);
+        assert_noticed(&spot, 2);
         let caught = kinds.entry(kind(spot.entry)).or_default();
         for (mutant, fate, reason) in &spot.ends {
             *caught.entry(mutant.operator).or_default() +=
