@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{env, fs};
 
 /// The files of an example that a user copies, except for the other files in `kernels/src`.
@@ -19,26 +20,32 @@ fn repository() -> PathBuf {
     workspace_root(Path::new(env!("CARGO_MANIFEST_DIR")))
 }
 
-/// A folder outside of the repository with these files. Each checkout has one per name. `here` in manifests
-/// becomes the repository's path.
-fn outside(name: &str, files: &BTreeMap<String, String>, here: impl Fn(&str) -> String) -> PathBuf {
+/// Fills the folder outside of the repository with these files. `here` in manifests becomes the repository's
+/// path. Each checkout has one folder, which the tests use one after the other: for each folder, each of the
+/// builder's compilers would compile `core` again, in half a minute.
+fn outside(
+    files: &BTreeMap<String, String>,
+    here: impl Fn(&str) -> String,
+) -> (PathBuf, MutexGuard<'static, ()>) {
+    static USED: Mutex<()> = Mutex::new(());
+    let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
     let (repository, mut hasher) = (repository(), DefaultHasher::new());
     repository.hash(&mut hasher);
-    let folder = env::temp_dir().join(format!("ferroflash-{name}-{:016x}", hasher.finish()));
+    let folder = env::temp_dir().join(format!("ferroflash-outside-{:016x}", hasher.finish()));
+    if folder.exists() {
+        fs::remove_dir_all(&folder).unwrap();
+    }
     for (name, text) in files {
         let checkout = repository.display();
         let text = text.replace(&format!("\"{}", here(name)), &format!("\"{checkout}/"));
         assert!(!name.ends_with(".toml") || text.contains(&checkout.to_string()), "{name} has paths to set");
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // A file that is up to date keeps its modification time, so that a second run builds nothing.
-        if !fs::read_to_string(&path).is_ok_and(|old| old == text) {
-            fs::write(&path, text).unwrap();
-        }
+        fs::write(&path, text).unwrap();
     }
     // The lock file has the versions that exist on this machine, so that cargo fetches nothing.
     fs::copy(repository.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
-    folder
+    (folder, used)
 }
 
 /// Runs cargo in a folder, and returns its output. No environment variable tells the build to leave kernels
@@ -85,7 +92,8 @@ fn the_documents_program_verifies_its_kernel() {
     let lines = rust.filter(is_code).count();
     assert!(lines <= MOST && document.contains(&format!("{lines} lines of Rust")), "{lines} lines");
     let up = |name: &str| "../".repeat(1 + usize::from(name.starts_with("kernels/"))) + "ferroflash/";
-    let said = cargo(&outside("program", &files, up), &["run"]);
+    let (folder, _used) = outside(&files, up);
+    let said = cargo(&folder, &["run"]);
     let (right, _) = said.split_once("; worst").unwrap_or((&said, ""));
     assert!(right.contains("launches are right") && document.contains(right), "{said}");
 }
@@ -98,7 +106,8 @@ fn run_example(folder: &str, kernels: &[&str], passed: usize) {
     let names = FILES.into_iter().map(str::to_owned).chain(sources);
     let files = names.map(|name| (name.clone(), read(&name))).collect();
     let up = |name: &str| "../".repeat(2 + usize::from(name.starts_with("kernels/")));
-    let said = cargo(&outside(folder, &files, up), &["test", "--workspace"]);
+    let (folder, _used) = outside(&files, up);
+    let said = cargo(&folder, &["test", "--workspace"]);
     assert!(said.contains(&format!("{passed} passed")), "{said}");
 }
 
