@@ -138,7 +138,10 @@ fn all_traits(kernel: Contract) -> BTreeSet<Trait> {
 /// their kernels take ten times as long.
 fn traits(symbol: &'static str) -> impl Iterator<Item = Trait> {
     let lineage = spec::is_lineage(symbol).then_some("lineage");
-    let family: Vec<_> = symbol.split('_').filter(|word| FAMILIES.contains(word)).chain(lineage).collect();
+    // In other places, `int8` is the dtype of a cache.
+    let is_family = |at: usize, word: &str| FAMILIES.contains(&word) || (at, word) == (0, "int8");
+    let words = symbol.split('_').enumerate().filter(|(at, word)| is_family(*at, word));
+    let family: Vec<_> = words.map(|(_, word)| word).chain(lineage).collect();
     let is_tile = |word: &str| word.split_once('x').is_some_and(|(m, n)| is_number(m) && is_number(n));
     let is_own = move |word: &&str| !FAMILIES.contains(word) && !is_tile(word);
     let configuration = lineage.and_then(|_| symbol.splitn(5, '_').nth(4));
