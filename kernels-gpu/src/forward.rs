@@ -6,6 +6,7 @@ pub mod mainloop;
 pub mod mixed;
 pub mod overlap;
 pub mod paged;
+pub mod quantised;
 pub mod specialised;
 pub mod split;
 pub mod statistics;

@@ -1,7 +1,8 @@
 //! Quantises keys and values for portable kernels with products of eight bits.
 use crate::entries::Run;
-use spec::{F32, QuantiseKv, QuantiseParams};
-use tile::global::{ColumnMeans, GlobalRows};
+use crate::round_fp8::OwnRows;
+use spec::{QuantiseKv, QuantiseParams};
+use tile::global::ColumnMeans;
 use tile::mma::Unpack;
 use tile::shared::StageImages;
 use tile::{Block, Smem};
@@ -9,14 +10,14 @@ use tile::{Block, Smem};
 impl<E: Unpack, const N: usize, const D: usize, const DV: usize> Run for QuantiseKv<E, N, D, DV> {
     #[inline(always)]
     fn run(p: QuantiseParams, mut block: Block<Self>, mut smem: Smem<Self>) {
-        let (head, n) = p.blocks.div_rem(block.index());
-        let (batch, head) = p.heads.div_rem(head);
-        let [k, v] = [&p.k, &p.v].map(|rows| GlobalRows::<E, D>::new(rows, batch, head));
-        let (image, first) =
-            (StageImages::<N, D, DV>::new(&p.images, batch, head).image(n, &block), n * N as u32 * 16);
-        let means = ColumnMeans::of(&k, block.warp());
+        let (warp, at, keys) = (block.warp(), p.blocks.div_rem(block.index()), N as u32 * 16);
+        let Some((of, n)) = OwnRows::of_block(&p.sequences, 1, &p.heads, at, keys, warp) else { return };
+        let [k, v] = [&p.k, &p.v].map(|rows| of.rows::<E, D>(rows));
+        let images = StageImages::<N, D, DV>::new(&p.images, of.batch(), of.head());
+        let (image, first) = (images.skip(of.begin(keys)).image(n, &block), n * keys);
+        let means = ColumnMeans::of(&k, warp);
         if n == 0 {
-            means.store(&GlobalRows::<F32, D>::new(&p.means, batch, head), block.warp());
+            means.store(&images.means(of.in_batch()), warp);
         }
         image.round_rows(&k, first, &means, &block);
         if DV > 0 {

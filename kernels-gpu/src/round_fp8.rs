@@ -38,7 +38,7 @@ impl<const N: usize, const D: usize> Run for LayFp8<N, D> {
 
 /// The rows of a head that a thread block prepares: those of a batch or of a sequence.
 #[derive(Clone, Copy)]
-struct OwnRows {
+pub(crate) struct OwnRows {
     /// Whether the tensors are dense.
     is_batch: bool,
     /// Index of the sequence, or of the batch.
@@ -63,7 +63,7 @@ impl OwnRows {
     /// The rows of block `n` of head `of` of all batches, in blocks of `tile` rows, and the block's index
     /// among those of its sequence.
     #[inline(always)]
-    fn of_block(
+    pub(crate) fn of_block(
         p: &Fp8Sequences,
         which: usize,
         heads: &FastDiv,
@@ -83,19 +83,31 @@ impl OwnRows {
 
     /// Index of the tensors' batch.
     #[inline(always)]
-    fn batch(&self) -> u32 {
+    pub(crate) fn batch(&self) -> u32 {
         if self.is_batch { self.sequence } else { 0 }
+    }
+
+    /// The head.
+    #[inline(always)]
+    pub(crate) fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Index of the sequence in the tensors' batch.
+    #[inline(always)]
+    pub(crate) fn in_batch(&self) -> u32 {
+        if self.is_batch { 0 } else { self.sequence }
     }
 
     /// Index of the first block of `tile` rows. A batch begins with block 0.
     #[inline(always)]
-    fn begin(&self, tile: u32) -> u32 {
+    pub(crate) fn begin(&self, tile: u32) -> u32 {
         if self.is_batch { 0 } else { self.rows.first() / tile + self.sequence }
     }
 
     /// These rows of a tensor.
     #[inline(always)]
-    fn rows<E: Element, const C: usize>(&self, of: &Tensor) -> GlobalRows<E, C> {
+    pub(crate) fn rows<E: Element, const C: usize>(&self, of: &Tensor) -> GlobalRows<E, C> {
         GlobalRows::new(of, self.batch(), self.head).part(self.rows.first(), self.rows.rows())
     }
 

@@ -72,6 +72,18 @@ def test_varlen_tensors_of_eight_bits_have_scales_of_sequences():
     assert 0 < error(call(q, k, v, precision="fp8"), False, ones) <= 0.1
 
 
+@pytest.mark.parametrize("precision, most", [("int8-f16", 0.03), ("int8-fp8", 0.05)])
+def test_sequences_have_keys_of_eight_bits_of_their_own(precision, most):
+    q, k, v = numbers(1, 20, 2, 64), numbers(2, 160, 1, 64), numbers(3, 160, 1, 64)
+    starts = [np.array(of, np.int32) for of in ([0, 7, 20], [0, 20, 160])]
+    o = ferroflash.flash_attn_varlen_func(q, k, v, *starts, 13, 140, precision=precision, **SIM)
+    for rows, keys in zip(*([slice(*ends) for ends in zip(of, of[1:])] for of in starts)):
+        alone = ferroflash.flash_attn_func(q[None, rows], k[None, keys], v[None, keys], precision=precision, **SIM)
+        exact = attention(q[None, rows].astype(float), *(x[None, keys].astype(float).repeat(2, 2) for x in (k, v)))
+        assert 0 < np.abs(o[None, rows] - exact).sum() <= most * np.abs(exact).sum()
+        assert np.abs(o[None, rows] - alone.astype(float)).max() < 0.01
+
+
 def test_tensors_of_eight_bits_are_refused_elsewhere():
     q = numbers(1, 1, 4, 1, 64).astype(E4M3)
     with pytest.raises(ferroflash.Unsupported, match="precision fp8 of float8_e4m3fn tensors on NVIDIA L4"):

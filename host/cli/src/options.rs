@@ -54,11 +54,11 @@ enum PrecisionOption {
     /// of the inputs' elements
     #[default]
     Inputs,
-    /// scores of int8; dense tensors; full and causal masks and windows
+    /// scores of int8; dense and varlen tensors, full and causal masks and windows, softcap, slopes
     #[value(name = "int8-f16")]
     Int8F16,
-    /// scores of int8, probabilities and values of e4m3; dense tensors; full and causal masks and windows;
-    /// compute capability 8.9, and 10.0 and newer
+    /// scores of int8, probabilities and values of e4m3; dense and varlen tensors, full and causal masks and
+    /// windows, softcap, slopes, compute capability 8.9, and 10.0 and newer
     Int8Fp8,
     /// queries, keys, values and probabilities of e4m3; dense and varlen tensors, full and causal masks and
     /// windows, softcap, compute capability 9.0

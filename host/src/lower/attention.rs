@@ -81,17 +81,23 @@ fn elsewhere(s: &Scheduled) -> Error {
     Error::unsupported(s.kernel.contract.symbol, "it reads keys and values from another kind of memory")
 }
 
-/// Returns the parameters of a kernel on quantised keys: their images, and what the kernel reads beside them.
+/// Adds a kernel on quantised keys: `k` describes their images, `v` what the kernel reads beside them.
 pub(super) fn on_quantised(
     (r, p): (&AttentionRequest<'_>, &Problem),
     s: &Scheduled,
     tiles: &Tiles,
     [k, v]: [Tensor; 2],
-) -> FwdParams {
-    let mut launch = Launch::new("");
-    let (tma_bias, states, launch) = (None, States::NONE, &mut launch);
-    let lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
-    FwdParams { k, v, ..lowering.portable(tiles, p.window()) }
+    launch: &mut Launch,
+) {
+    let (tma_bias, states) = (None, States::NONE);
+    let mut lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
+    let forward = FwdParams { k, v, ..lowering.portable(tiles, p.window()) };
+    match (&r.kv, tiles.sequences) {
+        (KeysValues::Varlen { keys, .. }, Some(sequences)) => {
+            lowering.step(tiles.blocks, &lowering.of_sequences(forward, sequences, keys), []);
+        }
+        _ => lowering.step(tiles.blocks, &forward, []),
+    }
 }
 
 /// Returns the parameters of a Hopper kernel for dense tensors, whose tensor maps are still empty.

@@ -27,19 +27,19 @@ struct Workspace {
 }
 
 /// How rows lie in tensors: batches of equal lengths, or one batch of all sequences.
-struct Rows {
-    batches: u32,
+pub(super) struct Rows {
+    pub(super) batches: u32,
     /// Rows of Q, and of K and V, per head.
-    rows: [u32; 2],
+    pub(super) rows: [u32; 2],
     /// Blocks of these rows, which are as long as a stage.
-    blocks: [u32; 2],
+    pub(super) blocks: [u32; 2],
     /// The mapping from blocks to sequences.
     sequences: Sequences,
 }
 
 impl Rows {
     /// The rows of a problem. Returns `None` if there are too many sequences or blocks.
-    fn of(p: &Problem, kernel: &AttnInfo) -> Option<Self> {
+    pub(super) fn of(p: &Problem, kernel: &AttnInfo) -> Option<Self> {
         let tile = kernel.tile_n;
         let Some(rows) = p.varlen else {
             let rows = [p.seqlen_q, p.seqlen_k].map(|rows| rows as u32);
@@ -58,7 +58,7 @@ impl Rows {
     }
 
     /// The sequences of a request, for kernels that prepare its tensors.
-    fn sequences(&self, r: &AttentionRequest<'_>, p: &Problem) -> Fp8Sequences {
+    pub(super) fn sequences(&self, r: &AttentionRequest<'_>, p: &Problem) -> Fp8Sequences {
         let none = integers(None, 0);
         let [of_keys, seqused_k] = match &r.kv {
             KeysValues::Varlen { keys, .. } => varlen_keys(keys, p.batch),
@@ -137,7 +137,7 @@ fn map(from: &Tensor, of: &Rows, box_rows: u32) -> MapDescription {
 }
 
 /// Returns the error of too many blocks.
-fn too_many(p: &Problem) -> Refusal {
+pub(super) fn too_many(p: &Problem) -> Refusal {
     let [q, k] = p.totals();
     let feature = format_args!("{} sequences with {q} rows of queries and {k} of keys in all", p.batch);
     let reason = "a launch may have less than 2^31 thread blocks, and tensors less than 2^30 rows; split the \

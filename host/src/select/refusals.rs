@@ -39,9 +39,7 @@ pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
     let masked = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     let of_dtypes = [p.kv_dtype, p.o_dtype] == [p.dtype; 2] && matches!(p.dtype, DType::F16 | DType::Bf16);
     let (what, reason) = match () {
-        () if p.cache.is_some() || p.varlen.is_some() => {
-            (front(p).to_owned(), "its kernels take dense tensors")
-        }
+        () if p.cache.is_some() => (front(p).to_owned(), "its kernels take dense and varlen tensors"),
         () if scores || !masked || p.variant.is_some() => {
             let scores = if scores { " with these scores" } else { "" };
             let takes = "its kernels take full and causal masks and windows, softcap and slopes";

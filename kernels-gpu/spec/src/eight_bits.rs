@@ -17,7 +17,7 @@ pub const fn keys_image_bytes(keys: u32, head_dim: u32) -> u32 {
 /// Forward attention of [`Precision::Int8Fp8`]. The sizes are those of [`Fwd`]; a warp holds the first `HELD`
 /// k-steps (of 32 columns) of Q in registers. Kernels with functions of scores keep `KEPT` = 2 numbers of
 /// each row in shared memory. `k` of the parameters describes images of [`QuantiseKv`], one per stage, with
-/// the number of keys as `rows`; `v` describes the means of keys, as one row of f32.
+/// the number of keys as `rows`; `v` describes the means of keys of dense tensors, as one row of f32.
 pub struct FwdInt8Fp8<
     E,
     Mask,
@@ -90,10 +90,24 @@ impl<
     type Mask = Mask;
 }
 
+impl<
+    E: Element,
+    Mask: MaskMarker,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HELD: usize,
+    const KEPT: usize,
+> Forward for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
+{
+    type Scales = ();
+    type OnVarlen = VarlenParams;
+}
+
 /// Forward attention of [`Precision::Int8F16`]: scores as [`FwdInt8Fp8`] computes them, values and their
 /// products as in [`Fwd`], with two stages. `k` of the parameters describes images of [`QuantiseKv`] without
-/// values, one per stage, with the number of keys as `rows`; the means of keys have the place of one more
-/// image before them.
+/// values, one per stage, with the number of keys as `rows`.
 pub struct FwdInt8F16<
     E,
     Mask,
@@ -163,6 +177,20 @@ impl<
     type Mask = Mask;
 }
 
+impl<
+    E: Element,
+    Mask: MaskMarker,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const HELD: usize,
+> Forward for FwdInt8F16<E, Mask, M, W, N, D, HELD>
+{
+    type Scales = ();
+    type OnVarlen = VarlenParams;
+}
+
 /// Quantises keys and values of type `E`. A block makes the image of `N` base tiles of keys and values, which
 /// have `D` and `DV` base tiles of columns. The keys' mean over 64 evenly spaced keys is subtracted first: a
 /// softmax does not change by it. With `DV` = 0, values stay as they are.
@@ -199,21 +227,23 @@ pub struct QuantiseParams {
     pub k: Tensor,
     /// Values.
     pub v: Tensor,
-    /// The images, which the kernel writes: `row_bytes` is the distance of images.
+    /// The images, which the kernel writes: `row_bytes` is the distance of images. Before the images of each
+    /// head, the kernel writes the means of keys, one row of f32 per sequence, in reverse order.
     pub images: Tensor,
-    /// The means of keys, one row of f32 per head, which the kernel writes.
-    pub means: Tensor,
+    /// The tensors' sequences. The blocks of keys of varlen tensors have numbers by rows
+    /// ([`Sequences::by_rows`]).
+    pub sequences: Fp8Sequences,
     /// Images per head.
     pub blocks: FastDiv,
     /// Key heads per batch.
     pub heads: FastDiv,
-    /// Number of images.
+    /// Number of images. Some images of varlen tensors have no keys.
     pub tiles: u32,
     /// Padding: 0.
     pub reserved: u32,
 }
 contract::no_padding! {
-    QuantiseParams { k, v, images, means, blocks, heads, tiles, reserved }
+    QuantiseParams { k, v, images, sequences, blocks, heads, tiles, reserved }
 }
 
 /// A compiled [`QuantiseKv`] as a value.

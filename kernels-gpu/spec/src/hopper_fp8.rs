@@ -104,21 +104,6 @@ impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usiz
     type OnVarlen = Fp8Params<VarlenParams<HopperParams<RaggedMap>>>;
 }
 
-/// The sequences of varlen tensors that a kernel prepares for a [`Varlen`] kernel of [`FwdHopperFp8`]. Blocks
-/// of rows are numbered by [`Sequences::by_rows`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fp8Sequences {
-    /// The rows of Q, and of K and V. Without sequences: all rows of a batch.
-    pub rows: [CuSeqlens; 2],
-    /// See [`VarlenParams::seqused_k`].
-    pub seqused_k: Integers,
-    /// The mapping from blocks to sequences, or [`Sequences::NONE`] for dense tensors.
-    pub blocks: Sequences,
-    /// Padding: 0.
-    pub reserved: u32,
-}
-
 /// Rounds Q, K and V of type `E` to e4m3 for [`FwdHopperFp8`] with `N` base tiles of keys per stage: Q and K,
 /// less the mean of 64 evenly spaced keys unless a softcap needs it, with their columns in the order of
 /// `byte_of_column`; V as columns, whose keys have this order. Each batch and key head has one scale of each
@@ -185,7 +170,6 @@ pub struct RoundFp8Params {
     pub keeps_means: u32,
 }
 contract::no_padding! {
-    Fp8Sequences { rows, seqused_k, blocks, reserved }
     RoundFp8Params {
         from, to, maxima, scales, lse_lacks, sequences, blocks, heads, group, tiles, scale, measures,
         keeps_means

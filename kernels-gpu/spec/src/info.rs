@@ -184,7 +184,7 @@ pub enum Keys {
 impl Keys {
     /// The layout of a varlen kernel's keys, whose dense kernel has these keys.
     pub(crate) const fn of_sequences(self) -> Self {
-        if matches!(self, Keys::Quantised) { self } else { Keys::Varlen }
+        if matches!(self, Keys::Quantised | Keys::QuantisedAlone) { self } else { Keys::Varlen }
     }
 }
 
@@ -280,6 +280,8 @@ impl AttnInfo {
                 "hopper quantised packed"
             }
             (Isa::Sm90a, ..) if matches!(self.keys, Keys::Quantised) => "hopper quantised",
+            (_, Queries::Varlen, _) if matches!(self.keys, Keys::Quantised) => "quantised packed",
+            (_, Queries::Varlen, _) if matches!(self.keys, Keys::QuantisedAlone) => "quantised keys packed",
             _ if matches!(self.keys, Keys::Quantised) => "quantised",
             _ if matches!(self.keys, Keys::QuantisedAlone) => "quantised keys",
             (Isa::Sm80, Queries::Varlen, _) => "packed",

@@ -30,6 +30,7 @@ mod decode;
 mod dequant;
 mod eight_bits;
 mod forward;
+mod fp8_sequences;
 #[allow(unsafe_code)]
 mod head;
 mod head_maxima;
@@ -92,6 +93,7 @@ pub use eight_bits::{
 };
 pub use forward::params::{FwdParams, Window};
 pub use forward::{Forward, Fwd, FwdOverlap, FwdSpecialised, FwdWide, Persistent, Statistics};
+pub use fp8_sequences::Fp8Sequences;
 pub use head::Head;
 pub use head_maxima::{HeadMaxima, HeadMaximaParams, MAXIMA_WARPS};
 pub use hopper::{FwdHopper, FwdHopperHalves, FwdHopperWide, HopperParams};
@@ -99,9 +101,7 @@ pub use hopper_backward::{
     BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, BwdMap, BwdRagged, ConvertDqInfo, DqScratch,
 };
 pub use hopper_dequant::FwdHopperDequant;
-pub use hopper_fp8::{
-    FP8_SHARES, Fp8Params, Fp8Sequences, FwdHopperFp8, LayFp8, LayFp8Params, RoundFp8, RoundFp8Params,
-};
+pub use hopper_fp8::{FP8_SHARES, Fp8Params, FwdHopperFp8, LayFp8, LayFp8Params, RoundFp8, RoundFp8Params};
 pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
 };
@@ -122,7 +122,7 @@ pub use mla::dequant::MlaDequant;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
 pub use mla::sparse::{Sparse, SparseParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
-pub use others::{APPENDS, EXTRAS, MERGES, QUANTISES};
+pub use others::{APPENDS, COMBINES, EXTRAS, MERGES, QUANTISES};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
@@ -136,7 +136,7 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
-pub use table::{ATTENTION, COMBINES, STATISTICS};
+pub use table::{ATTENTION, STATISTICS};
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
 pub use used_queries::{DIVIDED_INTEGERS, DividedSequences, ExtraInfo, UsedQueries, UsedQueriesParams};
 pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};

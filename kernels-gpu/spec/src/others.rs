@@ -40,6 +40,30 @@ macro_rules! for_each_other { ($emit:ident) => {
     merge_f32_bf16: Merge<F32, Bf16>;
     }
     $crate::lines! { $emit
+    /// Every compiled combine kernel.
+    COMBINES: CombineInfo [F16 Bf16]
+    combine {
+    d64: Combine<E, 4>;
+    d128: Combine<E, 8>;
+    }
+    decode_combine {
+    d64: DecodeCombine<E, 4>;
+    d96: DecodeCombine<E, 6>;
+    d128: DecodeCombine<E, 8>;
+    d192: DecodeCombine<E, 12>;
+    d256: DecodeCombine<E, 16>;
+    d512: DecodeCombine<E, 32>;
+    }
+    hopper_decode_combine {
+    d512: Dependent<DecodeCombine<E, 32>>;
+    }
+    mixed_combine {
+    d64: FewCombine<E, 4>;
+    d128: FewCombine<E, 8>;
+    d256: FewCombine<E, 16>;
+    }
+    }
+    $crate::lines! { $emit
     /// Every compiled kernel that quantises tensors for an attention kernel.
     QUANTISES: QuantiseInfo [F16 Bf16]
     quantise {

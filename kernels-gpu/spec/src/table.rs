@@ -317,15 +317,19 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     int8_f16 {
     d64 [Full, Causal, Local] 128x64: FwdInt8F16<E, Mask, 8, 2, 4, 4, 2>;
+    d64 [Full, Causal, Local] 128x64_packed: Varlen<FwdInt8F16<E, Mask, 8, 2, 4, 4, 2>>;
     d128 [Full] 128x64: FwdInt8F16<E, Mask, 8, 2, 4, 8, 0>;
     d128 [Causal, Local] 128x48: FwdInt8F16<E, Mask, 8, 2, 3, 8, 0>;
-    }
+    d128 [Full, Causal, Local] 64x64_packed: Varlen<FwdInt8F16<E, Mask, 4, 1, 4, 8, 0>>; }
     int8_fp8 {
     d64 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 2>;
     d64 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 0, 2>;
+    d64 [Full, Causal] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 4, 2>>;
+    d64 [Local] 128x64_packed: Varlen<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 0, 2>>;
     d128 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0>;
     d128 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0, 2>;
-    }
+    d128 [Full, Causal] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4>>;
+    d128 [Local] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>; }
     fp8 {
     d64 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 4, 4>;
     d128 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>; }
@@ -365,30 +369,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Local] 64x32_packed: Varlen<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
     d256 [Local] 64x32_paged: Paged<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
     d576 [Local] 32x16_paged: Paged<Statistics<E, Mask, 2, 1, 1, 36, 18, 2>>;
-    }
-    }
-    $crate::lines! { $emit
-    /// Every compiled combine kernel.
-    COMBINES: CombineInfo [F16 Bf16]
-    combine {
-    d64: Combine<E, 4>;
-    d128: Combine<E, 8>;
-    }
-    decode_combine {
-    d64: DecodeCombine<E, 4>;
-    d96: DecodeCombine<E, 6>;
-    d128: DecodeCombine<E, 8>;
-    d192: DecodeCombine<E, 12>;
-    d256: DecodeCombine<E, 16>;
-    d512: DecodeCombine<E, 32>;
-    }
-    hopper_decode_combine {
-    d512: Dependent<DecodeCombine<E, 32>>;
-    }
-    mixed_combine {
-    d64: FewCombine<E, 4>;
-    d128: FewCombine<E, 8>;
-    d256: FewCombine<E, 16>;
     }
     }
 } }

@@ -1,16 +1,13 @@
 //! Forward attention on quantised keys: scores are products of int8, outputs products of 16 bits. It is
 //! [`crate::forward::mainloop`] with other scores. docs/design/eight-bits.md has the arithmetic.
-use crate::entries::{Portable, Run};
 use crate::forward::ByBlock;
 use crate::forward::mainloop::{Share, Stage, Stages, attend};
+use crate::forward::quantised::{OnImages, QuantisedTile};
 use crate::rows::Sequence;
-use crate::tensors::TensorTile;
 use crate::variant::MaskFn;
 use crate::variant::tile_mask::TileMask;
-use crate::work::TileNumber;
-use cuda_std::math::opaque;
 use spec::{FwdInt8F16, FwdParams, Kernel};
-use tile::copy::{TileWalk, Walk};
+use tile::copy::{TileSource, TileWalk};
 use tile::group::SplitGroup;
 use tile::mma::{Acc, ByteOperand, BytePlace, Integers, KeptRows, Mma, RowPlace, Unpack};
 use tile::pipeline::{Pipeline, Ready, Ring};
@@ -74,36 +71,33 @@ impl<C: Kernel, E: Mma, Values: TileWalk<E, N, D, Block<C>>, const N: usize, con
 
 impl<
     E: Mma + Unpack,
-    Mask: MaskFn,
+    Mask: MaskFn<Params = ()>,
     const M: usize,
     const W: usize,
     const N: usize,
     const D: usize,
     const HELD: usize,
-> Portable for FwdInt8F16<E, Mask, M, W, N, D, HELD>
+> OnImages for FwdInt8F16<E, Mask, M, W, N, D, HELD>
 {
     #[inline(always)]
-    fn body<C: Kernel>(p: &FwdParams, variant: &Mask::Params, mut block: Block<C>, smem: Smem<C>) {
-        const { assert!(!Mask::LISTED, "images follow no list of key blocks") }
-        let (tile, block) = (TileNumber(block.index()), &mut block);
+    fn tile<C: Kernel, P: QuantisedTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
+        const { assert!(!Mask::SINK && !Mask::LISTED, "images follow no list, and no kernel adds sinks") }
         let (mine, team) = block.split_groups::<M, W, 1>();
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, true);
         let rows = tensors.rows;
-        let of = Sequence::of(p, &rows, 0, block);
+        let of = Sequence::of(p, &rows, tile.before(), block);
         let tile_n = N as u32 * 16;
-        let mask = Mask::tile(variant, &of, [M as u32 * 16, tile_n]).uniform(mine.warp());
+        let mask = Mask::tile(&(), &of, [M as u32 * 16, tile_n]).uniform(mine.warp());
         let range = mask.range(&rows, tile_n);
-        if !Mask::SEES_ALL && range.start == range.end {
-            let sink = Mask::sink(variant, &of, true);
-            return tile.store_nothing_seen::<_, C, M, D, D>(p, &tensors, sink, block);
+        if P::may_see_nothing::<Mask>() && range.start == range.end {
+            return tile.store_nothing_seen::<_, C, M, D, D>(p, &tensors, f32::NEG_INFINITY, block);
         }
 
         // Prologue: the last stage is in flight while each warp rounds its rows of Q.
         let (ring, (q, kept)): (KeyRing<C, E, N, D>, (BytePlace<M, W, D, HELD>, RowPlace<M, W, 2>)) =
             smem.split();
-        let [keys, _] = tile.stored::<E, D>(p);
-        let (means, images) = StageImages::behind_means(&keys);
-        let mut v = Walk::down(tensors.v, range.end - 1, block);
+        let (images, means) = tile.images(p);
+        let mut v = tensors.v.walk(range.end - 1, block);
         let kv = ring.start(|_, (values, keys)| {
             values.copy_edge(&mut v, block);
             keys.copy(&images, range.end - 1, block);
@@ -115,33 +109,12 @@ impl<
         let mut stages = Fed { kv, images, v, start: range.start, block };
         let share = Share { rows, of, mask, range, mine, team };
         let q = Rounded { integers, rows: kept.keep([scale, of_mean], stages.block) };
-        let (mut acc_o, mut softmax) =
-            attend::<E, Mask, _, _, M, W, 1, N, D>((p, variant), share, &q, &mut stages);
+        let (acc_o, softmax) = attend::<E, Mask, _, _, M, W, 1, N, D>((p, &()), share, &q, &mut stages);
 
         // Epilogue.
         let Fed { kv, block, .. } = stages;
-        if Mask::SINK {
-            softmax.add_sink(Mask::sink(variant, &of, true), &mut acc_o);
-        }
-        // Computed again: at head dim 128, the main loop leaves no register for the tensors.
-        let tile = TileNumber(opaque(block.index()));
+        let tile = tile.again(block);
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, true);
         tile.store::<E, M, W, D, D>(p, &tensors, acc_o, &softmax, kv.reclaim(block).spent(team), mine);
-    }
-}
-
-impl<
-    E: Mma + Unpack,
-    Mask: MaskFn<Params = ()>,
-    const M: usize,
-    const W: usize,
-    const N: usize,
-    const D: usize,
-    const HELD: usize,
-> Run for FwdInt8F16<E, Mask, M, W, N, D, HELD>
-{
-    #[inline(always)]
-    fn run(p: FwdParams, block: Block<Self>, smem: Smem<Self>) {
-        Self::body(&p, &(), block, smem)
     }
 }

@@ -1,17 +1,15 @@
 //! Forward attention on quantised keys and values: scores are products of int8, outputs are products of e4m3.
 //! docs/design/eight-bits.md has the arithmetic.
-use crate::entries::Run;
 use crate::forward::ByBlock;
+use crate::forward::quantised::{OnImages, QuantisedTile};
 use crate::rows::Sequence;
 use crate::softmax::NONE;
-use crate::tensors::TileTensors;
 use crate::variant::blocks::{At, Seen, each_key_block};
 use crate::variant::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
 use core::f32::consts::LN_2;
-use cuda_std::math::{ex2, fma, lg2, opaque, rcp};
-use spec::{F32, FwdInt8Fp8, FwdParams};
-use tile::global::GlobalRows;
+use cuda_std::math::{ex2, fma, lg2, rcp};
+use spec::{FwdInt8Fp8, FwdParams, Kernel};
 use tile::mma::{Acc, ByteFrag, BytePlace, Integers, Mma, RowPlace, RowVec};
 use tile::pipeline::Ring;
 use tile::shared::{ByteStage, StageImages};
@@ -88,29 +86,27 @@ impl<
     const D: usize,
     const HELD: usize,
     const KEPT: usize,
-> Run for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
+> OnImages for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
 {
     #[inline(always)]
-    fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
+    fn tile<C: Kernel, P: QuantisedTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::SINK && !Mask::LISTED, "images follow no list, and no kernel adds sinks") }
         const { assert!((KEPT == 0) == Mask::Scores::IS_NONE, "functions of scores need whole scores") }
-        let (p, block) = (&p, &mut block);
         let (mine, team) = block.split_groups::<M, W, 1>();
         let warp = mine.warp();
-        let tile = p.order.tile(block.index());
-        let tensors = TileTensors::<E, D, D>::of(p, tile, &tile, M as u32 * 16, false);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         let (rows, tile_n) = (tensors.rows, N as u32 * 16);
-        let of = Sequence::of(p, &rows, 0, block);
+        let of = Sequence::of(p, &rows, tile.before(), block);
         let mask = Mask::tile(&(), &of, [M as u32 * 16, tile_n]).uniform(warp);
         let range = mask.range(&rows, tile_n);
-        if !Mask::SEES_ALL && range.start == range.end {
-            return tensors.store_nothing_seen::<_, M>(f32::NEG_INFINITY, block);
+        if P::may_see_nothing::<Mask>() && range.start == range.end {
+            return tile.store_nothing_seen::<_, C, M, D, D>(p, &tensors, f32::NEG_INFINITY, block);
         }
 
         // Prologue: the last stage is in flight while each warp rounds its rows of Q.
-        let (ring, (q, kept)): (ByteRing<Self, N, D>, (BytePlace<M, W, D, HELD>, RowPlace<M, W, KEPT>)) =
+        let (ring, (q, kept)): (ByteRing<C, N, D>, (BytePlace<M, W, D, HELD>, RowPlace<M, W, KEPT>)) =
             smem.split();
-        let images = StageImages::<N, D>::new(&p.k, tile.batch, tile.kv_head);
+        let (images, means): (StageImages<N, D>, _) = tile.images(p);
         let mut kv = ring.start(|_, slot| slot.copy(&images, range.end - 1, block));
         let (q, scale) = q.quantise(&tensors.q, rows.first, mine, block);
         let scores = Mask::scores(p, &(), &of);
@@ -118,7 +114,7 @@ impl<
         let whole = kept.keep(
             core::array::from_fn(|i| match i {
                 0 => scale,
-                _ => tensors.q.dot(rows.first, mine, &GlobalRows::new(&p.v, tile.batch, tile.kv_head)),
+                _ => tensors.q.dot(rows.first, mine, &means),
             }),
             block,
         );
@@ -153,10 +149,9 @@ impl<
         };
         each_key_block!(Mask, range, step);
 
-        // Epilogue. It computes the tile's tensors again: at head dim 128, the main loop leaves no register
-        // for them.
-        let tile = p.order.tile(opaque(block.index()));
-        let tensors = TileTensors::<E, D, D>::of(p, tile, &tile, M as u32 * 16, false);
+        // Epilogue.
+        let tile = tile.again(block);
+        let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         let (first, row0) = (tensors.rows.first, tensors.rows.first + mine.first());
         let lse = softmax.finish(&mut acc_o, warp);
         let place = kv.reclaim(block).spent::<E, M, D, 1>(team);
@@ -165,7 +160,7 @@ impl<
             tensors.lse.store(&lse.map(|lse| lse * LN_2), row0, warp);
         } else if p.lse.base != 0 {
             // The scores lack the product of the query and the mean of keys.
-            let means = GlobalRows::<F32, D>::new(&p.v, tile.batch, tile.kv_head);
+            let (_, means): (StageImages<N, D>, _) = tile.images(p);
             let dot = tensors.q.dot(first, mine, &means);
             tensors.lse.store(&lse.zip(dot, |lse, dot| fma(dot, p.scale_log2, lse) * LN_2), row0, warp);
         }

@@ -17,7 +17,7 @@ impl SequenceTile {
     /// The tile of `tile_m` queries at index `index` of the order. Returns `None` if the tile does not exist
     /// at the current lengths. All warps of a block find the same tile.
     #[inline(always)]
-    fn find(p: &VarlenParams, index: u32, tile_m: u32, warp: Warp) -> Option<Self> {
+    pub(crate) fn of_index(p: &VarlenParams, index: u32, tile_m: u32, warp: Warp) -> Option<Self> {
         let VarlenParams { forward, sequences, .. } = p;
         let tile = forward.order.tile(index);
         let sequence = sequences.find(tile.m_block, |first, step| {
@@ -84,7 +84,7 @@ impl TensorTile for SequenceTile {
 impl<K: Tile> Portable for Varlen<K> {
     #[inline(always)]
     fn body<C: Kernel>(p: &VarlenParams, variant: &VariantParams<K>, mut block: Block<C>, smem: Smem<C>) {
-        if let Some(tile) = SequenceTile::find(p, block.index(), K::INFO.tile_m, block.warp()) {
+        if let Some(tile) = SequenceTile::of_index(p, block.index(), K::INFO.tile_m, block.warp()) {
             K::tile(&p.forward, variant, &tile, &mut block, smem)
         }
     }

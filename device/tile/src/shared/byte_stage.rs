@@ -5,7 +5,7 @@ use crate::group::{Capability, ThreadGroup};
 use crate::shared::reader::Reader;
 use crate::shared::{SharedLayout, SharedTile};
 use crate::{Warp, layout};
-use contract::{Element, F32, Int8, Tensor};
+use contract::{F32, Int8, Tensor};
 use core::marker::PhantomData;
 use cuda_std::cp_async::cp_async;
 use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32, st_global_b32, st_global_v4_b32};
@@ -83,7 +83,8 @@ unsafe impl<const N: usize, const D: usize, const DV: usize> SharedLayout for By
     }
 }
 
-/// The images of one head's stages in global memory.
+/// The images of one head's stages in global memory. The means of the columns of each sequence lie before
+/// them, those of the first sequence nearest: a row of f32 each.
 #[derive(Clone, Copy)]
 pub struct StageImages<const N: usize, const D: usize, const DV: usize = D> {
     base: u64,
@@ -100,12 +101,17 @@ impl<const N: usize, const D: usize, const DV: usize> StageImages<N, D, DV> {
         StageImages { base: tensor.base.wrapping_add(offset), stride: tensor.row_bytes }
     }
 
-    /// The means of keys, one row of f32, and the images behind them. `rows` begin with the means, which have
-    /// the place of one image.
+    /// The means of sequence `sequence`, which must exist.
     #[inline(always)]
-    pub fn behind_means<E: Element>(rows: &GlobalRows<E, D>) -> (GlobalRows<F32, D>, Self) {
-        let (base, stride) = (rows.base.wrapping_add(rows.row_bytes as u64), rows.row_bytes);
-        (GlobalRows::row_of(rows.base), StageImages { base, stride })
+    pub fn means(&self, sequence: u32) -> GlobalRows<F32, D> {
+        let behind = (sequence as u64 + 1).wrapping_mul(D as u64 * 64);
+        GlobalRows::row_of(self.base.wrapping_sub(behind))
+    }
+
+    /// The images from image `n` on.
+    #[inline(always)]
+    pub fn skip(&self, n: u32) -> Self {
+        StageImages { base: self.base.wrapping_add(n as u64 * self.stride as u64), ..*self }
     }
 
     /// Image `n`, which must exist, as memory that a kernel writes.
