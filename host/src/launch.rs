@@ -7,9 +7,9 @@ use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams,
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
     CombineParams, DecodeParams, FewParams, Fp8Params, FwdParams, HeadMaximaParams, HopperPagedParams,
-    HopperParams, LayFp8Params, ManyParams, MergeParams, MlaHopperParams, PagedParams, PerHead, Plain,
-    PrefixParams, QuantiseParams, RaggedMap, RotaryAppendParams, RoundFp8Params, SinkParams, SparseParams,
-    SplitParams, TensorMap, TmaBiasParams, UsedQueriesParams, VarlenParams,
+    HopperParams, LayFp8PagesParams, LayFp8Params, ManyParams, MergeParams, MlaHopperParams, PagedParams,
+    PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap, RotaryAppendParams, RoundFp8Params, SinkParams,
+    SparseParams, SplitParams, TensorMap, TmaBiasParams, UsedQueriesParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -76,8 +76,11 @@ const MOST: usize = {
     most(&[
         attention + statistics + size_of::<UsedQueriesParams>() + size_of::<HeadMaximaParams>(),
         2 * size_of::<RoundFp8Params>()
-            + size_of::<Fp8Params<VarlenParams<HopperParams<RaggedMap>>>>()
-            + statistics
+            + size_of::<LayFp8PagesParams>()
+            + most(&[
+                size_of::<Fp8Params<VarlenParams<HopperParams<RaggedMap>>>>(),
+                size_of::<Fp8Params<HopperPagedParams>>(),
+            ])
             + size_of::<UsedQueriesParams>(),
         size_of::<RotaryAppendParams>(),
         size_of::<UsedQueriesParams>()
@@ -127,10 +130,12 @@ parts! {
     AppendParams, RotaryAppendParams, MergeParams, QuantiseParams, PrefixParams, ChunkedParams, BitsParams,
     SinkParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
     BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams,
-    UsedQueriesParams, HeadMaximaParams, RoundFp8Params, LayFp8Params;
+    UsedQueriesParams, HeadMaximaParams, RoundFp8Params, LayFp8Params,
+    LayFp8PagesParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>, Fp8Params,
-    Fp8Params<VarlenParams<HopperParams<RaggedMap>>>, HopperPagedParams, HopperPagedParams<[PerHead; 2]>;
+    Fp8Params<VarlenParams<HopperParams<RaggedMap>>>, Fp8Params<HopperPagedParams>, HopperPagedParams,
+    HopperPagedParams<[PerHead; 2]>;
     with 1 maps: MlaHopperParams, TmaBiasParams
 }
 

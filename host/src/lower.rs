@@ -17,6 +17,7 @@ mod variant;
 pub(crate) use append::append;
 pub(crate) use attention::attention;
 pub(crate) use divided::divided;
+pub(crate) use fp8::cache::fp8_on_cache;
 pub(crate) use gradient::{GradientMemory, TableMemory, gradient};
 pub(crate) use head_maxima::head_maxima;
 pub(crate) use merge::{Merged, merge, state};

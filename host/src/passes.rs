@@ -23,7 +23,7 @@ use crate::launch::Launch;
 use crate::layout::Layout;
 use crate::lower::{self, Refusal};
 use crate::place::Place;
-use crate::request::{AttentionRequest, Scratch};
+use crate::request::{AttentionRequest, Precision, Scratch, SharedPrefixes};
 use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNSPLIT};
 use crate::{Capabilities, Contract, Error, Problem, Tuning, validate};
@@ -43,6 +43,8 @@ pub struct Passes {
     sinks: Option<Place>,
     /// The kernel that quantises or lays tensors for the last pass.
     quantise: Option<Place>,
+    /// The kernel that lays the values of a KV cache behind it.
+    lay: Option<Place>,
     /// The pass over the scores alone, behind all others.
     statistics: Option<Statistics>,
     /// Bytes of workspace that hold what one pass leaves for another.
@@ -107,7 +109,9 @@ fn of_attention(
     query: &Query<'_>,
     config: Option<&str>,
 ) -> Result<Choice<Passes>, Error> {
-    let Some(prefixes) = &r.shared_prefixes else { return whole(query, config) };
+    // The kernels of prefixes have the precision of the inputs.
+    let divides = |prefixes: &&SharedPrefixes| prefixes.always || r.precision == Precision::Inputs;
+    let Some(prefixes) = r.shared_prefixes.as_ref().filter(divides) else { return whole(query, config) };
     match shared_prefixes::choose(r, prefixes, query, config)? {
         Ok(passes) => Ok(passes),
         Err(reason) => Ok(Choice { reason, ..whole(query, config)? }),
@@ -203,7 +207,10 @@ fn lower_attention(
     match (&s.prefixes, &r.shared_prefixes, s.sinks.zip(r.scores.sinks), s.quantise) {
         (Some(passes), Some(prefixes), ..) => shared_prefixes::lower(r, prefixes, s, passes, launch),
         (.., Some((merge, added)), _) => sinks::lower((r, p), s, merge, added, launch),
-        (.., Some(quantise)) => lower::quantised((r, p), &s.last, quantise, launch),
+        (.., Some(quantise)) => match s.lay {
+            Some(lay) => lower::fp8_on_cache((r, p), &s.last, [quantise, lay], launch),
+            None => lower::quantised((r, p), &s.last, quantise, launch),
+        },
         _ => s.all().try_for_each(|pass| lower::attention((r, p), pass, States::NONE, launch)),
     }
 }
@@ -223,6 +230,7 @@ impl Passes {
             prefixes: None,
             sinks,
             quantise,
+            lay: spec::lay_of(last.kernel).map(|lay| Place::of(&lay)),
             statistics: None,
             kept,
             divided: None,
@@ -255,7 +263,8 @@ impl Passes {
     /// Returns the places of the launch's kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
         let statistics = self.statistics.map(|own| own.pass.place);
-        let of_attention = self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(self.quantise);
+        let prepare = [self.quantise, self.lay].into_iter().flatten();
+        let of_attention = self.all().flat_map(Scheduled::kernels).chain(self.sinks).chain(prepare);
         let divides = self.divided.map(|_| divided::place());
         let heads = self.head_maxima.map(|_| head_maxima::place());
         divides.into_iter().chain(of_attention).chain(statistics).chain(heads)

@@ -52,7 +52,7 @@ impl Scheduled {
     ) -> Result<Self, Error> {
         let schedule = match kernel.keys {
             _ if kernel.decodes() => Schedule::Decode(Decode::new(p, kernel, on, allows)?),
-            Keys::Cache(_) | Keys::Latent | Keys::Listed => {
+            Keys::Cache(_) | Keys::OperandCache | Keys::Latent | Keys::Listed => {
                 Schedule::Tiles(Tiles::on_cache(p, kernel, None, on)?)
             }
             Keys::Batched | Keys::Varlen | Keys::Quantised | Keys::QuantisedAlone => {

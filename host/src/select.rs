@@ -134,7 +134,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     let (p, on) = (q.problem, q.on);
     refusals::goes_together(p)?;
     match p.precision {
-        Precision::Fp8 => fp8::takes(q)?,
+        Precision::Fp8 => fp8::takes(q, config.is_some())?,
         _ => refusals::has_precision(q)?,
     }
     if p.cache.is_none() && on.arch() < 80 {

@@ -1,11 +1,12 @@
 //! Prepares tensors for Hopper's kernels with products of e4m3: [`RoundFp8`] rounds tensors of 16 bits, and
-//! [`LayFp8`] lays values that are e4m3 already.
+//! [`LayFp8`] and [`LayFp8Pages`] lay values that are e4m3 already.
 use crate::entries::Run;
 use crate::lengths::{self, Span};
+use attention_tile::{OCTET, octet};
 use cuda_std::math::{opaque, stay_a_loop};
 use spec::{
-    E4m3, Element, FP8_SHARES, FastDiv, Fp8Sequences, Kernel, LayFp8, LayFp8Params, Lse, RoundFp8,
-    RoundFp8Params, Tensor,
+    E4m3, Element, FP8_SHARES, FastDiv, Fp8Sequences, Kernel, LayFp8, LayFp8Pages, LayFp8PagesParams,
+    LayFp8Params, Lse, RoundFp8, RoundFp8Params, Tensor,
 };
 use tile::global::{ColumnMeans, Fp8Scale, GlobalRows, GlobalVec, SHARES, largest_of_share, rows_at_once};
 use tile::mma::Unpack;
@@ -32,6 +33,25 @@ impl<const N: usize, const D: usize> Run for LayFp8<N, D> {
         let (v, to) = (of.rows::<E4m3, D>(&p.v), of.columns::<N>(&p.to, D));
         for i in 0..N as u32 / 4 {
             to.lay_columns(&v, n * N as u32 + i * 4 + warp.index(), warp);
+        }
+    }
+}
+
+impl<const N: usize, const D: usize> Run for LayFp8Pages<N, D> {
+    #[inline(always)]
+    fn run(p: LayFp8PagesParams, block: Block<Self>, _: Smem<Self>) {
+        let (warp, tile) = (block.warp(), N as u32 * 16);
+        let (of, n) = p.blocks.div_rem(block.index());
+        let (sequence, head) = p.heads.div_rem(of);
+        let rows = lengths::length(&p.lengths, sequence, p.max_keys);
+        if n * tile >= rows {
+            return;
+        }
+        let to = GlobalRows::<E4m3, N>::new(&p.to, sequence, head);
+        for i in 0..N as u32 / 4 {
+            let at = n * N as u32 + i * 4 + warp.index();
+            let half = |half| octet(&p.cache, &p.pages, [sequence, head], at * 16 + half * OCTET, rows);
+            to.lay_halves::<D>(&[half(0), half(1)], at, warp);
         }
     }
 }
@@ -147,14 +167,19 @@ fn means<E: Unpack, const D: usize>(p: &RoundFp8Params, k: &GlobalRows<E, D>, wa
 fn measure<E: Unpack, const D: usize, C: Kernel>(p: &RoundFp8Params, block: &Block<C>) {
     let (warp, per_head) = (block.warp(), SHARES / 4);
     let (of, share) = (block.index() / per_head, block.index() % per_head * 4 + warp.index());
-    let (sequence, head) = p.heads[1].div_rem(of / 3);
+    let (of, which) = if p.measures == 1 { (of, 0) } else { (of / 3, of % 3) };
+    let (sequence, head) = p.heads[1].div_rem(of);
     let own = |which: usize, head: u32| OwnRows::of_sequence(&p.sequences, which, [sequence, head]);
     let keys = own(1, head);
     let to = |which: usize| [keys.numbers(&p.maxima[which], SHARES), keys.numbers(&p.scales[which], 1)];
-    let (largest, [maxima, scale]) = match of % 3 {
+    let (largest, [maxima, scale]) = match which {
         0 => {
             // Queries without keys, such as padding, may be NaN, but their scale must not be.
-            let queries = if keys.rows.rows() == 0 { 0 } else { p.group.get() };
+            let keys = match p.tiles[1] {
+                0 => lengths::length(&p.sequences.seqused_k, sequence, p.sequences.rows[1].rows),
+                _ => keys.rows.rows(),
+            };
+            let queries = if keys == 0 { 0 } else { p.group.get() };
             let (first, mut largest) = (head * p.group.get(), 0);
             for i in 0..queries {
                 let q = own(0, first + i).rows::<E, D>(&p.from[0]);
@@ -223,7 +248,7 @@ fn round<E: Unpack, const N: usize, const D: usize, C: Kernel>(p: &RoundFp8Param
         let (q, to) = (own.rows::<E, D>(&p.from[0]), own.rows::<E4m3, D>(&p.to[0]));
         let by = scale(p, 0, &keys, n == 0 && in_group == 0, block);
         each_rows::<N>(n, rows_at_once(D), warp, |first| {
-            to.round_rows(&q, first, &ColumnMeans::NONE, by, warp)
+            to.round_rows(&q, first, (&ColumnMeans::NONE, by), of_keys == 0, warp)
         });
         if p.lse_lacks.base != 0 {
             let means = ColumnMeans::of(&keys.rows::<E, D>(&p.from[1]), warp);
@@ -251,6 +276,6 @@ fn round<E: Unpack, const N: usize, const D: usize, C: Kernel>(p: &RoundFp8Param
     } else {
         let (k, to) = (own.rows::<E, D>(&p.from[1]), own.rows::<E4m3, D>(&p.to[1]));
         let (means, by) = (means(p, &k, warp), scale(p, 1, &own, n == 0, block));
-        each_rows::<N>(n, rows_at_once(D), warp, |first| to.round_rows(&k, first, &means, by, warp));
+        each_rows::<N>(n, rows_at_once(D), warp, |first| to.round_rows(&k, first, (&means, by), false, warp));
     }
 }

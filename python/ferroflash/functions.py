@@ -235,7 +235,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     (batch), without gradients, the number of its used queries: the last one aligns with the last key, and o of the rows
     behind them is 0. With `block_table`, k and v are a cache (pages, page, heads_k, head_dim) without gradients, and
     sequence b has seqused_k[b] keys, without seqused_k cu_seqlens_k[b + 1] - cu_seqlens_k[b]. Rows of o that belong to
-    no sequence are not written. The other arguments are flash_attn_func's; a cache has no `precision`.
+    no sequence are not written. The other arguments are flash_attn_func's; `precision` of a cache is flash_attn_with_kvcache's.
 
     Returns what flash_attn_func returns; outputs of rows are (heads, rows). For a row without a key, lse and the largest
     score are -inf, or with return_attn_probs +inf, as in FlashAttention-2, and the entropy is 0.
@@ -245,8 +245,6 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         _refuse_gradients(q, k, v)
         scales = {"k_descale": fa3.pop("k_descale", None), "v_descale": fa3.pop("v_descale", None)}
         others: dict[str, Any] = {**fa3}
-        if precision is not None:
-            raise Unsupported("precision beside block_table: a cache has products of the inputs; leave precision None")
     else:
         others, scales = _fa3.descales(q, fa3)
     seqused_q = others.pop("seqused_q", None)
@@ -264,7 +262,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, max_seqlen_q, return_attn_probs, device=device,
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap, config=config,
         alibi_slopes=alibi_slopes, sinks=sinks, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
-        mask_keys=mask_keys, invariance=invariance, return_softmax_lse="lse" in rows,
+        mask_keys=mask_keys, invariance=invariance, precision=precision, return_softmax_lse="lse" in rows,
         return_max_logits="max_logits" in rows, return_entropy="entropy" in rows,
         return_max_logits_head="max_logits_head" in rows, seqused_q=seqused_q, **scales)
     return (*out, _probabilities(q)) if return_attn_probs else out
@@ -305,7 +303,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
                             invariance: str | None = None, shared_prefixes: tuple[int, int, Array] | None = None,
                             return_max_logits: bool = False, return_entropy: bool = False,
                             return_max_logits_head: bool = False, seqused_q: Array | None = None,
-                            config: str | None = None, device: str | None = None, **fa3: Unpack[HopperCache]) -> Tensor | Any:
+                            precision: str | None = None, config: str | None = None, device: str | None = None,
+                            **fa3: Unpack[HopperCache]) -> Tensor | Any:
     """Computes attention of q (batch, seqlen_q, heads, head_dim) on a cache. Masks are aligned bottom-right.
 
     The cache is (batch_cache, seqlen_cache, heads_k, head_dim), or with `block_table` (pages, page, heads_k, head_dim).
@@ -321,7 +320,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     magnitude / 127. `sinks` (heads) are logits that belong to no key. `split_keys` are keys per split, in place of
     `num_splits`. `shared_prefixes` is (groups, pages, rest): the sequences of a group share their first pages, and rest,
     int32 (batch), has the keys of each sequence behind them. `page_table` is FlashAttention-3's name of `block_table`.
-    bias, prefix, chunked, mask_bits, mask_keys and invariance are flash_attn_func's.
+    `precision` "fp8" (compute capability 9.0) computes products of float8_e4m3fn on a cache of it, with more than 64 rows
+    (queries x query heads per key head). bias, prefix, chunked, mask_bits, mask_keys and invariance are flash_attn_func's.
 
     Returns o; with return_softmax_lse, return_max_logits or return_entropy (in nats) a tuple of o and each, in this
     order, float32 (batch, heads, seqlen_q), or (heads, rows) for varlen, and at its end, with return_max_logits_head, the
@@ -335,11 +335,11 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         checks.renamed({"block_table": "page_table"}, lambda: checks.ranks(checks.CACHE, block_table=page_table))
         block_table, = _devices.integers(q, page_table=page_table)
     window_size = checks.window(window_size)
-    (causal, softmax_scale, softcap, rotary_interleaved, num_splits, split_keys, mask_keys, chunked, invariance, config,
-     return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head) = checks.scalars(
+    (causal, softmax_scale, softcap, rotary_interleaved, num_splits, split_keys, mask_keys, chunked, invariance, precision,
+     config, return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head) = checks.scalars(
         causal=causal, softmax_scale=softmax_scale, softcap=softcap, rotary_interleaved=rotary_interleaved,
         num_splits=num_splits, split_keys=split_keys, mask_keys=mask_keys, chunked=chunked, invariance=invariance,
-        config=config, return_softmax_lse=return_softmax_lse, return_max_logits=return_max_logits,
+        precision=precision, config=config, return_softmax_lse=return_softmax_lse, return_max_logits=return_max_logits,
         return_entropy=return_entropy, return_max_logits_head=return_max_logits_head)
     if max_seqlen_q is not None:
         max_seqlen_q = checks.scalar("max_seqlen_q", max_seqlen_q)
@@ -397,7 +397,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         window=window, scale=softmax_scale, softcap=softcap, splits=num_splits, split_keys=split_keys, config=config,
         cu_seqlens_q=starts, seqlen_q=max_seqlen_q, scales=scales, alibi_slopes=alibi_slopes,
         shared_prefixes=shared_prefixes, bias=bias, prefix=prefix, chunked=chunked, mask_bits=mask_bits,
-        mask_keys=mask_keys, invariance=invariance, seqused_q=used)
+        mask_keys=mask_keys, invariance=invariance, precision=precision, seqused_q=used)
     return out if outputs else out[0]
 
 

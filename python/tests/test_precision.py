@@ -84,6 +84,32 @@ def test_sequences_have_keys_of_eight_bits_of_their_own(precision, most):
         assert np.abs(o[None, rows] - alone.astype(float)).max() < 0.01
 
 
+def test_a_cache_of_eight_bits_has_products_of_eight_bits():
+    pages, heads = 12, 2
+    k, v = (numbers(n, pages, 16, heads, 64).astype(E4M3) for n in (2, 3))
+    table, lengths = np.array([[7, 2, 9, 0, 4], [1, 11, 3, 5, 8]], np.int32), np.array([70, 33], np.int32)
+    k_scale = np.random.default_rng(4).uniform(0.5, 1.5, (2, heads)).astype(np.float32)
+
+    def error(o, q, b):
+        kv = [np.asarray(x, float)[table[b]].reshape(-1, heads, 64)[None, :lengths[b]].repeat(2, 2) for x in (k, v)]
+        exact = attention(np.asarray(q, float)[None], kv[0] * k_scale[b].astype(float).repeat(2)[:, None], 0.5 * kv[1])
+        return np.abs(np.asarray(o, float) - exact[0]).sum() / np.abs(exact).sum()
+
+    q = numbers(1, 2, 40, 4, 64)
+    call = lambda **more: ferroflash.flash_attn_with_kvcache(
+        q, k, v, cache_seqlens=lengths, block_table=table, k_descale=k_scale, v_descale=0.5, **more, **HOPPER)
+    o = call(precision="fp8")
+    assert all(0 < error(o[b], q[b], b) <= 0.1 for b in range(2)) and not np.array_equal(o, call())
+    starts = np.array([0, 35, 40], np.int32)
+    o, lse = ferroflash.flash_attn_varlen_func(
+        q[0], k, v, starts, None, 35, 80, seqused_k=lengths, block_table=table, precision="fp8", k_descale=k_scale,
+        v_descale=0.5, return_lse=True, **HOPPER)
+    assert lse.shape == (4, 40) and all(0 < error(o[rows], q[0][rows], b) <= 0.1
+                                        for b, rows in enumerate([slice(0, 35), slice(35, 40)]))
+    with pytest.raises(ferroflash.Unsupported, match=r"precision fp8 on a KV cache with 2 rows .*precision=None"):
+        ferroflash.flash_attn_with_kvcache(q[:, :1], k, v, cache_seqlens=lengths, block_table=table, precision="fp8", **HOPPER)
+
+
 def test_tensors_of_eight_bits_are_refused_elsewhere():
     q = numbers(1, 1, 4, 1, 64).astype(E4M3)
     with pytest.raises(ferroflash.Unsupported, match="precision fp8 of float8_e4m3fn tensors on NVIDIA L4"):

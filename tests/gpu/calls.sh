@@ -102,7 +102,7 @@ part() {
         int8) kernels '^int8' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^used_queries|^head_maxima' ;;
         hopper) kernels '^(hopper|fp8)_(f16|bf16)|^lay' ;;
-        hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^fp8_packed|^mla' ;;
+        hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^fp8_(packed|paged)|^mla' ;;
         cache) kernels '^decode' ;;
         paged) kernels '^paged|^mixed_few|^sparse' ;;
         # The kernels of dK and dV, whose problems also run the others.

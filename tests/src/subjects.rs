@@ -3,7 +3,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities, Error};
 use ptx_sim::{Completion, MmaArch, MmaMode, Options};
 use reference::{OnDevice, Rule, Subject, Task};
-use spec::{Class, Contract, Entry, LayFp8, Precision};
+use spec::{Class, Contract, Entry, LayFp8, LayFp8Pages, Precision};
 
 /// A simulator of the smallest card that can run a subject.
 ///
@@ -31,7 +31,8 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
 /// Whether the kernel's launches compute products of e4m3 on Hopper.
 fn has_cut_sums(kernel: &Contract) -> bool {
     let mut of_fp8 = spec::attention().filter(|entry| entry.precision() == Precision::Fp8);
-    of_fp8.any(|entry| entry.contract == *kernel) || *kernel == <LayFp8<8, 8> as Entry>::CONTRACT
+    let lays = [<LayFp8<8, 8> as Entry>::CONTRACT, <LayFp8Pages<8, 8> as Entry>::CONTRACT];
+    of_fp8.any(|entry| entry.contract == *kernel) || lays.contains(kernel)
 }
 
 /// Whether the kernel computes gradients.

@@ -3,7 +3,7 @@ use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, Precision};
-use ferroflash::spec::attention;
+use ferroflash::spec::{Class, attention};
 use ferroflash_tests::{is_carried, simulator_with};
 use half::f16;
 use ptx_sim::Options;
@@ -31,9 +31,12 @@ fn run(entry: &AttnInfo, memory: &Memory) -> Outcome {
         .expect("the kernel runs")
 }
 
-/// Returns the carried kernels of f16 for products of e4m3.
+/// Kernels of f16 for products of e4m3, on tensors.
+const TENSORS: (Class, Precision, DType) = (Class::Quantised, Precision::Fp8, DType::F16);
+
+/// Returns the carried kernels of [`TENSORS`].
 fn hoppers() -> Vec<&'static AttnInfo> {
-    let of_e4m3 = |e: &&AttnInfo| (e.precision(), e.dtype) == (Precision::Fp8, DType::F16);
+    let of_e4m3 = |e: &&AttnInfo| (e.class(), e.precision(), e.dtype) == TENSORS;
     let kernels: Vec<_> = attention().filter(of_e4m3).filter(|e| is_carried(e.contract.symbol)).collect();
     assert!(!kernels.is_empty(), "a build carries one");
     kernels

@@ -7,6 +7,7 @@ mod eight_bits;
 mod failures;
 mod few;
 mod fp8;
+mod fp8_pages;
 mod hopper_paged;
 mod integers;
 mod invariance;

@@ -170,6 +170,10 @@ impl From<&AttnInfo> for Row {
             Keys::Quantised => {
                 (format!("precision {}, on quantised keys and values", e.precision().name()), true)
             }
+            Keys::OperandCache => {
+                let what = "on an e4m3 KV cache, quantised queries";
+                (format!("precision {}, {what}", e.precision().name()), true)
+            }
             Keys::Batched | Keys::Varlen => {
                 return Row {
                     schedule: Some(e.schedule.name()),

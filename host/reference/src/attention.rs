@@ -25,6 +25,8 @@ pub struct Inputs<'a> {
     extras: &'a Extras,
     /// The indices of the sequence and head to which the tensors' first batch and head belong.
     first: [usize; 2],
+    /// See [`Inputs::operands`].
+    operands: bool,
 }
 
 /// Results of the reference.
@@ -92,7 +94,16 @@ impl<'a> Inputs<'a> {
         if heads_q % heads_k != 0 {
             return Err(TensorError::Heads { heads_q, heads_k });
         }
-        Ok(Inputs { problem, q, k, v, sequences: None, extras: &Extras::NONE, first: [0; 2] })
+        Ok(Inputs {
+            problem,
+            q,
+            k,
+            v,
+            sequences: None,
+            extras: &Extras::NONE,
+            first: [0; 2],
+            operands: false,
+        })
     }
 
     /// Returns the same inputs as a varlen problem, if `sequences` is given.
@@ -105,6 +116,18 @@ impl<'a> Inputs<'a> {
     #[must_use]
     pub fn extras(self, extras: &'a Extras, first: [usize; 2]) -> Self {
         Inputs { extras, first, ..self }
+    }
+
+    /// Returns the same inputs. `operands` says whether products of eight bits take K and V as they are,
+    /// because the cache of these numbers is e4m3.
+    #[must_use]
+    pub fn operands(self, operands: bool) -> Self {
+        Inputs { operands, ..self }
+    }
+
+    /// Whether products of eight bits take K and V as they are.
+    pub(super) fn has_operands(&self) -> bool {
+        self.operands
     }
 
     /// Returns one sequence of a varlen problem, as a problem of its own rows.

@@ -184,6 +184,7 @@ impl Case {
             kv_dtype: Some(entry.kv_dtype),
             head_dim: entry.head_dim as usize,
             head_dim_v: (entry.head_dim != entry.head_dim_v).then_some(entry.head_dim_v as usize),
+            precision: entry.precision(),
             ..Case::new(filled)
         }
     }

@@ -145,20 +145,22 @@ impl Head {
         let ([_, count, heads, columns], [_, rows, heads_q, _]) = (inputs.k().shape(), inputs.q().shape());
         let row = |key| inputs.k().values(batch, key, head).map(f64::from);
         // Hopper's kernels with a softcap compute it from the scores of whole keys.
-        let keeps_mean = !rules.rounds || !rules.integers && inputs.problem().softcap.is_some();
+        let keeps = !rules.rounds || inputs.has_operands();
+        let keeps_mean = keeps || !rules.integers && inputs.problem().softcap.is_some();
         let samples = if keeps_mean { 0 } else { count.min(SAMPLES) };
         let mut mean = vec![0.0; columns];
         for sample in 0..samples {
             mean.iter_mut().zip(row(sample * count / samples)).for_each(|(m, x)| *m += x / samples as f64);
         }
         let less = |key| row(key).zip(&mean).map(|(x, m)| x - m).collect();
-        let keys = rules.rounded((0..count).map(less).collect());
+        let keys = (0..count).map(less).collect();
+        let keys = if keeps { keys } else { rules.rounded(keys) };
         let group = heads_q / heads;
         let query = |i: usize| inputs.q().values(batch, i / group, head * group + i % group).map(f64::from);
         let queries: Vec<Vec<f64>> = (0..rows * group).map(|i| query(i).collect()).collect();
         let mut values: Vec<Vec<f64>> =
             (0..count).map(|key| inputs.v().values(batch, key, head).map(f64::from).collect()).collect();
-        if rules.rounds && rules.products == DType::E4m3 {
+        if !keeps && rules.products == DType::E4m3 {
             values.chunks_mut(rules.values).for_each(floats);
         }
         let columns = inputs.v().shape()[3];

@@ -19,6 +19,7 @@ impl Reference {
             self.naive_error = f64::INFINITY;
         }
         self.tolerance = allowed(self.naive_error, &self.exact.out, dtype);
+        self.sum_tolerance *= f64::from(scale);
         self
     }
 }

@@ -11,8 +11,8 @@ use ferroflash::plan::{explain, plan};
 use ferroflash::request::{Precision, Scratch};
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, Entry, ExtraInfo, GRADIENTS, KERNELS,
-    LayFp8, MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside, combine_of,
-    quantise_of,
+    LayFp8, LayFp8Pages, MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside,
+    combine_of, lay_of, quantise_of,
 };
 use ferroflash::{Capabilities, Error, ptx};
 use std::iter;
@@ -174,7 +174,8 @@ impl Subject for AttnInfo {
         let others = || GRADIENTS.iter().filter(|e| e.pass.is_beside() && kind(e) == kind(self));
         let others: Vec<_> = match self.pass {
             Pass::Forward => {
-                return combine_of(self).into_iter().chain(beside(self)).chain(quantise_of(self)).collect();
+                let prepare = quantise_of(self).into_iter().chain(lay_of(self));
+                return combine_of(self).into_iter().chain(beside(self)).chain(prepare).collect();
             }
             Pass::Statistics => return vec![],
             Pass::Gradients => {
@@ -261,6 +262,8 @@ impl Subject for ExtraInfo {
             own if *own == <UsedQueries as Entry>::CONTRACT => cases::padded_queries(seed),
             own if *own == <LayFp8<8, 4> as Entry>::CONTRACT => cases::e4m3_tensors(64, seed),
             own if *own == <LayFp8<8, 8> as Entry>::CONTRACT => cases::e4m3_tensors(128, seed),
+            own if *own == <LayFp8Pages<8, 4> as Entry>::CONTRACT => cases::e4m3_pages(64, seed),
+            own if *own == <LayFp8Pages<8, 8> as Entry>::CONTRACT => cases::e4m3_pages(128, seed),
             _ => cases::head_maxima(seed),
         };
         cases.into_iter().map(Task::Attention).collect()

@@ -125,6 +125,21 @@ pub(super) fn on_ragged_maps(
     Some(lowering.of_sequences(lowering.hopper_on_tensors(RAGGED, tiles), sequences, keys))
 }
 
+/// Returns the parameters of a Hopper kernel for a KV cache with these tensor maps, whose queries lie
+/// sequence by sequence, or `None` for other keys.
+pub(super) fn on_paged_maps(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Scheduled,
+    tiles: &Tiles,
+    maps: &[MapDescription; 4],
+) -> Option<HopperPagedParams> {
+    let (KeysValues::Cache(kv), Some(sequences)) = (&r.kv, tiles.sequences) else { return None };
+    let mut launch = Launch::new("");
+    let (tma_bias, states, launch) = (None, States::NONE, &mut launch);
+    let lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
+    Some(HopperPagedParams { shared_queries: 0, ..lowering.on_pages(tiles, sequences, kv, maps, ()) })
+}
+
 /// A request, its kernel and its launch.
 struct Lowering<'a> {
     r: &'a AttentionRequest<'a>,
@@ -247,6 +262,19 @@ impl Lowering<'_> {
     ) where
         HopperPagedParams<S>: Part,
     {
+        let params = self.on_pages(tiles, sequences, kv, &maps, scales);
+        self.step(tiles.blocks, &params, maps);
+    }
+
+    /// Returns the parameters of a Hopper kernel on a KV cache, whose tensor maps are still empty.
+    fn on_pages<S>(
+        &self,
+        tiles: &Tiles,
+        sequences: Sequences,
+        kv: &KvCache,
+        maps: &[MapDescription; 4],
+        scales: S,
+    ) -> HopperPagedParams<S> {
         let (p, cu_seqlens_q) = (self.p, cu_seqlens_q(&self.r.queries));
         // If all sequences have equal query counts, the device has no offsets, and the LSE has batches.
         // `batch_bytes` is then the gap between the rows of one batch and the rows of the next.
@@ -257,10 +285,10 @@ impl Lowering<'_> {
             0 => (rows, lse.batch_bytes.wrapping_sub(u64::from(rows) * 4)),
             _ => (1, 0),
         };
-        let [_, k, _, o] = &maps;
+        let [_, k, _, o] = maps;
         let lengths = [o.extents[1], kv.max_k as u32];
         let scalars = Scalars { window: self.on_cache(), lse: Lse { batch_bytes, ..lse }, lengths };
-        let params = HopperPagedParams {
+        HopperPagedParams {
             forward: self.hopper(RAGGED, PAGED, tiles, scalars),
             cache: cache(kv),
             cu_seqlens_q,
@@ -273,8 +301,7 @@ impl Lowering<'_> {
             shared_queries,
             reserved: [0; 11],
             scales,
-        };
-        self.step(tiles.blocks, &params, maps);
+        }
     }
 
     /// Returns the window of a kernel on a KV cache. A causal kernel also computes a full mask: an unbounded

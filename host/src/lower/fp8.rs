@@ -1,4 +1,6 @@
 //! Parameters of attention with products of e4m3, and of the kernel that rounds its tensors.
+pub(super) mod cache;
+
 use super::Refusal;
 use super::attention::{on_maps, on_ragged_maps};
 use super::tensors::{
@@ -111,6 +113,9 @@ impl Workspace {
 /// Returns the bytes of workspace for rounded tensors, or for the values of tensors that are e4m3 already.
 /// Too many blocks have no workspace: no launch has them.
 pub(super) fn rounded_bytes(p: &Problem, kernel: &AttnInfo) -> u64 {
+    if p.cache.is_some() {
+        return cache::bytes(p, kernel);
+    }
     let Some(of) = Rows::of(p, kernel) else { return 0 };
     match p.is_eight_bit() {
         true => {
@@ -253,7 +258,7 @@ fn rounded(
         group,
         tiles: tiles.map(|tiles| tiles as u32),
         scale: p.softmax_scale(),
-        measures: 1,
+        measures: 3,
         keeps_means: p.softcap.is_some().into(),
     };
     let rounds = RoundFp8Params { measures: 0, ..measure };

@@ -7,7 +7,7 @@ use crate::select::{
     reads_cache,
 };
 use crate::{AttnInfo, Error, kernels};
-use spec::{Isa, MAX_SEQUENCES};
+use spec::{Isa, MAX_SEQUENCES, Precision};
 
 const MIXED: &str = "a decode kernel takes the sequences of few queries, and work tiles take the other \
                      sequences, in one launch";
@@ -55,7 +55,8 @@ pub(super) fn choose(
     config: Option<&str>,
 ) -> Result<Result<Choice<Pair>, Option<&'static str>>, Error> {
     let p = q.problem;
-    if p.cache.is_none() || p.latent().is_some() || p.variant.is_some() {
+    let of_inputs = p.precision == Precision::Inputs;
+    if p.cache.is_none() || p.latent().is_some() || p.variant.is_some() || !of_inputs {
         return Ok(Err(None));
     }
     goes_together(p)?;

@@ -96,6 +96,7 @@ fn passes(
             prefixes: Some(prefixes),
             sinks: None,
             quantise: None,
+            lay: None,
             statistics: None,
             kept,
             divided: None,

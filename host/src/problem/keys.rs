@@ -66,6 +66,7 @@ impl Problem {
             keys: match self.cache {
                 Some(cache) if cache.listed => Keys::Listed,
                 Some(cache) if cache.latent => Keys::Latent,
+                Some(_) if self.precision == Precision::Fp8 => Keys::OperandCache,
                 Some(cache) => Keys::Cache(pages(cache)),
                 None if self.precision != Precision::Inputs => Keys::Quantised,
                 None if self.varlen.is_some() => Keys::Varlen,

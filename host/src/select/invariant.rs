@@ -19,7 +19,7 @@ pub(super) fn choose(q: &Query<'_>) -> Result<Choice, Error> {
     refusals::needs_no_splits(q.problem)?;
     let kernel = match q.kind.keys {
         Keys::Batched | Keys::Varlen | Keys::Quantised | Keys::QuantisedAlone => on_tensors(q)?,
-        Keys::Cache(_) | Keys::Latent | Keys::Listed => on_cache(q),
+        Keys::Cache(_) | Keys::OperandCache | Keys::Latent | Keys::Listed => on_cache(q),
     };
     match kernel {
         Some(kernel) => Ok(Choice::new(kernel, INVARIANT)),

@@ -23,7 +23,7 @@ pub(super) fn choose(q: &Query<'_>, name: &str) -> Result<Choice, Error> {
     let entry = match q.kind.keys {
         Keys::Latent => on_latents(q, name, "latent caches", "mla"),
         Keys::Listed => on_latents(q, name, "lists of keys of a latent cache", "sparse"),
-        Keys::Cache(_) => on_cache(q, name),
+        Keys::Cache(_) | Keys::OperandCache => on_cache(q, name),
         Keys::Batched | Keys::Varlen | Keys::Quantised | Keys::QuantisedAlone => on_tensors(q, name),
     }?;
     q.on.runs(&entry.contract)?;
@@ -95,11 +95,15 @@ fn on_cache(q: &Query<'_>, name: &str) -> Result<&'static AttnInfo, Error> {
             _ => String::new(),
         };
         let expected = format_args!(
-            "it must be a kernel for {} on a cache of {}, {} and this mask{rows}: `ferroflash kernels \
+            "it must be a kernel for {} on a cache of {}, {}{} and this mask{rows}: `ferroflash kernels \
              --family paged`",
             p.dtype.name(),
             q.kind.kv_dtype.name(),
-            p.named_columns()
+            p.named_columns(),
+            match p.precision {
+                Precision::Inputs => String::new(),
+                precision => format!(", precision {}", precision.name()),
+            }
         );
         return Err(Error::invalid("config", name, expected));
     };

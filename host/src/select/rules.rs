@@ -77,6 +77,9 @@ const RULES: &[Rule] = &[
         device").when(pays::is_long),
     Rule::new(Of::Hopper(Class::Varlen), "warpgroups and TMA; sequences of a tile or more, or few queries on \
         many keys, fill the device").when(|case, e| pays::reaches(case, e, pays::least_varlen(e))),
+    Rule::new(Of::Hopper(Class::Paged), "the request asks for precision fp8: products of e4m3 on an e4m3 KV \
+        cache; the sum of all errors is at most 10 % of the sum of all magnitudes")
+        .when(|case, _| case.q.problem.precision == Precision::Fp8),
     Rule::new(Of::Hopper(Class::Paged), "warpgroups and TMA on pages; sequences are long enough and fill the \
         device").when(|case, e| pays::reaches(case, e, pays::least_paged(e))),
 

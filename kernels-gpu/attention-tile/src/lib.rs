@@ -8,6 +8,7 @@
 //! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
 //! | [`ScaleWalk`], [`ScalesDown`] | a warp's and a block's walk through the scales of a cache's rows | every scale that is read exists |
 //! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
+//! | [`octet`] | eight rows of one page | the page and its rows exist, even if the table is invalid |
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`Position`] | a token's position, and its cosines and sines for rotary embedding | every row that is read exists, even if the position is invalid |
 //! | [`load_bits`], [`load_bias`] | numbers of a query and a key | rows and numbers that do not exist are the last ones |
@@ -37,11 +38,12 @@ mod walk;
 pub use angles::Position;
 pub use block_list::{BlockList, ListWalk, Next};
 pub use listed::{FoundSlots, ListedRows, ListedTile, ListedWalk};
-pub use map::{FoundRow, InFoundPages, InPages, InWidePages, Page, PageBox, PagedRow};
+pub use map::{FoundRow, InFoundPages, InPages, InWidePages, OutsidePages, Page, PageBox, PagedRow};
 pub use of_pairs::{load_bias, load_bits, store_bias};
 pub use packed_gqa::PackedRows;
 pub use per_head::{LoadScales, head_of, load_per_head};
 pub use rows::{CacheRows, Down, Order, PageWalk, Up};
 pub use scales::{HeadScales, ScaleWalk, ScalesDown};
 pub use slot::CacheRow;
+pub use table::{OCTET, octet};
 pub use walk::{CacheWalk, PagedRows, PagedTiles, Source, Strided};

@@ -3,7 +3,7 @@ use crate::table::page;
 use cuda_std::math::opaque;
 use cuda_std::tma;
 use spec::{Cache, PageBoxes, PagedMap, RaggedMap, TensorMap};
-use tile::tma::{MapKind, Panels};
+use tile::tma::{MapKind, Panels, RaggedRow};
 use tile::{Steps, Warp};
 
 /// The coordinates of one row in a [`PagedMap`]: a row of one head of a sequence's keys (or values).
@@ -250,5 +250,41 @@ unsafe impl<const FIRST: u32> MapKind for InFoundPages<FIRST> {
             // SAFETY: the caller keeps the preconditions, and the tile has this box.
             unsafe { Self::load(to, map, tile, found, full, lane) }
         }
+    }
+}
+
+/// The map kind of a [`PagedMap`] that describes rows of all sequences in one tensor, as a [`RaggedMap`]
+/// does. A kernel on a cache reads values through it that another kernel has laid there.
+#[derive(Clone, Copy)]
+pub struct OutsidePages;
+
+// SAFETY: the copies are those of `RaggedMap`.
+unsafe impl MapKind for OutsidePages {
+    type Data = PagedMap;
+    type At = RaggedRow;
+    type Wide = Self;
+    #[inline(always)]
+    fn encoded(data: &PagedMap) -> &TensorMap {
+        &data.map
+    }
+    #[inline(always)]
+    fn down(at: RaggedRow, rows: u32) -> RaggedRow {
+        RaggedMap::down(at, rows)
+    }
+    #[inline(always)]
+    unsafe fn load(to: u32, map: u64, tile: Panels, at: RaggedRow, full: u32, producer: u32) {
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { RaggedMap::load(to, map, tile, at, full, producer) }
+    }
+
+    type Boxes = RaggedRow;
+    #[inline(always)]
+    fn find_boxes(at: RaggedRow, _: Warp) -> RaggedRow {
+        at
+    }
+    #[inline(always)]
+    unsafe fn load_boxes(to: u32, map: u64, tile: Panels, at: RaggedRow, full: u32, lane: u32) {
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { RaggedMap::load_boxes(to, map, tile, at, full, lane) }
     }
 }

@@ -1,6 +1,6 @@
 //! Loads a number that each head has: the scale of a quantised cache, or the slope of ALiBi.
 use cuda_std::memory::ld_global_b32;
-use spec::{CacheScales, Head, PerHead};
+use spec::{CacheScales, Head, HopperPagedParams, PerHead};
 use tile::group::Capability;
 
 /// Head `head` of sequence `sequence`, for a kernel.
@@ -32,7 +32,7 @@ pub fn load_per_head(scale: &PerHead, of: Head) -> f32 {
 }
 
 /// Scales of keys and of values, as a kernel's parameters have them.
-pub trait LoadScales: CacheScales {
+pub trait LoadScales: CacheScales<Hopper = HopperPagedParams<Self>> {
     /// Whether there are scales.
     const ARE_SOME: bool;
     /// The scale of a head: of keys (0) or of values (1).

@@ -1,6 +1,7 @@
 //! Reads block tables. No other file reads them.
 use cuda_std::memory::ld_global_nc_b32;
-use spec::Cache;
+use spec::{Cache, Element, Tensor};
+use tile::global::GlobalRows;
 
 /// The block table's entry for the page that contains row `row` of a sequence. An out-of-range column reads
 /// another entry of the table and never reads memory outside the table.
@@ -28,4 +29,23 @@ pub(crate) fn chunk_in(cache: &Cache, page: u32, row: u32) -> u32 {
 #[inline(always)]
 pub(crate) fn chunk(cache: &Cache, sequence: u32, row: u32) -> u32 {
     chunk_in(cache, page(cache, sequence, row), row)
+}
+
+/// Number of rows of an octet: each page of several pages has whole octets.
+pub const OCTET: u32 = 8;
+
+/// The rows from row `first` on, at most [`OCTET`] and up to row `end`, of one head of a sequence. `pages`
+/// are the keys, or the values, of the cache: a page is a batch. `first` is a multiple of [`OCTET`]. Rows of
+/// another page do not belong to the result.
+#[inline(always)]
+pub fn octet<E: Element, const C: usize>(
+    cache: &Cache,
+    pages: &Tensor,
+    [sequence, head]: [u32; 2],
+    first: u32,
+    end: u32,
+) -> GlobalRows<E, C> {
+    let ((_, within), page) = (cache.page.div_rem(first), page(cache, sequence, first).min(cache.pages - 1));
+    let rows = end.saturating_sub(first).min(OCTET).min(cache.page.get() - within);
+    GlobalRows::new(pages, page, head).part(within, rows)
 }

@@ -1,5 +1,5 @@
 //! KV caches, as kernels see them: plain data without padding, with equal bytes on both sides.
-use crate::{DType, Element, FastDiv};
+use crate::{DType, Element, FastDiv, Scheduled};
 
 /// A KV cache: `[page][row][head][column]`. The column's stride is one element; the other strides are free,
 /// and are the same for keys and values. Row `i` of sequence `b` is row `i % page` of page
@@ -71,9 +71,10 @@ contract::described! {
 
 /// The scales of keys and of values in a kernel's parameters, as a type: `()` if there are none, or
 /// `[PerHead; 2]`.
-pub trait CacheScales: Copy {}
-impl CacheScales for () {}
-impl CacheScales for [PerHead; 2] {}
+pub trait CacheScales: Copy {
+    /// The parameters of one of Hopper's kernels.
+    type Hopper: Scheduled;
+}
 
 /// Bytes of shared memory for the scales of `rows` rows of keys and of values of type `E`.
 pub(crate) const fn row_scales_bytes<E: Element>(rows: usize) -> usize {

@@ -6,7 +6,8 @@ use crate::*;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fp8Sequences {
-    /// The rows of Q, and of K and V. Without sequences: all rows of a batch.
+    /// The rows of Q, and of K and V. Without sequences: all rows of a batch. Of keys in a KV cache: the most
+    /// of a sequence.
     pub rows: [CuSeqlens; 2],
     /// See [`VarlenParams::seqused_k`].
     pub seqused_k: Integers,

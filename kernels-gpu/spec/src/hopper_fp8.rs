@@ -6,7 +6,9 @@ use core::marker::PhantomData;
 
 /// Forward attention of [`Precision::Fp8`] in the schedule of [`FwdHopper`]: Q, K, V and P are e4m3, O is
 /// `E`. The tensor maps of the parameters describe e4m3: Q and K as they are, and V transposed, in tiles of
-/// `16 D` columns of V with `16 N` keys, in the order of [`RoundFp8`].
+/// `16 D` columns of V with `16 N` keys, in the order of [`RoundFp8`]. On a KV cache, they describe keys in
+/// the pages, and one tensor of all sequences' values: a sequence has as many tiles as the longest one may
+/// have.
 pub struct FwdHopperFp8<E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize>(
     PhantomData<(E, Mask)>,
 );
@@ -28,8 +30,14 @@ pub struct Fp8Params<F = HopperParams> {
 contract::no_padding! {
     Fp8Params<HopperParams> { forward, scales, lse_lacks, reserved }
     Fp8Params<VarlenParams<HopperParams<RaggedMap>>> { forward, scales, lse_lacks, reserved }
+    Fp8Params<HopperPagedParams> { forward, scales, lse_lacks, reserved }
 }
 no_variant!(Fp8Params<F>, F);
+
+/// Scales of queries, too.
+impl CacheScales for [PerHead; 3] {
+    type Hopper = Fp8Params<HopperPagedParams>;
+}
 
 impl<H, F: AsRef<H>> AsRef<H> for Fp8Params<F> {
     #[inline(always)]
@@ -100,7 +108,7 @@ impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usiz
 impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usize, const STAGES: usize>
     Forward for FwdHopperFp8<E, Mask, W, N, D, STAGES>
 {
-    type Scales = ();
+    type Scales = [PerHead; 3];
     type OnVarlen = Fp8Params<VarlenParams<HopperParams<RaggedMap>>>;
 }
 
@@ -160,11 +168,11 @@ pub struct RoundFp8Params {
     /// Query heads per key head.
     pub group: FastDiv,
     /// Number of blocks of queries, and of keys, in all batches and heads. Some blocks of varlen tensors have
-    /// no rows.
+    /// no rows. With no blocks of keys, the launch rounds queries alone, whose columns keep their order.
     pub tiles: [u32; 2],
     /// Factor of products of Q and K.
     pub scale: f32,
-    /// 1 if the launch measures magnitudes, 0 if it rounds.
+    /// Number of tensors, Q alone or all three, whose magnitudes the launch measures; 0 if it rounds.
     pub measures: u32,
     /// 1 if keys keep their mean: a softcap needs the scores themselves.
     pub keeps_means: u32,
@@ -179,11 +187,13 @@ contract::no_padding! {
 impl RoundFp8Params {
     /// Thread blocks of a launch.
     pub const fn grid(&self) -> u32 {
-        let heads = self.tiles[1] / self.blocks[1].get();
-        let sequences = if self.sequences.blocks.count == 0 { 1 } else { self.sequences.blocks.count };
+        let sequences = match self.sequences.blocks.count {
+            0 => self.tiles[0] / (self.blocks[0].get() * self.heads[0].get()),
+            count => count,
+        };
         match self.measures {
             0 => self.tiles[0] + 2 * self.tiles[1],
-            _ => 3 * heads * sequences * (FP8_SHARES / WARPS),
+            tensors => tensors * self.heads[1].get() * sequences * (FP8_SHARES / WARPS),
         }
     }
 }
@@ -228,3 +238,48 @@ pub struct LayFp8Params {
     pub reserved: u32,
 }
 contract::no_padding! { LayFp8Params { v, to, sequences, blocks, heads, tiles, reserved } }
+
+/// [`LayFp8`] of the values in a KV cache.
+pub struct LayFp8Pages<const N: usize, const D: usize>;
+
+impl<const N: usize, const D: usize> Kernel for LayFp8Pages<N, D> {
+    type Params = LayFp8PagesParams;
+    const TARGET: Target = Target::Exactly(90);
+    const THREADS: u32 = WARPS * 32;
+    const SMEM_BYTES: usize = 0;
+    fn grid(params: &LayFp8PagesParams) -> [u32; 3] {
+        [params.tiles, 1, 1]
+    }
+}
+
+impl<const N: usize, const D: usize> Line for LayFp8Pages<N, D> {
+    type Info = ExtraInfo;
+    const INFO: ExtraInfo = ExtraInfo {
+        contract: Contract::of::<Self>(""),
+        what: "lays values of a KV cache of e4m3 as columns",
+    };
+}
+
+/// Parameters of [`LayFp8Pages`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayFp8PagesParams {
+    /// The block table and the page size.
+    pub cache: Cache,
+    /// The values: a page is a batch.
+    pub pages: Tensor,
+    /// The values as columns, which the kernel writes: a sequence is a batch, with a row for each column and
+    /// block of keys.
+    pub to: Tensor,
+    /// Number of keys of each sequence.
+    pub lengths: Integers,
+    /// Blocks of keys of the longest sequence.
+    pub blocks: FastDiv,
+    /// Key heads.
+    pub heads: FastDiv,
+    /// Number of blocks of keys of all sequences and heads, each as long as the longest one.
+    pub tiles: u32,
+    /// Maximum number of keys of a sequence.
+    pub max_keys: u32,
+}
+contract::no_padding! { LayFp8PagesParams { cache, pages, to, lengths, blocks, heads, tiles, max_keys } }

@@ -175,6 +175,9 @@ pub enum Keys {
     QuantisedAlone,
     /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
+    /// A [`crate::Cache`] of e4m3 with pages of any size, whose numbers are operands as they are.
+    /// [`crate::RoundFp8`] has rounded the queries.
+    OperandCache,
     /// A [`crate::Cache`] with pages of any size, whose values are the first columns of its keys (MLA).
     Latent,
     /// [`Keys::Latent`], of which each query reads the keys of its list.
@@ -185,6 +188,11 @@ impl Keys {
     /// The layout of a varlen kernel's keys, whose dense kernel has these keys.
     pub(crate) const fn of_sequences(self) -> Self {
         if matches!(self, Keys::Quantised | Keys::QuantisedAlone) { self } else { Keys::Varlen }
+    }
+
+    /// The layout of keys of a kernel on a cache, whose dense kernel has these keys.
+    pub(crate) const fn of_cache(self) -> Self {
+        if matches!(self, Keys::Quantised) { Keys::OperandCache } else { Keys::Cache(PageKind::Rows) }
     }
 }
 
@@ -247,7 +255,7 @@ impl AttnInfo {
         match (self.keys, self.isa) {
             (Keys::QuantisedAlone, _) => Precision::Int8F16,
             (Keys::Quantised, Isa::Sm80) => Precision::Int8Fp8,
-            (Keys::Quantised, Isa::Sm90a) => Precision::Fp8,
+            (Keys::Quantised, Isa::Sm90a) | (Keys::OperandCache, _) => Precision::Fp8,
             _ => Precision::Inputs,
         }
     }
@@ -275,6 +283,9 @@ impl AttnInfo {
             (_, Queries::Mixed, _) => "mixed many",
             (_, _, Schedule::Transposed) => "decode",
             (Isa::Sm80, Queries::Any, _) => "paged",
+            (Isa::Sm90a, Queries::Any, _) if matches!(self.keys, Keys::OperandCache) => {
+                "hopper quantised paged"
+            }
             (Isa::Sm90a, Queries::Any, _) => "hopper paged",
             (Isa::Sm90a, Queries::Varlen, _) if matches!(self.keys, Keys::Quantised) => {
                 "hopper quantised packed"
@@ -311,6 +322,11 @@ impl AttnInfo {
     /// has 128 bytes, too, even if the head dim is smaller.
     const fn panel(&self, dtype: DType) -> u32 {
         if dtype.bytes() == 1 { EIGHT_BIT_PANEL } else { panel(self.tile_columns()) }
+    }
+
+    /// The dtype of keys and values of the kernel on a cache.
+    pub(crate) const fn dtype_in_cache(&self) -> DType {
+        if matches!(self.keys, Keys::Quantised) { DType::E4m3 } else { self.kv_dtype }
     }
 
     /// Columns and rows of a Hopper kernel's boxes: of Q, of K and V, and of O.

@@ -108,6 +108,16 @@ pub fn quantise_of(entry: &AttnInfo) -> Option<Contract> {
     QUANTISES.iter().find(|quantise| quantise.feeds(entry)).map(|quantise| quantise.contract)
 }
 
+/// The kernel that lays the values of a KV cache for an attention kernel, or `None` if it reads them as they
+/// are.
+pub fn lay_of(entry: &AttnInfo) -> Option<Contract> {
+    let lay = match entry.head_dim {
+        ..=64 => <LayFp8Pages<8, 4> as Entry>::CONTRACT,
+        _ => <LayFp8Pages<8, 8> as Entry>::CONTRACT,
+    };
+    (entry.keys == Keys::OperandCache).then_some(lay)
+}
+
 /// The head dims of kernels, without repetition, in the kernels' order.
 pub fn head_dims<'a>(kernels: impl Iterator<Item = &'a AttnInfo> + Clone) -> impl Iterator<Item = u32> {
     let all = kernels.clone();
@@ -181,6 +191,7 @@ mod tests {
                 "quantised keys" | "quantised keys packed" => "int8_f16",
                 "hopper quantised" => "fp8",
                 "hopper quantised packed" => "fp8_packed",
+                "hopper quantised paged" => "fp8_paged",
                 family => family,
             };
             let cache = if e.kv_dtype == e.dtype { "".into() } else { format!("_{}", e.kv_dtype.name()) };

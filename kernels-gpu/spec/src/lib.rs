@@ -101,13 +101,16 @@ pub use hopper_backward::{
     BwdConvertDq, BwdConvertDqParams, BwdHopper, BwdHopperParams, BwdMap, BwdRagged, ConvertDqInfo, DqScratch,
 };
 pub use hopper_dequant::FwdHopperDequant;
-pub use hopper_fp8::{FP8_SHARES, Fp8Params, FwdHopperFp8, LayFp8, LayFp8Params, RoundFp8, RoundFp8Params};
+pub use hopper_fp8::{
+    FP8_SHARES, Fp8Params, FwdHopperFp8, LayFp8, LayFp8Pages, LayFp8PagesParams, LayFp8Params, RoundFp8,
+    RoundFp8Params,
+};
 pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
 };
 pub use kernels::{
-    KERNELS, attention, beside, combine_of, family, feature_of, head_dims, is_lineage, kernels, of_class,
-    plain, quantise_of,
+    KERNELS, attention, beside, combine_of, family, feature_of, head_dims, is_lineage, kernels, lay_of,
+    of_class, plain, quantise_of,
 };
 pub use lineage::LINEAGE;
 pub use many_sequences::ManySequences;

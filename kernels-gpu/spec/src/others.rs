@@ -83,6 +83,8 @@ macro_rules! for_each_other { ($emit:ident) => {
     head_maxima: HeadMaxima;
     lay_e4m3_d64: LayFp8<8, 4>;
     lay_e4m3_d128: LayFp8<8, 8>;
+    lay_e4m3_pages_d64: LayFp8Pages<8, 4>;
+    lay_e4m3_pages_d128: LayFp8Pages<8, 8>;
     }
 } }
 

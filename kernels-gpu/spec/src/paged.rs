@@ -10,7 +10,7 @@ pub struct Paged<K>(PhantomData<K>);
 made_of!(
     Paged<K>: <K::Isa as IsaMarker>::Paged<K::Scales>,
     |p: &<K::Isa as IsaMarker>::Paged<K::Scales>| p.blocks(),
-    { queries: Queries::Any, keys: Keys::Cache(PageKind::Rows) }
+    { queries: Queries::Any, keys: K::INFO.keys.of_cache(), kv_dtype: K::INFO.dtype_in_cache() }
 );
 
 /// Parameters of a [`Paged`] kernel, with scales `S`.
@@ -110,6 +110,13 @@ impl<S: Copy> Scheduled for HopperPagedParams<S> {
     }
 }
 
+impl CacheScales for () {
+    type Hopper = HopperPagedParams;
+}
+impl CacheScales for [PerHead; 2] {
+    type Hopper = HopperPagedParams<[PerHead; 2]>;
+}
+
 impl IsaMarker for Sm80 {
     const KIND: Isa = Isa::Sm80;
     type OnVarlen = VarlenParams;
@@ -118,5 +125,5 @@ impl IsaMarker for Sm80 {
 impl IsaMarker for Sm90a {
     const KIND: Isa = Isa::Sm90a;
     type OnVarlen = VarlenParams<HopperParams<RaggedMap>>;
-    type Paged<S: CacheScales> = HopperPagedParams<S>;
+    type Paged<S: CacheScales> = S::Hopper;
 }

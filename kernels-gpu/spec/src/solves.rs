@@ -73,7 +73,7 @@ impl ProblemKind {
             Keys::Batched => Class::Dense,
             Keys::Varlen => Class::Varlen,
             Keys::Quantised | Keys::QuantisedAlone => Class::Quantised,
-            Keys::Cache(_) => Class::Paged,
+            Keys::Cache(_) | Keys::OperandCache => Class::Paged,
             Keys::Latent => Class::Latent,
             Keys::Listed => Class::Listed,
         }
@@ -112,7 +112,7 @@ impl AttnInfo {
             (_, Keys::Latent) => Class::Latent,
             (_, Keys::Listed) => Class::Listed,
             (_, Keys::Cache(_)) if self.decodes() => Class::Decode,
-            (_, Keys::Cache(_)) => Class::Paged,
+            (_, Keys::Cache(_) | Keys::OperandCache) => Class::Paged,
         }
     }
 

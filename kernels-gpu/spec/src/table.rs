@@ -137,8 +137,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
     }
     // `Mla` kernels: K has 576 columns, and the first 512 of them are V. With 16 or 32 rows: first for all
-    // cards, then for cards with shared memory for four stages. With 64 rows, Q is in shared memory: for
-    // cards that have room for it.
+    // cards, then for cards with room for four stages. With 64 rows, Q is in shared memory: where it fits.
     mla {
     d576 [Causal] 16x32: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>;
     d576 [Causal] 16x32_s4: Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 4, true>;
@@ -156,11 +155,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d576 [Full] 16x32: Sparse<Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>>;
     d576 [Full] 32x32: Sparse<Mla<E, Mask, 4, 1, 2, 36, 32, 4, 8, 2, true>>;
     d576 [Full] 64x32_s4: Sparse<Mla<E, Mask, 8, 2, 2, 36, 32, 4, 8, 4, false>>;
-    e4m3_d576 [Full] 16x32_native:
-        Sparse<MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
+    e4m3_d576 [Full] 16x32_native: Sparse<MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
     e4m3_d576 [Full] 16x32: Sparse<MlaDequant<E, E4m3, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
-    e4m3_d576 [Full] 32x32_native:
-        Sparse<MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
+    e4m3_d576 [Full] 32x32_native: Sparse<MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
     e4m3_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
     }
     hopper_mla {
@@ -336,6 +333,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     fp8_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
     d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }
+    fp8_paged {
+    e4m3_d64 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
+    e4m3_d128 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }
     // `MlaDequant` on rows of `E4m3Scaled`, whose rotary columns are bf16, as queries must be.
     [Bf16]
     mla {

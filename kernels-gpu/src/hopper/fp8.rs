@@ -5,6 +5,7 @@
 //! product are [`ShortSums`]: the tensor core adds at most 512 keys. Work tiles are [`ScaledTile`]s.
 use crate::entries::{Run, RunAs};
 use crate::hopper::mainloop::{QTiles, View};
+use crate::hopper::paged::CacheTile;
 use crate::hopper::scaled::{Columns, ScaledTile};
 use crate::hopper::scheduler::{MapTile, Scheduler, StaticScheduler};
 use crate::hopper::varlen::VarlenScheduler;
@@ -13,7 +14,7 @@ use crate::variant::{MaskFn, Scores};
 use crate::work::SequenceTile;
 use core::f32::consts::LN_2;
 use cuda_std::math::{ex2, fma, lg2, opaque, rcp};
-use spec::{E4m3, Forward, Fp8Params, FwdHopperFp8, Kernel, Sm90a, Varlen};
+use spec::{E4m3, Forward, Fp8Params, FwdHopperFp8, HopperPagedParams, Kernel, Paged, Sm90a, Varlen};
 use tile::epilogue::StoreBuffer;
 use tile::group::Warpgroup;
 use tile::mma::{Acc, ByteFrag, Mma, RowVec};
@@ -105,15 +106,16 @@ impl Fp8Softmax {
     }
 }
 
-/// The transport of the keys and values of tiles `T`.
+/// The transports of the keys, and of the values, of tiles `T`.
 type KeysBy<T> = Tma<<T as MapTile>::Keys>;
+type ValuesBy<T> = Tma<<T as Columns>::Values>;
 
 /// A block's shared memory: pipelines of Q, K and V, the store buffer of O, and the totals of O.
 type Shared<S, T, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
     MbarrierPipeline<QTiles<E4m3, W, D>, 2, <S as Scheduler>::By>,
     (
         MbarrierPipeline<SharedTile<E4m3, N, D>, STAGES, KeysBy<T>>,
-        (MbarrierPipeline<SharedTile<E4m3, D, N>, STAGES, KeysBy<T>>, (StoreBuffer<E, D, W>, Totals<D, W>)),
+        (MbarrierPipeline<SharedTile<E4m3, D, N>, STAGES, ValuesBy<T>>, (StoreBuffer<E, D, W>, Totals<D, W>)),
     ),
 );
 
@@ -121,7 +123,7 @@ type Shared<S, T, E, const W: usize, const N: usize, const D: usize, const STAGE
 type Tensors<T, const N: usize, const D: usize> = (
     TmaTensor<E4m3, 4, D, <T as MapTile>::Queries>,
     TmaTensor<E4m3, N, D, <T as MapTile>::Keys>,
-    TmaTensor<E4m3, D, N, <T as MapTile>::Keys>,
+    TmaTensor<E4m3, D, N, <T as Columns>::Values>,
 );
 
 /// A work tile under the kernel's mask, with its scales.
@@ -171,7 +173,7 @@ fn copy<
     (of_queries, of_keys, of_values): &Tensors<T, N, D>,
     mut q: Producer<QTiles<E4m3, W, D>, 2, S::By>,
     mut k: Producer<SharedTile<E4m3, N, D>, STAGES, KeysBy<T>>,
-    mut v: Producer<SharedTile<E4m3, D, N>, STAGES, KeysBy<T>>,
+    mut v: Producer<SharedTile<E4m3, D, N>, STAGES, ValuesBy<T>>,
 ) {
     let mut behind = None;
     while let Some(tile) = source.find() {
@@ -313,6 +315,22 @@ impl<
     #[inline(always)]
     fn run_as(p: <Self as Forward>::OnVarlen, block: Block<Varlen<Self>>, smem: Smem<Varlen<Self>>) {
         let source = |index, count| VarlenScheduler::<ScaledTile<SequenceTile>, Self>::of(&p, index, count);
+        across_tiles::<_, _, _, E, Mask, W, N, D, STAGES>(&p, source, block, smem)
+    }
+}
+
+impl<
+    E: Mma,
+    Mask: MaskFn<Params = (), Staged = ()>,
+    const W: usize,
+    const N: usize,
+    const D: usize,
+    const STAGES: usize,
+> RunAs<Paged<Self>, Sm90a> for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+{
+    #[inline(always)]
+    fn run_as(p: Fp8Params<HopperPagedParams>, block: Block<Paged<Self>>, smem: Smem<Paged<Self>>) {
+        let source = |index, count| VarlenScheduler::<ScaledTile<CacheTile<()>>, Self>::of(&p, index, count);
         across_tiles::<_, _, _, E, Mask, W, N, D, STAGES>(&p, source, block, smem)
     }
 }

@@ -20,9 +20,9 @@ use tile::{Block, Smem, Warp};
 
 /// A tile of one sequence, whose keys and values lie in a KV cache with scales `S`.
 #[derive(Clone, Copy)]
-struct CacheTile<S> {
+pub struct CacheTile<S> {
     /// The tile, with its rows of O and LSE as queries.
-    of: SequenceTile,
+    pub of: SequenceTile,
     /// Number of rows between the tile's first row of Q and its first row of O. Only the producer knows it.
     apart: u32,
     /// See [`MapTile::factor`] and [`MapTile::of_values`].

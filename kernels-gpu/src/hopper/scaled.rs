@@ -1,11 +1,12 @@
 //! Work tiles of e4m3 tensors, which have scales, and whose values lie as columns.
 use crate::capped::{factor, times};
+use crate::hopper::paged::CacheTile;
 use crate::hopper::scheduler::MapTile;
 use crate::hopper::varlen::Found;
 use crate::rows::Rows;
 use crate::work::{Problem, QueryTile, SequenceTile};
-use attention_tile::{head_of, load_per_head};
-use spec::{Fp8Params, WorkTile};
+use attention_tile::{OutsidePages, head_of, load_per_head};
+use spec::{Fp8Params, HopperPagedParams, RaggedMap, TensorMap, WorkTile};
 use tile::Warp;
 use tile::global::GlobalVec;
 use tile::tma::{MapKind, RaggedRow, TileInfo};
@@ -13,16 +14,25 @@ use tile::tma::{MapKind, RaggedRow, TileInfo};
 /// A tile whose tensors have one scale per sequence and key head, and whose values lie as columns: each block
 /// of keys has a row for each column of V.
 pub trait Columns: MapTile {
+    /// The kind of tensor map of V.
+    type Values: MapKind<Data = <Self::Keys as MapKind>::Data>;
     /// Index of the sequence or batch, and of the key head.
     fn of_scales(&self) -> [u32; 2];
     /// The coordinates of the first row of block `n`. A block has `16 D` rows of `16 N` keys (`[N, D]`).
-    fn values(&self, p: &Self::Params, size: [usize; 2], n: u32) -> <Self::Keys as MapKind>::At;
+    fn values(&self, p: &Self::Params, size: [usize; 2], n: u32) -> <Self::Values as MapKind>::At;
     /// The summand that the LSE of the rows of [`MapTile::lse`] lacks.
     fn lacks(&self, p: &Fp8Params<Self::Params>) -> GlobalVec;
 }
 
+/// A tile of one sequence, whose tile info lacks the key head.
+pub trait Sequenced: Columns + Found {
+    /// The tile with this key head.
+    fn with_kv_head(self, kv_head: u32) -> Self;
+}
+
 /// A work tile of dense tensors.
 impl Columns for WorkTile {
+    type Values = TensorMap;
     #[inline(always)]
     fn of_scales(&self) -> [u32; 2] {
         [self.batch, self.kv_head]
@@ -39,6 +49,7 @@ impl Columns for WorkTile {
 
 /// A tile of one sequence, whose blocks are those of [`spec::Sequences::by_rows`].
 impl Columns for SequenceTile {
+    type Values = RaggedMap;
     #[inline(always)]
     fn of_scales(&self) -> [u32; 2] {
         [self.sequence, self.tile.kv_head]
@@ -52,6 +63,42 @@ impl Columns for SequenceTile {
     #[inline(always)]
     fn lacks(&self, p: &Fp8Params<Self::Params>) -> GlobalVec {
         self.lse(&p.lse_lacks, p.forward.forward.q_len, |_| 0)
+    }
+}
+
+impl Sequenced for SequenceTile {
+    #[inline(always)]
+    fn with_kv_head(mut self, kv_head: u32) -> Self {
+        self.tile.kv_head = kv_head;
+        self
+    }
+}
+
+/// A tile of one sequence in a cache. Each sequence has the blocks of the longest one.
+impl Columns for CacheTile<()> {
+    type Values = OutsidePages;
+    #[inline(always)]
+    fn of_scales(&self) -> [u32; 2] {
+        self.of.of_scales()
+    }
+    #[inline(always)]
+    fn values(&self, p: &HopperPagedParams, size: [usize; 2], n: u32) -> RaggedRow {
+        let [keys, columns] = size.map(|tiles| tiles as u32 * 16);
+        let [most, blocks] = [p.forward.k_len, self.of.keys.rows()].map(|rows| rows.div_ceil(keys));
+        let first = self.of.sequence * most;
+        RaggedRow::new(n * columns, self.of.tile.kv_head, first * columns, blocks * columns)
+    }
+    #[inline(always)]
+    fn lacks(&self, p: &Fp8Params<HopperPagedParams>) -> GlobalVec {
+        self.of.lse(&p.lse_lacks, p.forward.forward.q_len, |_| 0)
+    }
+}
+
+impl Sequenced for CacheTile<()> {
+    #[inline(always)]
+    fn with_kv_head(mut self, kv_head: u32) -> Self {
+        self.of.tile.kv_head = kv_head;
+        self
     }
 }
 
@@ -93,7 +140,7 @@ impl<T: Columns> ScaledTile<T> {
 
     /// See [`Columns::values`].
     #[inline(always)]
-    pub fn values(&self, p: &Fp8Params<T::Params>, size: [usize; 2], n: u32) -> <T::Keys as MapKind>::At {
+    pub fn values(&self, p: &Fp8Params<T::Params>, size: [usize; 2], n: u32) -> <T::Values as MapKind>::At {
         self.of.values(&p.forward, size, n)
     }
 
@@ -152,23 +199,22 @@ impl<T: Columns> MapTile for ScaledTile<T> {
     }
 }
 
-impl Found for ScaledTile<SequenceTile> {
+impl<T: Sequenced> Found for ScaledTile<T> {
     #[inline(always)]
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self {
-        ScaledTile::without_factor(SequenceTile::find(&p.forward, tile, tile_m))
+        ScaledTile::without_factor(T::find(&p.forward, tile, tile_m))
     }
 
     /// The info of a tile with parameters. The consumers load scales, so they need the key head.
     #[inline(always)]
     fn info(&self, _: bool) -> TileInfo {
         let [a, b, c, d, e, f, g, _] = self.of.info(true);
-        [a, b, c, d, e, f, g, self.of.tile.kv_head]
+        let [_, kv_head] = self.of.of_scales();
+        [a, b, c, d, e, f, g, kv_head]
     }
 
     #[inline(always)]
     fn of_info(info: TileInfo, _: bool) -> Self {
-        let mut of = SequenceTile::of_info(info, true);
-        of.tile.kv_head = info[7];
-        ScaledTile::without_factor(of)
+        ScaledTile::without_factor(T::of_info(info, true).with_kv_head(info[7]))
     }
 }

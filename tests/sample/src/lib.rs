@@ -120,7 +120,8 @@ fn with_others(kernel: Contract) -> impl Iterator<Item = Contract> {
     let pair = [kernel].into_iter().chain(entry(kernel).into_iter().flat_map(spec::beside));
     let beside = move |of: fn(&AttnInfo) -> Option<Contract>, kernel| entry(kernel).and_then(of);
     pair.flat_map(move |kernel| {
-        [Some(kernel), beside(spec::combine_of, kernel), beside(spec::quantise_of, kernel)]
+        let of = [spec::combine_of, spec::quantise_of, spec::lay_of].map(|of| beside(of, kernel));
+        [Some(kernel)].into_iter().chain(of)
     })
     .flatten()
 }

@@ -49,6 +49,26 @@ fn less<E: Unpack>(words: [u32; 2], means: [f32; 4], row: u32, rows: u32) -> [f3
     core::array::from_fn(|i| if row < rows { x[i] - means[i] } else { 0.0 })
 }
 
+/// [`words`], or, `in_order`, the words of four columns of each part that are neighbours.
+#[inline(always)]
+fn words_of<E: Unpack, const D: usize>(
+    from: &GlobalRows<E, D>,
+    row: u32,
+    in_order: bool,
+    warp: Warp,
+) -> [[u32; 2]; PARTS] {
+    let ((tile, _), own) = (place::<D>(warp), warp.lane % 4);
+    let mut words = [[0; 2]; PARTS];
+    for part in 0..D.div_ceil(8) {
+        let first = 2 * (tile + 8 * part as u32);
+        words[part] = [0, 1].map(|i| {
+            let (chunk, word) = if in_order { (own / 2, own % 2 * 2 + i) } else { (i, own) };
+            from.predicated_word(row, first + chunk, word)
+        });
+    }
+    words
+}
+
 /// Number of rows that the lanes of a warp have together, with one word of each.
 const fn rows_together(d: usize) -> u32 {
     8_u32.div_ceil(d as u32)
@@ -98,19 +118,20 @@ impl<const D: usize> GlobalRows<E4m3, D> {
     }
 
     /// Rounds [`rows_at_once`] rows of `from` from row `first` on, less the means, to these rows. The columns
-    /// of a base tile are stored in the order of [`byte_of_column`](crate::layout::byte_of_column).
+    /// of a base tile are stored in the order of [`byte_of_column`](crate::layout::byte_of_column), or
+    /// `in_order`; then the means must be [`ColumnMeans::NONE`].
     #[inline(always)]
     pub fn round_rows<E: Unpack>(
         &self,
         from: &GlobalRows<E, D>,
         first: u32,
-        means: &ColumnMeans,
-        by: Fp8Scale,
+        (means, by): (&ColumnMeans, Fp8Scale),
+        in_order: bool,
         warp: Warp,
     ) {
         let (tile, own) = place::<D>(warp);
         let row = |n: usize| first + n as u32 * rows_together(D) + own;
-        let rows: [_; TOGETHER] = core::array::from_fn(|n| words(from, row(n), warp));
+        let rows: [_; TOGETHER] = core::array::from_fn(|n| words_of(from, row(n), in_order, warp));
         for n in 0..TOGETHER {
             for part in 0..D.div_ceil(8) {
                 let word = (tile + 8 * part as u32) * 4 + warp.lane % 4;
@@ -156,16 +177,31 @@ impl<const D: usize> GlobalRows<E4m3, D> {
     /// [`round_columns`](Self::round_columns) of e4m3, whose bytes stay as they are.
     #[inline(always)]
     pub fn lay_columns<const C: usize>(&self, from: &GlobalRows<E4m3, C>, tile: u32, warp: Warp) {
+        self.lay::<C>(tile, warp, |half, row, chunk, word| {
+            from.predicated_word(tile * 16 + row + 8 * half, chunk, word)
+        })
+    }
+
+    /// [`lay_columns`](Self::lay_columns) of rows that lie in two parts of eight.
+    #[inline(always)]
+    pub fn lay_halves<const C: usize>(&self, from: &[GlobalRows<E4m3, C>; 2], tile: u32, warp: Warp) {
+        self.lay::<C>(tile, warp, |half, row, chunk, word| {
+            let from = if half == 0 { &from[0] } else { &from[1] };
+            from.predicated_word(row, chunk, word)
+        })
+    }
+
+    /// Lays tile `tile` of rows. `load` returns a word of a chunk of a row in half 0 or 1 of the tile.
+    #[inline(always)]
+    fn lay<const C: usize>(&self, tile: u32, warp: Warp, load: impl Fn(u32, u32, u32, u32) -> u32) {
         const { assert!(C.is_multiple_of(4), "a warp has 64 columns in flight") }
         let (block, within) = (tile / D as u32, tile % D as u32);
         let (own, four) = (warp.lane % 4, warp.lane / 4);
         for i in (0..C as u32).step_by(4) {
             // A lane has four columns of four rows, which are four bytes of four rows.
             let words: [[u32; 4]; 2] = core::array::from_fn(|n| {
-                [0, 1, 8, 9].map(|row| {
-                    let chunk = i + 2 * n as u32 + four / 4;
-                    from.predicated_word(tile * 16 + own * 2 + row, chunk, four % 4)
-                })
+                [[0, 0], [0, 1], [1, 0], [1, 1]]
+                    .map(|[half, row]| load(half, own * 2 + row, i + 2 * n as u32 + four / 4, four % 4))
             });
             for n in 0..2 {
                 let first = (block * C as u32 + i + 2 * n as u32) * 16 + four * 4;

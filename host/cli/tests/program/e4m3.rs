@@ -1,6 +1,6 @@
 //! Tests `ferroflash run` on q, k and v of e4m3 in files: compares the simulator with the reference.
 use crate::common::{Folder, report};
-use crate::tensors::{Tensor, Tensors, floats, integers, read, write};
+use crate::tensors::{Tensor, Tensors, floats, integers, normals, read, write};
 use ferroflash::DType;
 use reference::Random;
 use safetensors::Dtype;
@@ -59,6 +59,31 @@ fn varlen_tensors_with_scales() {
     let shape = [30, 4, 64];
     let with = run(&folder, &given, "fp8_packed_f16", &shape);
     assert_ne!(with, run(&folder, &plain, "fp8_packed_f16", &shape));
+}
+
+/// Products of e4m3 on a cache, whose scale of keys belongs to heads.
+#[test]
+fn a_cache_with_scales() {
+    let folder = Folder::new("e4m3-cache");
+    let mut random = Random::new(7);
+    let q = normals("q", &mut random, &[2, 40, 4, 64]);
+    let [k, v] = ["k_cache", "v_cache"].map(|name| drawn(name, &mut random, &[9, 16, 2, 64]));
+    let table = integers("block_table", &[2, 4], &[7, 2, 5, -1, 0, 8, -1, -1]);
+    let lengths = integers("seqused_k", &[2], &[40, 17]);
+    let scales = [floats("k_scale", &[2], &[0.75, 2.0]), floats("v_scale", &[1], &[0.5])];
+    let all = [vec![q, k, v, table, lengths], scales.into()].concat();
+    let (file, output) = (write(&folder, "in", &all), folder.path("o"));
+    let of = |device: &[&str]| {
+        let args = ["run", "--input", &file, "--output", &output, "--causal", "--precision", "fp8"];
+        let found = report(&[&args[..], device].concat());
+        (found, read(&output, "o").expect("o"))
+    };
+    let (found, on_sim) = of(&["--device", "sim", "--profile", "h200", "--check"]);
+    assert_eq!(found["check"]["passed"], true, "{found}");
+    assert!(found["kernel"].as_str().is_some_and(|name| name.starts_with("fp8_paged_f16_e4m3")), "{found}");
+    let (_, on_cpu) = of(&["--device", "cpu"]);
+    assert_eq!((on_sim.0, &on_sim.1), (on_cpu.0, &on_cpu.1));
+    assert_ne!(on_sim.2, on_cpu.2, "the CPU rounds nothing");
 }
 
 /// The CPU needs no card that has the precision.

@@ -78,6 +78,39 @@ pub fn e4m3_tensors(columns: usize, seed: u64) -> Vec<Case> {
     all.into_iter().map(case).chain(varlen).map(|case| case.seeded(seed)).collect()
 }
 
+/// Returns problems of products of e4m3 on a KV cache of e4m3 with up to this number of columns: pages of
+/// several sizes and layouts, uneven lengths, sequences without keys or queries, grouped heads, fewer columns
+/// of V, masks that the planner's kernels take, and other integers under one plan, some of them invalid.
+pub fn e4m3_pages(columns: usize, seed: u64) -> Vec<Case> {
+    let lengths = device_lengths::others();
+    let case = |dtype, heads, keys: &[usize], mask| Case {
+        kv_dtype: Some(DType::E4m3),
+        precision: Precision::Fp8,
+        head_dim: columns,
+        dtype,
+        heads,
+        mask,
+        max_k: 310,
+        ..Case::new(keys)
+    };
+    let [f16, bf16] = [DType::F16, DType::Bf16];
+    let uneven = |dtype, heads, mask| {
+        case(dtype, heads, &[91, 33, 0, 300, 0, 150], mask).varlen_queries([70, 0, 5, 1, 2, 130])
+    };
+    let equal = |mask| Case { queries: 70, ..case(f16, [4, 2], &[128, 0, 257, 129], mask) };
+    let window = Mask::Window { left: Some(40), right: Some(3) };
+    let all = [
+        Case { pages: Pages::Nhd(16), device_lengths: lengths.clone(), ..uneven(f16, [4, 2], Mask::Causal) },
+        Case { pages: Pages::Hnd(8), ..uneven(bf16, [2, 2], Mask::Full) },
+        Case { pages: Pages::Interleaved(128), head_dim: columns - 16, ..uneven(bf16, [3, 1], Mask::Causal) },
+        Case { pages: Pages::Rows, device_lengths: lengths, ..equal(Mask::Causal) },
+        Case { pages: Pages::Nhd(48), head_dim_v: Some(48), scale: Some(0.3), ..equal(Mask::Full) },
+        Case { pages: Pages::Dense, softcap: Some(5.0), rows: RowOutputs::NONE, ..equal(window) },
+        Case { pages: Pages::Nhd(16), ..uneven(f16, [4, 2], Mask::Causal).padded(PADDING) },
+    ];
+    all.into_iter().map(|case| case.seeded(seed)).collect()
+}
+
 /// Returns problems with the largest score of each head: with and without that of rows, on tensors of equal
 /// lengths, varlen tensors and KV caches.
 pub fn head_maxima(seed: u64) -> Vec<Case> {

@@ -129,7 +129,7 @@ pub(super) fn edges(kernel: &AttnInfo) -> Result<Vec<Case>, &'static str> {
     let reversed: Vec<_> = pairs.into_iter().rev().chain([[0, n], [3, 0]]).collect();
     Ok(match (kernel.keys, kernel.schedule) {
         (Keys::Latent | Keys::Listed, _) => return Err("there are no cases of latent KV caches"),
-        (Keys::Quantised | Keys::QuantisedAlone, _) => {
+        (Keys::Quantised | Keys::QuantisedAlone | Keys::OperandCache, _) => {
             return Err("there are no cases of products of eight bits");
         }
         _ if kernel.queries == Queries::Mixed => return Err("there are no cases of mixed batches"),

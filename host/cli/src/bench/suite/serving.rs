@@ -6,6 +6,7 @@ use super::workload::{Workload, fits};
 use crate::error::Error;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
+use ferroflash::request::Precision;
 use reference::{Case, Layout, Pages, Shared};
 use serde::Deserialize;
 
@@ -24,6 +25,8 @@ pub(crate) struct Shape {
     /// Numbers of keys before and after a query's position; -1 is unbounded.
     window: Option<[i64; 2]>,
     softcap: Option<f32>,
+    /// The precision of the products [default: inputs].
+    precision: Option<String>,
     /// Keys per page. 0 makes a dense cache, in which each sequence has room for the longest sequence.
     /// Without this field, there is no cache, and the sequences are varlen tensors.
     page: Option<usize>,
@@ -58,6 +61,7 @@ impl Shape {
         let one = Problem::new(dtype, 1, 0, heads_q, head_dim).heads_k(heads_k);
         let one = one.mask(fields::mask(self.causal, self.window)?);
         let one = one.softcap(self.softcap.unwrap_or_default());
+        let one = one.precision(fields::precision(self.precision.as_deref())?);
         let rows: f64 = lengths.iter().map(|[q, _]| *q as f64).sum();
         fits(2.0 * rows * heads_q as f64 * head_dim as f64 * dtype.bytes() as f64)?;
         match self.page {
@@ -106,6 +110,7 @@ impl Shape {
             },
             mask: one.mask,
             softcap: one.softcap,
+            precision: one.precision,
             sinks: self.sinks,
             shared: self.shared(&filled, page)?,
             head_dim_v: self.latent,
@@ -191,11 +196,15 @@ impl Shape {
     /// Prints, for example, `f16 on e4m3, sequences 64 x 1/8192, heads 32/8, head_dim 128, full, pages of 16
     /// NHD`.
     fn label(&self, one: &Problem, cache: DType, place: std::fmt::Arguments<'_>) -> String {
-        let Problem { dtype, heads_q, heads_k, head_dim, mask, softcap, .. } = one;
+        let Problem { dtype, heads_q, heads_k, head_dim, mask, softcap, precision, .. } = one;
         let types = fields::types(*dtype, cache);
         let softcap = softcap.map_or(String::new(), |softcap| format!("softcap {softcap}, "));
+        let precision = match precision {
+            Precision::Inputs => String::new(),
+            precision => format!("precision {}, ", precision.name()),
+        };
         let sequences = &self.sequences;
         format!("{types}, sequences {sequences}, heads {heads_q}/{heads_k}, head_dim {head_dim}, ")
-            + &format!("{mask}, {softcap}{place}")
+            + &format!("{mask}, {softcap}{precision}{place}")
     }
 }

@@ -5,8 +5,8 @@ use crate::results::{Results, Took};
 use ferroflash::driver::Harness;
 use ferroflash::plan::{AnyRequest, Problem};
 use ferroflash::request::{
-    AttentionRequest, Index, KvCache, KvPages, KvScale, ListedKeys, LseView, Queries, SharedPrefixes, Sinks,
-    TensorView, TokenScales, VarlenQueries,
+    AttentionRequest, Index, KvCache, KvPages, KvScale, ListedKeys, LseView, Precision, Queries,
+    SharedPrefixes, Sinks, TensorView, TokenScales, VarlenQueries,
 };
 use ferroflash::{Attention, Capabilities, DType, Error, plan};
 use reference::{Binder, Judge, Judgement, LaunchOptions, OnDevice, Rows, Rule, TensorError, Work, Written};
@@ -99,13 +99,18 @@ impl Input {
         }
     }
 
-    /// Plans the launch without a device, so that planning checks the request.
+    /// Plans the launch without a device, so that planning checks the request. The CPU needs no card that has
+    /// its precision.
     ///
     /// # Errors
     /// Returns the errors of planning.
     pub(super) fn validate(&self) -> Result<(), Error> {
         let request = self.request(&mut Binder::at(None, None), LaunchOptions::default());
-        plan(&request, &Capabilities::PROFILES[0].1).map(drop)
+        let card = match self.problem.precision {
+            Precision::Fp8 => Capabilities::profile("h100"),
+            _ => None,
+        };
+        plan(&request, card.unwrap_or(&Capabilities::PROFILES[0].1)).map(drop)
     }
 
     /// Runs kernels on the cache. `config` may name one.

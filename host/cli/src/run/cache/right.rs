@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::results::{Results, Took};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::TensorView;
+use ferroflash::request::{Precision, TensorView};
 use ferroflash::spec::E4m3Scaled;
 use rayon::prelude::*;
 use reference::{
@@ -96,6 +96,7 @@ impl Input {
             _ => [k, v],
         };
         let inputs = Inputs::new(problem, q, k, v)?.extras(&self.extras, [b, head * group]);
+        let inputs = inputs.operands(problem.precision == Precision::Fp8);
         let reference = Reference::new(&inputs);
         let is_int8 = self.pages.dtype == DType::Int8;
         let reference = if is_int8 { reference } else { reference.scale_values(dtype, v_scale) };
