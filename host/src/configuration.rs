@@ -20,7 +20,7 @@ pub use spec::{
     BwdDq, BwdHopper, BwdTable, Causal, CausalAlibi, Chunked, ChunkedParams, Contract, CreateBlockMask,
     CreatesBlockMask, DType, Decode, E4m3, Element, Entry, F16, FastDiv, Full, Fwd, FwdDequant, FwdHopper,
     FwdHopperDequant, FwdHopperWide, FwdOverlap, FwdWide, Head, Int8, Integers, Kernel, Local, Lse,
-    ManyQueries, MaskKind, MaskMarker, Mla, MlaHopper, Paged, PerHead, Persistent, Plain, Prefix,
-    PrefixParams, RaggedMap, Rows, ScoreKinds, ScoreMarker, Scored, Sink, SinkParams, Split, Target, Tensor,
-    Tiles, TmaBias, Varlen, Window, Windowed, With,
+    ManyQueries, MaskKind, MaskMarker, Mla, MlaHopper, MlaHopperDequant, Paged, PerHead, Persistent, Plain,
+    Prefix, PrefixParams, RaggedMap, Rows, ScoreKinds, ScoreMarker, Scored, Sink, SinkParams, Split, Target,
+    Tensor, Tiles, TmaBias, Varlen, Window, Windowed, With,
 };

@@ -1,5 +1,6 @@
 //! Stages of shared memory, which are filled and read again and again.
 
+mod byte_rows;
 mod converted_ring;
 mod converter;
 pub(crate) mod mbarrier;
@@ -12,10 +13,11 @@ mod stream;
 mod twins;
 mod warpgroups;
 
+pub use byte_rows::{ByteRow, ByteRows, FoundRows, FromRows};
 pub use converted_ring::{ConvertedRing, ConvertedStages};
 pub use converter::{Conversion, Converter};
 pub use mbarrier::{Consumer, Consumers, MbarrierPipeline, Producer, StageConverter};
-pub use refilled::{Boxes, Gathered, Refill, Refilled};
+pub use refilled::{Boxes, Gathered, Refill, Refilled, Settle};
 pub(crate) use refilled::{Published, StageToken};
 pub use ring::{InFlight, Pipeline, Prologue, Ready, Ring, Unfilled};
 pub use specialize::Specialized;

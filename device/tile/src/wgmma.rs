@@ -228,6 +228,19 @@ impl<const W: usize> Warpgroup<W> {
         }
     }
 
+    /// Runs a product to its end, and `beside` while it is in flight.
+    #[inline(always)]
+    fn run_beside(&mut self, mut product: impl Product<W>, beside: impl FnOnce()) {
+        product.wait();
+        // SAFETY: `Warpgroup` stands for 128 converged threads, and the steps run in order.
+        unsafe {
+            product.issue(self.index);
+            beside();
+            product.settle::<0>();
+            product.release();
+        }
+    }
+
     /// Runs a product to its end. The warpgroup issues the product in its ping-pong turn.
     #[inline(always)]
     pub fn run_ping_pong(&mut self, mut product: impl Product<W>) {

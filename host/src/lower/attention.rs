@@ -33,7 +33,7 @@ pub(crate) fn attention(
     RowOutputs::wanted(r).are_of(s.kernel).map_err(Refusal::Tensors)?;
     let tma_bias = tma::bias(r, s.kernel).map_err(Refusal::Tensors)?;
     let maps = || tma::maps(r, s.kernel).map_err(Refusal::Tensors);
-    let takes_states = matches!(s.schedule, Schedule::Decode(_)) && !s.kernel.has_maps();
+    let takes_states = matches!(s.schedule, Schedule::Decode(_)) && !s.kernel.is_hoppers();
     if states.count > 0 && !takes_states {
         return Err(elsewhere(s).into());
     }

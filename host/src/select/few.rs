@@ -139,8 +139,9 @@ fn cost(q: &Query<'_>, e: &AttnInfo) -> u32 {
 
 /// Returns the best kernel on a latent cache, for its keys or for lists of them. The best portable kernel has
 /// the fewest thread blocks, then the fewest rows, then the most stages, except as [`splits_fill`] and
-/// [`of_short_splits`] say. Where this is a block of 64 rows, a Hopper kernel replaces it if it takes the
-/// tensors. Batch-invariant problems have none of these exceptions and no fallback. If their bits must not
+/// [`of_short_splits`] say. Where this is a block of 64 rows, or the rows need more of its blocks than of a
+/// Hopper kernel's, the Hopper kernel replaces it if it takes the tensors. (The latter happens with latents of
+/// eight bits, of which each portable block converts all keys again.) Batch-invariant problems have none of these exceptions and no fallback. If their bits must not
 /// depend on chunks, blocks have the rows of one query.
 ///
 /// # Errors
@@ -157,7 +158,9 @@ pub(super) fn latent(q: &Query<'_>) -> Result<Choice, Error> {
     };
     let portable = || least(q, all.iter().copied().filter(|e| !e.is_hoppers()), size).unwrap_or_else(none);
     let portable = of_short_splits(q, &all).map_or_else(portable, Ok)?;
-    let replaces = |e: &&AttnInfo| e.is_hoppers() && e.tile_m == portable.tile_m && q.runs(e);
+    let is_as_large =
+        |e: &AttnInfo| e.tile_m == portable.tile_m || row_blocks(e, p) < row_blocks(portable, p);
+    let replaces = |e: &&AttnInfo| e.is_hoppers() && is_as_large(e) && q.runs(e);
     let Some(hopper) = all.iter().copied().find(replaces) else { return Ok(explained(q, portable, &all)) };
     let takes = if q.merges_states { Err(STATES) } else { q.layout.suits(hopper) };
     Ok(match takes {

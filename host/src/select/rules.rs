@@ -187,12 +187,17 @@ const RULES: &[Rule] = &[
 
     Rule::new(LATENT, "a latent cache, read once for keys and values: warpgroups and TMA for blocks of 64 \
         rows, whose products take longer than their bytes with mma.sync").when(|_, e| e.has_maps()),
+    Rule::new(LATENT, "a latent cache of eight bits: warpgroups for blocks of 64 rows, which convert each key \
+        once for all of these rows (by a model, not measured)").when(|_, e| e.is_hoppers()),
     Rule::new(LATENT, "a latent cache, read once for keys and values: splits are short, and eight warps take \
         less time for them than four").when(|case, e| pays::of_short_splits(case.q, case.all) == Some(e)),
     Rule::new(LATENT, "a latent cache, read once for keys and values: the smallest block that holds all rows \
         of a latent head").when(|case, e| row_blocks(e, case.q.problem) == 1),
     Rule::new(LATENT, "a latent cache, read once for keys and values: more rows than a block of this device \
         holds, so that several blocks read the same keys"),
+    Rule::new(LISTED, "a list of keys of eight bits for each query: warpgroups for blocks of 64 rows, which \
+        convert each key once for all of these rows (by a model, not measured)")
+        .when(|_, e| e.is_hoppers() && e.kv_dtype != e.dtype),
     Rule::new(LISTED, "a list of keys for each query: warpgroups, which gather the keys, for blocks of 64 \
         rows, whose products take longer than their bytes with mma.sync (by a model, not measured)")
         .when(|_, e| e.is_hoppers()),

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`CacheRows`] -> [`PageWalk`] | one head's keys, or values, of a sequence in a cache; a block's walk through them | every page that is read exists, even if the table is invalid |
 //! | [`ListedRows`] -> [`ListedWalk`], [`ListedTile`] | the keys that a list of slots names; a block's walk through them, or a tile of them | every row that is read exists, even if slots are invalid |
+//! | [`FoundPages`], [`RowsOfStage`] | rows that a warp has looked up, in pages or by slots, which threads copy | every row that is read exists, even if table or slots are invalid |
 //! | [`BlockList`], [`ListWalk`] | a work tile's list of key blocks; a walk through them | every block has keys, even if the list is invalid |
 //! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
 //! | [`ScaleWalk`], [`ScalesDown`] | a warp's and a block's walk through the scales of a cache's rows | every scale that is read exists |
@@ -24,6 +25,7 @@
 
 mod angles;
 mod block_list;
+mod found_rows;
 mod listed;
 mod map;
 mod of_pairs;
@@ -37,6 +39,7 @@ mod walk;
 
 pub use angles::Position;
 pub use block_list::{BlockList, ListWalk, Next};
+pub use found_rows::{FoundPages, RowsOfStage};
 pub use listed::{FoundSlots, ListedRows, ListedTile, ListedWalk};
 pub use map::{FoundRow, InFoundPages, InPages, InWidePages, OutsidePages, Page, PageBox, PagedRow};
 pub use of_pairs::{load_bias, load_bits, store_bias};

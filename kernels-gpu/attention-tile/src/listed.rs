@@ -1,4 +1,5 @@
 //! Rows of a KV cache that a list of slots names. No other file reads these lists.
+use crate::found_rows::NONE;
 use crate::rows::{PageWalk, Up};
 use core::marker::PhantomData;
 use spec::{Cache, Element, Integers};
@@ -13,7 +14,7 @@ use tile::shared::SharedTile;
 /// beyond all pages names no row.
 #[derive(Clone, Copy)]
 pub struct ListedRows<'p> {
-    cache: &'p Cache,
+    pub(crate) cache: &'p Cache,
     slots: &'p Integers,
     /// Index of the list's first slot.
     first: u32,
@@ -22,10 +23,6 @@ pub struct ListedRows<'p> {
     /// Index of the head's first chunk in a row.
     head: u32,
 }
-
-/// The slot, and the chunk, of a row that does not exist. A row of a latent cache has two chunks or more, so
-/// that none begins here.
-const NONE: u32 = u32::MAX;
 
 impl<'p> ListedRows<'p> {
     /// List `list` of the lists `slots`, which have `count` slots each. Rows are those of head `head`.
@@ -55,7 +52,7 @@ impl<'p> ListedRows<'p> {
 
     /// The index of the first chunk of the row that a slot names.
     #[inline(always)]
-    fn chunk(&self, slot: u32) -> u32 {
+    pub(crate) fn chunk(&self, slot: u32) -> u32 {
         let (page, row) = self.cache.page.div_rem(slot);
         let chunk = page * self.cache.page_chunks + row * self.cache.row_chunks + self.head;
         if self.names(slot) { chunk } else { NONE }
@@ -64,7 +61,7 @@ impl<'p> ListedRows<'p> {
 
 /// The slots of a tile of 64 rows. Lane `i` of each warp has those of rows `i` and `i + 32`.
 #[derive(Clone, Copy)]
-pub struct FoundSlots([u32; 2]);
+pub struct FoundSlots(pub(crate) [u32; 2]);
 
 impl<'p> ListedRows<'p> {
     /// Looks up the slots of the 64 rows from `first` on.

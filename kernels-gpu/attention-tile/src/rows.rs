@@ -12,13 +12,13 @@ use tile::shared::SharedTile;
 /// may have any size.
 #[derive(Clone, Copy)]
 pub struct CacheRows<'p, E, const C: usize> {
-    cache: &'p Cache,
+    pub(crate) cache: &'p Cache,
     /// Address of the cache's first key, or of its first value.
     base: u64,
     sequence: u32,
     /// Index of the head's first chunk in a row.
-    head: u32,
-    rows: u32,
+    pub(crate) head: u32,
+    pub(crate) rows: u32,
     element: PhantomData<E>,
 }
 
@@ -46,7 +46,7 @@ impl<'p, E: Element, const C: usize> CacheRows<'p, E, C> {
 
     /// The block table's entry for the page of row `row`, if the row exists.
     #[inline(always)]
-    fn page(&self, row: u32) -> u32 {
+    pub(crate) fn page(&self, row: u32) -> u32 {
         if row < self.rows { page(self.cache, self.sequence, row) } else { 0 }
     }
 }

@@ -240,9 +240,15 @@ impl AttnInfo {
         matches!(self.isa, Isa::Sm90a)
     }
 
-    /// Whether the kernel reads tensors through tensor maps. Hopper's kernels do, except on lists of keys.
+    /// Whether the kernel reads tensors through tensor maps. Hopper's kernels do, except on lists of keys, and
+    /// on latents of eight bits.
     pub const fn has_maps(&self) -> bool {
-        self.is_hoppers() && !matches!(self.keys, Keys::Listed)
+        let gathers = match self.keys {
+            Keys::Listed => true,
+            Keys::Latent => self.kv_dtype.bytes() == 1,
+            _ => false,
+        };
+        self.is_hoppers() && !gathers
     }
 
     /// Whether the kernel takes scales of keys and values.

@@ -123,6 +123,7 @@ pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
 pub use mla::dequant::MlaDequant;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
+pub use mla::hopper_dequant::MlaHopperDequant;
 pub use mla::sparse::{Sparse, SparseParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use others::{APPENDS, COMBINES, EXTRAS, MERGES, QUANTISES};

@@ -162,9 +162,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     hopper_mla {
     d576 [Causal] 64x64: MlaHopper<E, Mask>;
+    e4m3_d576 [Causal] 64x64: MlaHopperDequant<E, Native<E4m3>, Mask>;
     }
     hopper_sparse_mla {
     d576 [Full] 64x64: Sparse<MlaHopper<E, Mask>>;
+    e4m3_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3>, Mask>>;
     }
     // Portable `Paged` kernels. Each mask and head dim has one tiling, and other head dims run on the kernel
     // of the next larger one, because every program contains all kernels. Causal kernels also run full masks.
@@ -353,6 +355,12 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_scaled_d576 [Full] 32x32_native:
         Sparse<MlaDequant<E, Native<E4m3Scaled>, Mask, 4, 1, 2, 36, 48, 32, 4, 8, true>>;
     e4m3_scaled_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3Scaled, Mask, 4, 1, 2, 36, 48, 32, 4, 8, true>>;
+    }
+    hopper_mla {
+    e4m3_scaled_d576 [Causal] 64x64: MlaHopperDequant<E, Native<E4m3Scaled>, Mask>;
+    }
+    hopper_sparse_mla {
+    e4m3_scaled_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3Scaled>, Mask>>;
     }
     }
     $crate::lines! { $emit

@@ -1,17 +1,20 @@
 //! The keys of a work item on a latent cache: all keys of its sequence, which TMA copies, or the keys of its
-//! query's list, which the warpgroups gather.
+//! query's list, which the warpgroups gather. Keys of eight bits are gathered in both cases, and converted.
 use crate::decode::batch::Batch;
 use crate::decode::latents::listed;
 use crate::decode::schedule::{Item, in_window};
 use crate::variant::MaskFn;
-use attention_tile::{FoundSlots, InFoundPages, PackedRows, Page, PagedRow};
+use attention_tile::{
+    CacheRows, FoundPages, FoundSlots, InFoundPages, PackedRows, Page, PagedRow, RowsOfStage,
+};
+use core::marker::PhantomData;
 use core::ops::Range;
 use cuda_std::math::opaque;
-use spec::{DecodeParams, Kernel, MaskKind, MlaHopperParams, SparseParams};
-use tile::copy::{CpAsync, Transport};
+use spec::{DType, DecodeParams, E4m3, Kernel, MaskKind, MlaHopperParams, SparseParams};
+use tile::copy::CpAsync;
 use tile::group::Refillers;
 use tile::mma::{Acc, RowBounds, WarpgroupCore};
-use tile::pipeline::{Boxes, Gathered, Refill};
+use tile::pipeline::{Boxes, ByteRow, ByteRows, FromRows, Gathered, Refill, Settle};
 use tile::shared::SharedTile;
 use tile::tma::{Tma, TmaTensor};
 use tile::{Block, Warp};
@@ -41,6 +44,8 @@ pub struct Stages<'p, P> {
     pub item: &'p Item,
     /// The work item's rows of Q.
     pub queries: PackedRows<'p>,
+    /// The scale of scores, to base 2, with the scale of the keys.
+    pub scale_log2: f32,
     /// Number of stages. A split without a key has one stage, whose keys do not exist.
     pub count: u32,
 }
@@ -53,34 +58,45 @@ impl<P> Stages<'_, P> {
     }
 }
 
-/// The parameters of a kernel on a latent cache, whose stages have a left part and a right part.
-pub trait Latents: Batch + Sized + 'static {
+/// Keys that are stored as operands.
+pub struct Operands;
+/// Keys that are stored as rows of type `S`, which has eight bits.
+pub struct Bytes<S>(PhantomData<S>);
+
+/// The parameters of a kernel on a latent cache with keys of form `S`, whose stages have a left part and a
+/// right part. Operands have type `E`.
+pub trait Latents<E: WarpgroupCore, S>: Batch + Sized + 'static {
     /// The transport of left parts.
-    type Left: Transport;
+    type Left: Settle<Left<E>>;
     /// The transport of right parts.
-    type Right: Transport;
+    type Right: Settle<Right<E>>;
     /// The keys in global memory, if tensor maps describe them.
-    type Tensors<E>;
+    type Tensors;
     /// The keys behind the launch's tensor maps.
-    fn tensors<E: WarpgroupCore, C: Kernel<Params = Self>>(block: &Block<C>) -> Self::Tensors<E>;
+    fn tensors<C: Kernel<Params = Self>>(block: &Block<C>) -> Self::Tensors;
+    /// The value of a stored number divided by the value of the operand's number, if each latent head has one
+    /// scale.
+    const FACTOR: Option<f32> = None;
 
     /// The result that each lane of a warp looks up for a stage, long before its copies.
     type Found: Copy;
     /// Looks up the rows of stage `n`.
     fn find(stages: &Stages<'_, Self>, n: u32, warp: Warp) -> Self::Found;
     /// The source of the left part of stage `n`.
-    fn left<E: WarpgroupCore>(
+    fn left(
         stages: &Stages<'_, Self>,
-        keys: &Self::Tensors<E>,
+        keys: &Self::Tensors,
         n: u32,
         found: Self::Found,
+        warp: Warp,
     ) -> impl Refill<Left<E>, Self::Left>;
     /// The source of the right part of stage `n`.
-    fn right<E: WarpgroupCore>(
+    fn right(
         stages: &Stages<'_, Self>,
-        keys: &Self::Tensors<E>,
+        keys: &Self::Tensors,
         n: u32,
         found: Self::Found,
+        warp: Warp,
     ) -> impl Refill<Right<E>, Self::Right>;
 
     /// The bits that a warp keeps of its stage from the copies to the scores.
@@ -106,16 +122,28 @@ fn row(stages: &Stages<'_, MlaHopperParams>, n: u32) -> PagedRow {
 
 /// The keys that row `row` sees.
 #[inline(always)]
-fn seen<Mask: MaskFn>(stages: &Stages<'_, MlaHopperParams>, row: u32) -> Range<i32> {
+fn seen<P, Mask: MaskFn>(stages: &Stages<'_, P>, row: u32) -> Range<i32> {
     in_window::<Mask>(stages.p, stages.queries.unpack(row)[0], stages.item.keys)
 }
 
-impl Latents for MlaHopperParams {
+/// Hides the keys of stage `n` behind the last one that a row sees. Each row sees at least the keys that
+/// earlier rows see.
+#[inline(always)]
+fn hide_later<P, Mask: MaskFn>(stages: &Stages<'_, P>, s: &mut Acc<1, N>, n: u32, warp: Warp) {
+    let key = stages.key(n);
+    if (key + KEYS) as i32 > seen::<P, Mask>(stages, 0).end {
+        let (warp, first) = (warp.forget_lane(), warp.index() % 4 * 16);
+        let end = |row| seen::<P, Mask>(stages, first + row).end - key as i32;
+        s.keep_before(&RowBounds::new(end, warp));
+    }
+}
+
+impl<E: WarpgroupCore> Latents<E, Operands> for MlaHopperParams {
     type Left = Tma<LeftMap>;
     type Right = Tma<RightMap>;
-    type Tensors<E> = (TmaTensor<E, N, HALF, LeftMap>, TmaTensor<E, N, REST, RightMap>);
+    type Tensors = (TmaTensor<E, N, HALF, LeftMap>, TmaTensor<E, N, REST, RightMap>);
     #[inline(always)]
-    fn tensors<E: WarpgroupCore, C: Kernel<Params = Self>>(block: &Block<C>) -> Self::Tensors<E> {
+    fn tensors<C: Kernel<Params = Self>>(block: &Block<C>) -> Self::Tensors {
         (block.tensor(|p| &p.k), block.tensor(|p| &p.k))
     }
 
@@ -126,20 +154,22 @@ impl Latents for MlaHopperParams {
         row(stages, n).find(warp.forget_lane())
     }
     #[inline(always)]
-    fn left<E: WarpgroupCore>(
+    fn left(
         stages: &Stages<'_, Self>,
-        keys: &Self::Tensors<E>,
+        keys: &Self::Tensors,
         n: u32,
         page: Page,
+        _: Warp,
     ) -> impl Refill<Left<E>, Self::Left> {
         Boxes { from: &keys.0, at: row(stages, n).within(page) }
     }
     #[inline(always)]
-    fn right<E: WarpgroupCore>(
+    fn right(
         stages: &Stages<'_, Self>,
-        keys: &Self::Tensors<E>,
+        keys: &Self::Tensors,
         n: u32,
         page: Page,
+        _: Warp,
     ) -> impl Refill<Right<E>, Self::Right> {
         Boxes { from: &keys.1, at: row(stages, n).within(page) }
     }
@@ -147,47 +177,163 @@ impl Latents for MlaHopperParams {
     type Kept = ();
     #[inline(always)]
     fn keep(_: &Stages<'_, Self>, _: Page, _: Warp) {}
-    /// Each row sees at least the keys that earlier rows see.
     #[inline(always)]
     fn hide<Mask: MaskFn>(stages: &Stages<'_, Self>, s: &mut Acc<1, N>, n: u32, (): (), warp: Warp) {
-        let key = stages.key(n);
-        if (key + KEYS) as i32 > seen::<Mask>(stages, 0).end {
-            let (warp, first) = (warp.forget_lane(), warp.index() % 4 * 16);
-            let end = |row| seen::<Mask>(stages, first + row).end - key as i32;
-            s.keep_before(&RowBounds::new(end, warp));
-        }
+        hide_later::<Self, Mask>(stages, s, n, warp)
     }
 }
 
-impl Latents for SparseParams {
+impl<E: WarpgroupCore> Latents<E, Operands> for SparseParams {
     type Left = CpAsync<Refillers>;
     type Right = CpAsync<Refillers>;
-    type Tensors<E> = ();
+    type Tensors = ();
     #[inline(always)]
-    fn tensors<E: WarpgroupCore, C: Kernel<Params = Self>>(_: &Block<C>) {}
+    fn tensors<C: Kernel<Params = Self>>(_: &Block<C>) {}
 
+    type Found = FoundSlots;
+    #[inline(always)]
+    fn find(stages: &Stages<'_, Self>, n: u32, warp: Warp) -> FoundSlots {
+        Looked::find(stages, n, warp)
+    }
+    #[inline(always)]
+    fn left(
+        stages: &Stages<'_, Self>,
+        (): &(),
+        _: u32,
+        slots: FoundSlots,
+        _: Warp,
+    ) -> impl Refill<Left<E>, Self::Left> {
+        Gathered(listed(stages.all, stages.item).tile::<0>(slots))
+    }
+    #[inline(always)]
+    fn right(
+        stages: &Stages<'_, Self>,
+        (): &(),
+        _: u32,
+        slots: FoundSlots,
+        _: Warp,
+    ) -> impl Refill<Right<E>, Self::Right> {
+        Gathered(listed(stages.all, stages.item).tile::<RIGHT>(slots))
+    }
+
+    type Kept = [u32; 2];
+    #[inline(always)]
+    fn keep(stages: &Stages<'_, Self>, slots: FoundSlots, warp: Warp) -> [u32; 2] {
+        Looked::keep(stages, slots, warp)
+    }
+    #[inline(always)]
+    fn hide<Mask: MaskFn>(stages: &Stages<'_, Self>, s: &mut Acc<1, N>, n: u32, kept: [u32; 2], warp: Warp) {
+        Looked::hide::<Mask>(stages, s, n, kept, warp)
+    }
+}
+
+/// Parameters of kernels whose lanes look up the rows of a stage, for copies by threads. [`Latents`] has the
+/// meaning of the functions.
+pub trait Looked: Batch + Sized + 'static {
+    /// The result that each lane of a warp looks up for a stage.
+    type Found: Copy;
+    /// Looks up the rows of stage `n`.
+    fn find(stages: &Stages<'_, Self>, n: u32, warp: Warp) -> Self::Found;
+    /// The rows of stage `n`.
+    fn rows<'p>(stages: &Stages<'p, Self>, n: u32, found: Self::Found, warp: Warp) -> RowsOfStage<'p>;
+    /// The bits that a warp keeps of its stage.
+    type Kept: Copy + Default;
+    /// Returns these bits.
+    fn keep(stages: &Stages<'_, Self>, found: Self::Found, warp: Warp) -> Self::Kept;
+    /// Hides the keys of stage `n` that rows do not see.
+    fn hide<Mask: MaskFn>(stages: &Stages<'_, Self>, s: &mut Acc<1, N>, n: u32, kept: Self::Kept, warp: Warp);
+}
+
+impl<E: WarpgroupCore, S: ByteRow<E>, P: Looked> Latents<E, Bytes<S>> for P
+where
+    S: 'static,
+{
+    type Left = ByteRows<S, 0>;
+    type Right = ByteRows<S, HALF>;
+    type Tensors = ();
+    #[inline(always)]
+    fn tensors<C: Kernel<Params = Self>>(_: &Block<C>) {}
+    const FACTOR: Option<f32> = if matches!(S::DTYPE, DType::E4m3) { Some(S::FACTOR) } else { None };
+
+    type Found = P::Found;
+    #[inline(always)]
+    fn find(stages: &Stages<'_, Self>, n: u32, warp: Warp) -> Self::Found {
+        P::find(stages, n, warp)
+    }
+    #[inline(always)]
+    fn left(
+        stages: &Stages<'_, Self>,
+        (): &(),
+        n: u32,
+        found: Self::Found,
+        warp: Warp,
+    ) -> impl Refill<Left<E>, Self::Left> {
+        FromRows(P::rows(stages, n, found, warp))
+    }
+    #[inline(always)]
+    fn right(
+        stages: &Stages<'_, Self>,
+        (): &(),
+        n: u32,
+        found: Self::Found,
+        warp: Warp,
+    ) -> impl Refill<Right<E>, Self::Right> {
+        FromRows(P::rows(stages, n, found, warp))
+    }
+
+    type Kept = P::Kept;
+    #[inline(always)]
+    fn keep(stages: &Stages<'_, Self>, found: Self::Found, warp: Warp) -> Self::Kept {
+        P::keep(stages, found, warp)
+    }
+    #[inline(always)]
+    fn hide<Mask: MaskFn>(
+        stages: &Stages<'_, Self>,
+        s: &mut Acc<1, N>,
+        n: u32,
+        kept: Self::Kept,
+        warp: Warp,
+    ) {
+        P::hide::<Mask>(stages, s, n, kept, warp)
+    }
+}
+
+/// The keys of a work item's sequence.
+#[inline(always)]
+fn pages<'p>(stages: &Stages<'p, DecodeParams>) -> CacheRows<'p, E4m3, D> {
+    let Item { sequence, kv_head, keys, .. } = *stages.item;
+    let [keys, _] = CacheRows::new(&stages.p.cache, sequence, kv_head, keys);
+    keys
+}
+
+impl Looked for DecodeParams {
+    type Found = FoundPages;
+    #[inline(always)]
+    fn find(stages: &Stages<'_, Self>, n: u32, warp: Warp) -> FoundPages {
+        pages(stages).find(stages.key(n), warp.forget_lane())
+    }
+    #[inline(always)]
+    fn rows<'p>(stages: &Stages<'p, Self>, n: u32, found: FoundPages, warp: Warp) -> RowsOfStage<'p> {
+        pages(stages).rows_in(stages.key(n), found, warp.forget_lane())
+    }
+    type Kept = ();
+    #[inline(always)]
+    fn keep(_: &Stages<'_, Self>, _: FoundPages, _: Warp) {}
+    #[inline(always)]
+    fn hide<Mask: MaskFn>(stages: &Stages<'_, Self>, s: &mut Acc<1, N>, n: u32, (): (), warp: Warp) {
+        hide_later::<Self, Mask>(stages, s, n, warp)
+    }
+}
+
+impl Looked for SparseParams {
     type Found = FoundSlots;
     #[inline(always)]
     fn find(stages: &Stages<'_, Self>, n: u32, warp: Warp) -> FoundSlots {
         listed(stages.all, stages.item).find(stages.key(n), warp.forget_lane())
     }
     #[inline(always)]
-    fn left<E: WarpgroupCore>(
-        stages: &Stages<'_, Self>,
-        (): &(),
-        _: u32,
-        slots: FoundSlots,
-    ) -> impl Refill<Left<E>, Self::Left> {
-        Gathered(listed(stages.all, stages.item).tile::<0>(slots))
-    }
-    #[inline(always)]
-    fn right<E: WarpgroupCore>(
-        stages: &Stages<'_, Self>,
-        (): &(),
-        _: u32,
-        slots: FoundSlots,
-    ) -> impl Refill<Right<E>, Self::Right> {
-        Gathered(listed(stages.all, stages.item).tile::<RIGHT>(slots))
+    fn rows<'p>(stages: &Stages<'p, Self>, _: u32, slots: FoundSlots, warp: Warp) -> RowsOfStage<'p> {
+        listed(stages.all, stages.item).rows(slots, warp)
     }
 
     /// A bit for each key: whether its slot names a row.

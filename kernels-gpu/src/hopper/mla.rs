@@ -19,40 +19,42 @@
 //!
 //! [`super::latents`] has the keys of a work item: of its sequence, through TMA, or of its query's list,
 //! which the warpgroups gather.
+use crate::capped::times;
 use crate::decode::batch::Batch;
 use crate::decode::merge::store_empty;
 use crate::decode::rows::{finish_rows, side_by_side};
 use crate::decode::schedule::{Item, first_lengths, items};
 use crate::entries::Run;
-use crate::hopper::latents::{D, HALF, KEYS, Latents, Left, N, REST, Right, Stages};
+use crate::hopper::latents::{Bytes, D, HALF, KEYS, Latents, Left, N, Operands, REST, Right, Stages};
 use crate::hopper::shared_softmax::SharedSoftmax;
 use crate::partial::Partial;
 use crate::variant::MaskFn;
+use attention_tile::{head_of, load_per_head};
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
-use spec::{Kernel, MlaHopper, MlaHopperParams, Sparse, SparseParams};
+use spec::{DecodeParams, Kernel, MlaHopper, MlaHopperDequant, MlaHopperParams, Sparse, SparseParams};
 use tile::copy::CpAsync;
 use tile::exchange::PartOfRows;
 use tile::group::{Team, Warpgroup};
 use tile::mma::{AFrag, Acc, RowVec, TensorCore, WarpgroupCore};
-use tile::pipeline::{Refill, Refilled, Unfilled};
+use tile::pipeline::{ByteRow, Refill, Refilled, Unfilled};
 use tile::shared::SharedTile;
 use tile::wgmma::{OperandExchange, Seesaw};
 use tile::{Block, Smem, Warp};
 
 /// A block's shared memory: Q, keys, P.
-type Shared<E, P> = (
+type Shared<E, S, P> = (
     Unfilled<SharedTile<E, 4, D>, CpAsync<Team<2>>>,
     (
-        Refilled<Left<E>, 2, <P as Latents>::Left>,
-        (Refilled<Right<E>, 2, <P as Latents>::Right>, OperandExchange<E, N>),
+        Refilled<Left<E>, 2, <P as Latents<E, S>>::Left>,
+        (Refilled<Right<E>, 2, <P as Latents<E, S>>::Right>, OperandExchange<E, N>),
     ),
 );
 
-/// Makes a kernel of a configuration with these parameters.
+/// Makes a kernel of a configuration with these parameters, whose keys have this form.
 macro_rules! run {
-    ($config:ty, $params:ty) => {
-        impl<E: TensorCore + WarpgroupCore, Mask: MaskFn> Run for $config {
+    ($config:ty, $params:ty, $form:ty $(, $s:ident: $bound:path)?) => {
+        impl<E: TensorCore + WarpgroupCore, $($s: $bound + 'static,)? Mask: MaskFn> Run for $config {
             /// Processes a block's work items.
             #[inline(always)]
             fn run(p: $params, mut block: Block<Self>, smem: Smem<Self>) {
@@ -65,7 +67,7 @@ macro_rules! run {
                         return ControlFlow::Break(());
                     };
                     if item.counts {
-                        attend::<Self, E, Mask>(p, &item.uniform(block.warp()), block, smem);
+                        attend::<Self, E, $form, Mask>(p, &item.uniform(block.warp()), block, smem);
                     }
                     item.next(index, block)
                 });
@@ -74,12 +76,14 @@ macro_rules! run {
         }
     };
 }
-run!(MlaHopper<E, Mask>, MlaHopperParams);
-run!(Sparse<MlaHopper<E, Mask>>, SparseParams);
+run!(MlaHopper<E, Mask>, MlaHopperParams, Operands);
+run!(Sparse<MlaHopper<E, Mask>>, SparseParams, Operands);
+run!(MlaHopperDequant<E, S, Mask>, DecodeParams, Bytes<S>, S: ByteRow<E>);
+run!(Sparse<MlaHopperDequant<E, S, Mask>>, SparseParams, Bytes<S>, S: ByteRow<E>);
 
 /// Processes one work item.
 #[inline(always)]
-fn attend<C: Kernel<Params: Latents>, E: TensorCore + WarpgroupCore, Mask: MaskFn>(
+fn attend<C: Kernel<Params: Latents<E, S>>, E: TensorCore + WarpgroupCore, S: 'static, Mask: MaskFn>(
     all: &C::Params,
     item: &Item,
     block: &mut Block<C>,
@@ -88,52 +92,62 @@ fn attend<C: Kernel<Params: Latents>, E: TensorCore + WarpgroupCore, Mask: MaskF
     let p = all.decode();
     let (needed, warp) = (item.keys.div_ceil(KEYS), block.warp());
     let count = warp.uniform(needed.saturating_sub(item.split).div_ceil(item.splits).max(1));
-    let stages = Stages { all, p, item, queries: item.rows_of(p, &p.q), count };
+    // Numbers of eight bits may have one scale for each latent head, a factor of scores and of O.
+    let factor = const { <C::Params as Latents<E, S>>::FACTOR };
+    let scale = |which: usize, block: &Block<C>| {
+        factor.map(|factor| {
+            factor * load_per_head(&p.scales[which], head_of(item.sequence, item.kv_head, block))
+        })
+    };
+    let scale_log2 = scale(0, block).map_or(p.scale_log2, |scale| times(p.scale_log2, scale));
+    let stages = Stages { all, p, item, queries: item.rows_of(p, &p.q), count, scale_log2 };
     let keys = C::Params::tensors(block);
     let (part, scratch) =
-        block.in_warpgroups(smem, |group, shared| seesaw::<_, E, Mask>(&stages, shared, &keys, group));
+        block.in_warpgroups(smem, |group, shared| seesaw::<_, E, S, Mask>(&stages, shared, &keys, group));
     let left = scratch.exchange_parts(part, block);
+    let scale = scale(1, block);
     let whole = |row, quads| {
         let (o, [[max, a], [_, b]]) = left.quads(row, quads);
-        Partial { max, sum: a + b, o: side_by_side(o) }
+        let o: [f32; HALF] = side_by_side(o);
+        Partial { max, sum: a + b, o: scale.map_or(o, |scale| o.map(|x| x * scale)) }
     };
     finish_rows::<E, _, { 2 * HALF }, { HALF / 4 }, HALF>(&all.own(item.sequence), item, whole, block)
 }
 
 /// A warpgroup's turns. Returns its columns of O, with the maxima and with the sums of its stages.
 #[inline(always)]
-fn seesaw<P: Latents, E: WarpgroupCore, Mask: MaskFn>(
+fn seesaw<P: Latents<E, S>, E: WarpgroupCore, S: 'static, Mask: MaskFn>(
     stages: &Stages<'_, P>,
-    (q, shared): Shared<E, P>,
-    keys: &P::Tensors<E>,
+    (q, shared): Shared<E, S, P>,
+    keys: &P::Tensors,
     mut group: Warpgroup<2>,
 ) -> PartOfRows<HALF, 2> {
     let (team, warp) = (group.team(), group.warp());
     // The look-up is in flight while the threads start the copies of Q.
     let (found, kept) = (P::find(stages, 0, warp), P::Kept::default());
     let q = q.fill(|slot| slot.copy_edge(&mut { stages.queries }, &team));
-    let softmax = SharedSoftmax::new(stages.p.scale_log2);
+    let softmax = SharedSoftmax::new(stages.scale_log2);
     group.seesaw(
         q,
         shared,
-        Softmax::<P, E, Mask> { stages, keys, found, kept, warp, softmax, mask: PhantomData },
+        Softmax::<P, E, S, Mask> { stages, keys, found, kept, warp, softmax, mask: PhantomData },
     )
 }
 
 /// A warpgroup's softmax, and its place among the keys.
-struct Softmax<'p, P: Latents, E, Mask> {
+struct Softmax<'p, P: Latents<E, S>, E: WarpgroupCore, S: 'static, Mask> {
     stages: &'p Stages<'p, P>,
-    keys: &'p P::Tensors<E>,
+    keys: &'p P::Tensors,
     /// What the lane has looked up for the next stage to fill. The warpgroup looks up one stage ahead.
     found: P::Found,
     /// What the warp keeps of the warpgroup's next stage.
     kept: P::Kept,
     warp: Warp,
     softmax: SharedSoftmax,
-    mask: PhantomData<Mask>,
+    mask: PhantomData<(S, Mask)>,
 }
 
-impl<P: Latents, E, Mask> Softmax<'_, P, E, Mask> {
+impl<P: Latents<E, S>, E: WarpgroupCore, S, Mask> Softmax<'_, P, E, S, Mask> {
     /// Keeps what the scores of stage `n` need, if it is a stage of warpgroup `index`.
     #[inline(always)]
     fn keep(&mut self, n: u32, index: u32) {
@@ -143,7 +157,9 @@ impl<P: Latents, E, Mask> Softmax<'_, P, E, Mask> {
     }
 }
 
-impl<P: Latents, E: WarpgroupCore, Mask: MaskFn> Seesaw<E, N, HALF, REST> for Softmax<'_, P, E, Mask> {
+impl<P: Latents<E, S>, E: WarpgroupCore, S, Mask: MaskFn> Seesaw<E, N, HALF, REST>
+    for Softmax<'_, P, E, S, Mask>
+{
     type Left = P::Left;
     type Right = P::Right;
     #[inline(always)]
@@ -157,12 +173,12 @@ impl<P: Latents, E: WarpgroupCore, Mask: MaskFn> Seesaw<E, N, HALF, REST> for So
     #[inline(always)]
     fn left(&mut self, n: u32) -> impl Refill<Left<E>, P::Left> {
         self.keep(n, 0);
-        P::left(self.stages, self.keys, n, self.found)
+        P::left(self.stages, self.keys, n, self.found, self.warp)
     }
     #[inline(always)]
     fn right(&mut self, n: u32) -> impl Refill<Right<E>, P::Right> {
         self.keep(n, 1);
-        P::right(self.stages, self.keys, n, self.found)
+        P::right(self.stages, self.keys, n, self.found, self.warp)
     }
     #[inline(always)]
     fn observe(&mut self, s: &mut Acc<1, N>, n: u32) -> (bool, RowVec<1>) {

@@ -119,6 +119,14 @@ impl<const W: usize> Warpgroup<W> {
     }
 }
 
+impl Refillers {
+    /// The index of the warpgroup.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+}
+
 impl sealed::Sealed for Refillers {}
 impl Capability for Refillers {}
 impl sealed::Synchronize for Refillers {

@@ -93,6 +93,36 @@ impl<T: TmaTile, const S: usize, By: Transport> Refilled<T, S, By> {
     }
 }
 
+impl<T: SharedLayout, const S: usize, By: Settle<T>> Refilled<T, S, By> {
+    /// Makes value `n` what products read, if the transport copies it in another form. The warpgroup that
+    /// fills stages calls this function once for each value, before it fills the next one.
+    #[inline(always)]
+    pub(crate) fn settle(&self, n: u32, group: &Refillers) {
+        if By::CONVERTS {
+            let stage = opaque(n) % S as u32;
+            // SAFETY: `Phased::init` has initialised the mbarrier, and no product reads the stage before its
+            // phase ends.
+            unsafe { By::settle(self.base + stage * T::BYTES as u32, self.full(stage), group) }
+        }
+    }
+}
+
+/// A transport that can fill stages of `T`.
+pub trait Settle<T>: Transport {
+    /// Whether stages must be settled.
+    const CONVERTS: bool = false;
+    /// Waits for the copies of a stage, and makes it what products read. All warps of the warpgroup that
+    /// copied the stage call this function.
+    ///
+    /// # Safety
+    /// - This warpgroup has started the copies of the stage, and its phase of `full` has not ended. No product
+    ///   reads the stage before that.
+    #[inline(always)]
+    unsafe fn settle(_stage: u32, _full: u32, _group: &Refillers) {}
+}
+impl<T, M: MapKind> Settle<T> for Tma<M> {}
+impl<T, W: ThreadGroup> Settle<T> for CpAsync<W> {}
+
 /// A source of values for [`Refilled`] stages, which transport `By` copies.
 pub trait Refill<T, By>: Sealed {
     /// Starts the copies of a value. All warps of a warpgroup call this function.

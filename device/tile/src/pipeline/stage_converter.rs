@@ -43,7 +43,7 @@ const fn place(lane: u32) -> [u32; 2] {
 
 /// Byte offset, in eight stored rows, of a lane's chunk for panel `panel`.
 #[inline(always)]
-const fn source(lane: u32, panel: u32) -> u32 {
+pub(super) const fn source(lane: u32, panel: u32) -> u32 {
     let [row, chunk] = place(lane);
     row * ROW_BYTES + ((panel * ACROSS + chunk) ^ row) * 16
 }
@@ -51,7 +51,7 @@ const fn source(lane: u32, panel: u32) -> u32 {
 /// Byte offset, in eight rows of a panel, of the first of the two chunks that a lane writes. The second is at
 /// the offset with bit 4 flipped.
 #[inline(always)]
-const fn target(lane: u32) -> u32 {
+pub(super) const fn target(lane: u32) -> u32 {
     let [row, chunk] = place(lane);
     row * ROW_BYTES + ((2 * chunk) ^ row) * 16
 }

@@ -138,19 +138,21 @@ impl Warpgroup<2> {
     }
 
     /// Runs `product`, makes an operand and its values from the product's accumulator, and passes both.
-    /// Returns the operand.
+    /// Returns the operand. `beside` runs while the product is in flight.
     #[inline(always)]
     pub(super) fn pass<E: WarpgroupCore, A: Product<2>, const K: usize>(
         &mut self,
         _: Turn,
         exchange: &mut OperandExchange<E, K>,
         mut product: A,
+        beside: impl FnOnce(),
         make: impl FnOnce(&mut A::Acc) -> (AFrag<E, 1, K>, RowVec<1>),
     ) -> AFrag<E, 1, K> {
         product.wait();
         // SAFETY: `Warpgroup` stands for 128 converged threads; the steps run in order.
         unsafe {
             product.issue(self.index);
+            beside();
             product.settle::<0>();
             product.release();
         }
@@ -160,7 +162,7 @@ impl Warpgroup<2> {
     }
 
     /// Waits for the turn. `adopt` gets the accumulator of `passed` and the values that the other warpgroup
-    /// passed, and `passed` runs to its end.
+    /// passed, and `passed` runs to its end. `beside` runs while `passed` is in flight.
     #[inline(always)]
     pub(super) fn receive<E: WarpgroupCore, State, const N: usize, const K: usize>(
         &mut self,
@@ -168,16 +170,21 @@ impl Warpgroup<2> {
         passed: AbPassed<'_, E, N, K>,
         state: &mut State,
         adopt: impl FnOnce(&mut State, &mut Acc<1, N>, RowVec<1>),
+        beside: impl FnOnce(),
     ) -> Turn {
         self.ping_pong.wait();
         adopt(state, passed.0, exchange.values(self.warp));
-        self.run(InTurn(passed, exchange));
+        self.run_beside(InTurn(passed, exchange), beside);
         Turn(())
     }
 
     /// [`Warpgroup::receive`] and [`Warpgroup::pass`] in one turn: `first` is in flight while the warpgroup
     /// waits for its turn, and `passed` runs beside `meanwhile`. `meanwhile` and `then` run as in
     /// [`Warpgroup::overlap`], and make an operand and its values, which are passed. Returns the operand.
+    ///
+    /// If `settles`, `first` ends before `adopt`. In kernels that convert stages, ptxas does not see that
+    /// `first` leaves the accumulator of `passed` alone, and would insert this wait. The tensor cores run
+    /// `first` before `passed` in any case.
     #[expect(clippy::too_many_arguments, reason = "two products, and the three steps beside them")]
     #[inline(always)]
     pub(super) fn overlapped_turn<
@@ -193,6 +200,7 @@ impl Warpgroup<2> {
         mut first: A,
         passed: AbPassed<'_, E, N, K>,
         state: &mut State,
+        settles: bool,
         adopt: impl FnOnce(&mut State, &mut Acc<1, N>, RowVec<1>),
         meanwhile: impl FnOnce(&mut State, &mut A::Acc) -> (bool, R),
         then: impl FnOnce(&mut State, &A::Acc, &mut Acc<1, N>, R, bool) -> (AFrag<E, 1, K>, RowVec<1>),
@@ -201,6 +209,10 @@ impl Warpgroup<2> {
         // SAFETY: `Warpgroup` stands for 128 converged threads; `overlapped` settles the product.
         unsafe { first.issue(self.index) };
         self.ping_pong.wait();
+        if settles {
+            // SAFETY: the product was issued; `overlapped` waits again, to no effect.
+            unsafe { first.settle::<0>() }
+        }
         adopt(state, passed.0, exchange.values(self.warp.forget_lane()));
         let mut second = InTurn(passed, exchange);
         Issue::<2>::wait(&second);

@@ -8,12 +8,15 @@
 //! A warpgroup refills its own part of a stage. It is the part's last reader: it has multiplied the part, and
 //! the other warpgroup has read it before it passed an operand. Only this file fills and reads the stages, so
 //! a kernel cannot change this order.
+//!
+//! If copies have another form than products read, a warpgroup also converts its own parts, while a product of
+//! the previous stage is in flight.
 use crate::copy::{CpAsync, Transport};
 use crate::exchange::PartOfRows;
-use crate::group::{Team, Warpgroup};
+use crate::group::{Refillers, Team, Warpgroup};
 use crate::mma::{AFrag, Acc, RowVec, WarpgroupCore};
-use crate::pipeline::{InFlight, Published, Refill, Refilled, StageToken};
-use crate::shared::SharedTile;
+use crate::pipeline::{InFlight, Published, Refill, Refilled, Settle, StageToken};
+use crate::shared::{SharedLayout, SharedTile};
 use crate::wgmma::{AbOfToken, AbPassed, AbtOfTwo, OperandExchange, Turn};
 
 /// The computation of a warpgroup in a [seesaw](Warpgroup::seesaw) of stages of `N` base tiles of rows. A
@@ -21,9 +24,9 @@ use crate::wgmma::{AbOfToken, AbPassed, AbtOfTwo, OperandExchange, Turn};
 /// has `H` base tiles of columns.
 pub trait Seesaw<E: WarpgroupCore, const N: usize, const H: usize, const R: usize> {
     /// The transport of a stage's left part.
-    type Left: Transport;
+    type Left: Settle<SharedTile<E, N, H>>;
     /// The transport of a stage's right part.
-    type Right: Transport;
+    type Right: Settle<SharedTile<E, N, R>>;
     /// Number of stages, which is at least 1. Both warpgroups have the same number.
     fn count(&self) -> u32;
     /// Looks up what the sources need for stage `n`, or for a stage behind the last one. Stages come in
@@ -76,12 +79,28 @@ impl Warpgroup<2> {
         side.fill(1);
         // The copies of stages by threads go on.
         let q = q.publish(S::Left::BY_THREADS && S::Right::BY_THREADS, &mut team);
+        convert((&side.left, &side.right), [0, side.steps.count()], &side.group.refillers());
         if side.group.index == 0 {
             side.even(&q, exchange);
         } else {
             side.odd(&q, exchange);
         }
         side.group.part(side.acc, side.steps.state())
+    }
+}
+
+/// Converts the warpgroup's part of stage `n` of `count`: its left part, or its right part.
+#[inline(always)]
+fn convert<L: SharedLayout, R: SharedLayout, ByLeft: Settle<L>, ByRight: Settle<R>>(
+    (left, right): (&Refilled<L, 2, ByLeft>, &Refilled<R, 2, ByRight>),
+    [n, count]: [u32; 2],
+    group: &Refillers,
+) {
+    if (ByLeft::CONVERTS || ByRight::CONVERTS) && n < count {
+        match group.index() {
+            0 => left.settle(n, group),
+            _ => right.settle(n, group),
+        }
     }
 }
 
@@ -115,22 +134,36 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H, R>, const N: usize, const H: usize, co
         self.group.own([self.left.keep(n), self.right.keep(n).first_columns()])
     }
 
-    /// Multiplies the operand of the warpgroup's stage `n`, and refills the stage.
+    /// Multiplies the operand of the warpgroup's stage `n`, and refills the stage. Warpgroup 1 converts its
+    /// part of the next stage meanwhile: warpgroup 0 has done this beside the product of the stage with Q.
     #[inline(always)]
     fn multiply(&mut self, operand: &AFrag<E, 1, N>, n: u32) {
         let own = self.own(n);
-        self.group.run(AbOfToken(&mut self.acc, operand, &own));
+        let (parts, place) = ((&self.left, &self.right), [n + 1, self.steps.count()]);
+        let group = self.group.refillers();
+        self.group.run_beside(AbOfToken(&mut self.acc, operand, &own), || {
+            if group.index() == 1 {
+                convert(parts, place, &group)
+            }
+        });
         self.fill(n + 2);
     }
 
     /// Waits for the operand of the other warpgroup's stage `n`, multiplies it, and refills the stage.
+    /// Converts the warpgroup's part of the next stage meanwhile.
     #[inline(always)]
     fn receive(&mut self, exchange: &OperandExchange<E, N>, n: u32) -> Turn {
         let own = self.own(n);
         let passed = AbPassed(&mut self.acc, &own);
-        let turn = self
-            .group
-            .receive(exchange, passed, &mut self.steps, |steps, acc, values| steps.adopt(values, acc));
+        let (parts, place) = ((&self.left, &self.right), [n + 1, self.steps.count()]);
+        let group = self.group.refillers();
+        let turn = self.group.receive(
+            exchange,
+            passed,
+            &mut self.steps,
+            |steps, acc, values| steps.adopt(values, acc),
+            || convert(parts, place, &group),
+        );
         self.fill(n + 2);
         turn
     }
@@ -146,15 +179,17 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H, R>, const N: usize, const H: usize, co
         let mut turn = self.group.first_turn();
         loop {
             let (product, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
-            let (steps, acc) = (&mut self.steps, &mut self.acc);
-            let operand =
-                self.group.pass(turn, &mut exchange, AbtOfTwo(product, q, &left, &right), |product| {
-                    let (grew, rescale) = steps.observe(product, n);
-                    if grew {
-                        acc.scale_rows(&rescale);
-                    }
-                    (steps.operand(product), steps.values())
-                });
+            let (parts, place) = ((&self.left, &self.right), [n + 1, self.steps.count()]);
+            let (steps, acc, group) = (&mut self.steps, &mut self.acc, self.group.refillers());
+            let product = AbtOfTwo(product, q, &left, &right);
+            let beside = || convert(parts, place, &group);
+            let operand = self.group.pass(turn, &mut exchange, product, beside, |product| {
+                let (grew, rescale) = steps.observe(product, n);
+                if grew {
+                    acc.scale_rows(&rescale);
+                }
+                (steps.operand(product), steps.values())
+            });
             self.multiply(&operand, n);
             n += 2;
             if n > self.steps.count() {
@@ -176,6 +211,7 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H, R>, const N: usize, const H: usize, co
     ) {
         let mut n = 1;
         while n < self.steps.count() {
+            convert((&self.left, &self.right), [n, n + 1], &self.group.refillers());
             let (product, left, right) = (&mut Acc::unset(), self.left.keep(n), self.right.keep(n));
             let own = self.own(n - 1);
             let operand = self.group.overlapped_turn(
@@ -183,6 +219,7 @@ impl<E: WarpgroupCore, S: Seesaw<E, N, H, R>, const N: usize, const H: usize, co
                 AbtOfTwo(product, q, &left, &right),
                 AbPassed(&mut self.acc, &own),
                 &mut self.steps,
+                S::Left::CONVERTS,
                 |steps, acc, values| steps.adopt(values, acc),
                 |steps, product| {
                     let (grew, rescale) = steps.observe(product, n);
