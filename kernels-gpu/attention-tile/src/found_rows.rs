@@ -35,7 +35,7 @@ impl<'p> ListedRows<'p> {
     /// The rows with these slots.
     #[inline(always)]
     pub fn rows(&self, FoundSlots(slots): FoundSlots, warp: Warp) -> RowsOfStage<'p> {
-        let slot = if warp.index() / 2 % 2 == 0 { slots[0] } else { slots[1] };
+        let slot = if warp.index() % 4 < 2 { slots[0] } else { slots[1] };
         RowsOfStage { cache: self.cache, found: [self.chunk(slot); 2] }
     }
 }

@@ -192,21 +192,24 @@ impl<E: WarpgroupCore, S: ByteRow<E>, const FIRST: usize, const C: usize> Settle
         for eight in 0..OF_WARP / 8 {
             let rows = stage + (warp.index % 4 * OF_WARP + eight * 8) * 128;
             // SAFETY: chunks of the warp's own rows, whose copies have landed for all of its lanes.
-            let scales = match S::SCALES {
-                Some(_) => unsafe {
-                    let of_row = rows + in_panel(target(warp.lane) / 128, 0);
-                    ld_shared_v2_b32(of_row + const { FIRST as u32 * 16 / 128 * 4 })
-                },
-                None => [0; 2],
+            let scales = unsafe {
+                match S::SCALES {
+                    Some(_) => {
+                        let of_row = rows + in_panel(target(warp.lane) / 128, 0);
+                        ld_shared_v2_b32(of_row + const { FIRST as u32 * 16 / 128 * 4 })
+                    }
+                    None => [0; 2],
+                }
             };
             // The bytes of two panels at once. They overwrite bytes that the warp has read before.
             for i in 0..narrow.div_ceil(2) {
                 let both = 2 * i + 1 < narrow;
-                let from = |half: u32| rows + panel(at + i) + source(warp.lane, half);
-                // SAFETY: as above.
-                let words = [0, 1].map(|half| match both || half == 0 {
-                    true => unsafe { ld_shared_v4_b32(from(half)) },
-                    false => [0; 4],
+                let words = [0, 1].map(|half| {
+                    if half == 1 && !both {
+                        return [0; 4];
+                    }
+                    // SAFETY: as above.
+                    unsafe { ld_shared_v4_b32(rows + panel(at + i) + source(warp.lane, half)) }
                 });
                 // All lanes have read these bytes, and the scales, before a lane writes.
                 warp.sync();
