@@ -48,7 +48,7 @@ fn table() -> impl Iterator<Item = Contract> {
 /// More kernels that tests run: on tensors of e4m3, on caches whose values have another head dim than keys,
 /// on shared prefixes, on int8 caches, of requests whose bits do not depend on other sequences, and on
 /// latents of 16 and of eight bits.
-const OF_TESTS: [&str; 26] = [
+const OF_TESTS: [&str; 28] = [
     "fp8_bf16_d64_full_128x128",
     "lay_e4m3_d64",
     "lay_e4m3_d128",
@@ -75,6 +75,8 @@ const OF_TESTS: [&str; 26] = [
     "sparse_mla_f16_d576_full_16x32",
     "sparse_mla_bf16_d576_full_16x32",
     "sparse_mla_f16_e4m3_d576_full_16x32",
+    "hopper_mla_bf16_d576_causal_64x64",
+    "hopper_sparse_mla_bf16_d576_full_64x64",
 ];
 
 /// The attention kernels of small problems in tests, in f16 and with head dim 64.
