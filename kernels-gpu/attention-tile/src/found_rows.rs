@@ -1,4 +1,5 @@
 //! Rows of a cache that a warp has looked up, for copies by threads.
+use crate::listed::NONE;
 use crate::rows::CacheRows;
 use crate::table::chunk_in;
 use crate::{FoundSlots, ListedRows};
@@ -6,10 +7,6 @@ use spec::{Cache, Element};
 use tile::Warp;
 use tile::layout::CHUNK;
 use tile::pipeline::FoundRows;
-
-/// The slot, and the first chunk, of a row that does not exist. A row of a latent cache has two chunks or more,
-/// so that none begins here.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// A warp's rows of a stage of 64 keys, of which each of a warpgroup's four warps has 16. Lane `i` has the
 /// first chunks of rows `i` and `i + 32`, or twice that of the half with the warp's rows.

@@ -1,5 +1,4 @@
 //! Rows of a KV cache that a list of slots names. No other file reads these lists.
-use crate::found_rows::NONE;
 use crate::rows::{PageWalk, Up};
 use core::marker::PhantomData;
 use spec::{Cache, Element, Integers};
@@ -9,6 +8,10 @@ use tile::global::GlobalInts;
 use tile::group::ThreadGroup;
 use tile::layout;
 use tile::shared::SharedTile;
+
+/// The slot, and the first chunk, of a row that does not exist. A row of a latent cache has two chunks or more,
+/// so that none begins here.
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// The keys of one head that a list names. The host has not checked the slots: a slot that is negative or
 /// beyond all pages names no row.
