@@ -140,9 +140,10 @@ fn cost(q: &Query<'_>, e: &AttnInfo) -> u32 {
 /// Returns the best kernel on a latent cache, for its keys or for lists of them. The best portable kernel has
 /// the fewest thread blocks, then the fewest rows, then the most stages, except as [`splits_fill`] and
 /// [`of_short_splits`] say. Where this is a block of 64 rows, or the rows need more of its blocks than of a
-/// Hopper kernel's, the Hopper kernel replaces it if it takes the tensors. (The latter happens with latents of
-/// eight bits, of which each portable block converts all keys again.) Batch-invariant problems have none of these exceptions and no fallback. If their bits must not
-/// depend on chunks, blocks have the rows of one query.
+/// Hopper kernel's, the Hopper kernel replaces it if it takes the tensors. (The latter happens with latents
+/// of eight bits, of which each portable block converts all keys again.) Batch-invariant problems have none
+/// of these exceptions and no fallback. If their bits must not depend on chunks, blocks have the rows of one
+/// query.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`] if no kernel solves the problem on this device.

@@ -187,8 +187,8 @@ const RULES: &[Rule] = &[
 
     Rule::new(LATENT, "a latent cache, read once for keys and values: warpgroups and TMA for blocks of 64 \
         rows, whose products take longer than their bytes with mma.sync").when(|_, e| e.has_maps()),
-    Rule::new(LATENT, "a latent cache of eight bits: warpgroups for blocks of 64 rows, which convert each key \
-        once for all of these rows (by a model, not measured)").when(|_, e| e.is_hoppers()),
+    Rule::new(LATENT, "a latent cache of eight bits: warpgroups for blocks of 64 rows, which convert each \
+        key once for all of these rows (by a model, not measured)").when(|_, e| e.is_hoppers()),
     Rule::new(LATENT, "a latent cache, read once for keys and values: splits are short, and eight warps take \
         less time for them than four").when(|case, e| pays::of_short_splits(case.q, case.all) == Some(e)),
     Rule::new(LATENT, "a latent cache, read once for keys and values: the smallest block that holds all rows \

@@ -9,8 +9,8 @@ use tile::group::ThreadGroup;
 use tile::layout;
 use tile::shared::SharedTile;
 
-/// The slot, and the first chunk, of a row that does not exist. A row of a latent cache has two chunks or more,
-/// so that none begins here.
+/// The slot, and the first chunk, of a row that does not exist. A row of a latent cache has two chunks or
+/// more, so that none begins here.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The keys of one head that a list names. The host has not checked the slots: a slot that is negative or

@@ -240,8 +240,8 @@ impl AttnInfo {
         matches!(self.isa, Isa::Sm90a)
     }
 
-    /// Whether the kernel reads tensors through tensor maps. Hopper's kernels do, except on lists of keys, and
-    /// on latents of eight bits.
+    /// Whether the kernel reads tensors through tensor maps. Hopper's kernels do, except on lists of keys,
+    /// and on latents of eight bits.
     pub const fn has_maps(&self) -> bool {
         let gathers = match self.keys {
             Keys::Listed => true,

@@ -1,6 +1,7 @@
 //! MLA decode (multi-head latent attention, DeepSeek-V2): few queries on a latent cache, whose values are the
-//! first columns of its keys. This file has the portable configuration, [`dequant`] has the one for latents of
-//! eight bits, [`hopper`] and [`hopper_dequant`] have Hopper's, and [`sparse`] has the kernels on lists of keys.
+//! first columns of its keys. This file has the portable configuration, [`dequant`] has the one for latents
+//! of eight bits, [`hopper`] and [`hopper_dequant`] have Hopper's, and [`sparse`] has the kernels on lists of
+//! keys.
 use crate::{
     AttnInfo, AttnKernel, Contract, DecodeParams, Element, Isa, Kernel, Keys, Line, MaskMarker, Pass, Path,
     Queries, Schedule, Sm80, Target, TileScheduler,

@@ -115,8 +115,8 @@ pub trait Settle<T>: Transport {
     /// copied the stage call this function.
     ///
     /// # Safety
-    /// - This warpgroup has started the copies of the stage, and its phase of `full` has not ended. No product
-    ///   reads the stage before that.
+    /// - This warpgroup has started the copies of the stage, and its phase of `full` has not ended. No
+    /// product reads the stage before that.
     #[inline(always)]
     unsafe fn settle(_stage: u32, _full: u32, _group: &Refillers) {}
 }

@@ -9,8 +9,8 @@
 //! the other warpgroup has read it before it passed an operand. Only this file fills and reads the stages, so
 //! a kernel cannot change this order.
 //!
-//! If copies have another form than products read, a warpgroup also converts its own parts, while a product of
-//! the previous stage is in flight.
+//! If copies have another form than products read, a warpgroup also converts its own parts, while a product
+//! of the previous stage is in flight.
 use crate::copy::{CpAsync, Transport};
 use crate::exchange::PartOfRows;
 use crate::group::{Refillers, Team, Warpgroup};
