@@ -378,7 +378,7 @@ mod tests {
             (AttentionArgs { splits: -1, ..cache() }, "splits: -1"),
             (AttentionArgs { splits: 2, split_keys: 128, ..cache() }, "split_keys: 128"),
             (AttentionArgs { invariance: 3, ..cache() }, "invariance: 3"),
-            (AttentionArgs { precision: 3, ..tensors() }, "precision: 3"),
+            (AttentionArgs { precision: 4, ..tensors() }, "precision: 4"),
             (AttentionArgs { output_f16: 1, ..tensors() }, "output_f16: 1"),
             (AttentionArgs { dtype: 2, output_f16: 2, ..tensors() }, "output_f16: 2"),
             (AttentionArgs { columns: -1, ..cache() }, "columns: -1"),
