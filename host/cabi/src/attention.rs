@@ -319,11 +319,11 @@ mod tests {
         assert_eq!((r.o.shape, r.o.elements), ([16, 1, 128, 512], 16 * 128 * 512));
         assert_eq!((c.pages.latent_columns(), c.pages.values.address), (Some(512), c.pages.keys.address));
         let eight = AttentionArgs { cache_dtype: 2, k_scale: 0.5, ..latent() };
-        assert_eq!(chosen(&eight), "mla_f16_e4m3_d576_causal_32x32_native");
+        assert_eq!(chosen(&eight), "hopper_mla_f16_e4m3_d576_causal_64x64");
         assert_eq!(in_cache(&eight).pages.scales, [KvScale::Value(0.5), KvScale::One]);
         let scaled =
             AttentionArgs { dtype: 1, cache_dtype: 5, k_strides: [16 * 656, 656, 656, 1], ..latent() };
-        assert_eq!(chosen(&scaled), "mla_bf16_e4m3_scaled_d576_causal_32x32_native");
+        assert_eq!(chosen(&scaled), "hopper_mla_bf16_e4m3_scaled_d576_causal_64x64");
         let KvPages { keys, values, .. } = in_cache(&scaled).pages;
         assert_eq!((keys.shape[3], values.shape[3], keys.elements), (656, 512, 1000 * 16 * 656));
     }

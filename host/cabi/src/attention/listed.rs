@@ -71,10 +71,10 @@ mod tests {
             "sparse_mla_f16_d576_full_16x32"
         );
         let eight = AttentionArgs { dtype: 1, cache_dtype: 2, k_scales: at(9), ..listed() };
-        assert_eq!(chosen(&eight, "h200"), "sparse_mla_bf16_e4m3_d576_full_32x32_native");
+        assert_eq!(chosen(&eight, "h200"), "hopper_sparse_mla_bf16_e4m3_d576_full_64x64");
         let scaled = AttentionArgs { cache_dtype: 5, k_strides: [16 * 656, 656, 656, 1], ..eight };
         let scaled = AttentionArgs { k_scales: std::ptr::null(), ..scaled };
-        assert_eq!(chosen(&scaled, "h200"), "sparse_mla_bf16_e4m3_scaled_d576_full_32x32_native");
+        assert_eq!(chosen(&scaled, "h200"), "hopper_sparse_mla_bf16_e4m3_scaled_d576_full_64x64");
     }
 
     #[test]
