@@ -78,7 +78,7 @@ const RULES: &[Rule] = &[
     Rule::new(Of::Hopper(Class::Varlen), "warpgroups and TMA; sequences of a tile or more, or few queries on \
         many keys, fill the device").when(|case, e| pays::reaches(case, e, pays::least_varlen(e))),
     Rule::new(Of::Hopper(Class::Paged), "the request asks for precision fp8: products of e4m3 on an e4m3 KV \
-        cache; the sum of all errors is at most 10 % of the sum of all magnitudes")
+        cache; the sum of all errors is at most 10 % of the sum of all magnitudes, but for small weights")
         .when(|case, _| case.q.problem.precision == Precision::Fp8),
     Rule::new(Of::Hopper(Class::Paged), "warpgroups and TMA on pages; sequences are long enough and fill the \
         device").when(|case, e| pays::reaches(case, e, pays::least_paged(e))),
@@ -145,10 +145,10 @@ const RULES: &[Rule] = &[
     Rule::new(Of::Portable(Class::Quantised), "the request asks for precision int8-fp8: scores of int8, \
         values and probabilities of e4m3; the sum of all errors is at most 5 % of the sum of all magnitudes"),
     Rule::new(Of::Hopper(Class::Quantised), "tensors of e4m3: products of e4m3, precision fp8; the sum of \
-        all errors is at most 10 % of the sum of all magnitudes")
+        all errors is at most 10 % of the sum of all magnitudes, but for small weights")
         .when(|case, _| case.q.problem.is_eight_bit()),
     Rule::new(Of::Hopper(Class::Quantised), "the request asks for precision fp8: products of e4m3; the sum \
-        of all errors is at most 10 % of the sum of all magnitudes"),
+        of all errors is at most 10 % of the sum of all magnitudes, but for small weights"),
 
     Rule::new(VARLEN, GENERAL).when(|case, e| pays::is_only(case) && pays::is_general(case, e)),
     Rule::new(VARLEN, "the only varlen kernel of this dtype, head dim and mask that fits the device")
