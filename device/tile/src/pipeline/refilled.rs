@@ -116,7 +116,7 @@ pub trait Settle<T>: Transport {
     ///
     /// # Safety
     /// - This warpgroup has started the copies of the stage, and its phase of `full` has not ended. No
-    /// product reads the stage before that.
+    ///   product reads the stage before that.
     #[inline(always)]
     unsafe fn settle(_stage: u32, _full: u32, _group: &Refillers) {}
 }
