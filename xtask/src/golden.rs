@@ -200,7 +200,7 @@ pub struct Figure<'a> {
     pub main_loop: &'a str,
 }
 
-/// The lines of the golden figures, as [`line`] writes them.
+/// The lines of the golden figures, as [`line()`] writes them.
 pub fn figures(text: &str) -> impl Iterator<Item = Figure<'_>> {
     header(text).1.lines().filter_map(|line| {
         let (name, rest) = line.split_once(": ")?;
