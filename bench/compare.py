@@ -268,9 +268,8 @@ def main():
         print(f"host: {what}: {us:.2f} us")
     wrong = [row["label"] for row in rows if row["peer"] == "ferroflash" and not row["check"]["passed"]]
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump({**about, "summary": entries, "bf16_gap": gap, "host_us": overhead, "wrong": wrong,
-                       "slower": slower, "left_out": left_out, "rows": rows}, file, indent=1)
+        report.save(args.out, {**about, "summary": entries, "bf16_gap": gap, "host_us": overhead, "wrong": wrong,
+                               "slower": slower, "left_out": left_out, "rows": rows})
     if args.svg:
         with open(args.svg, "w") as file:
             file.write(report.svg(rows, f"Speed relative to FlashAttention-2, {about['device']}"))

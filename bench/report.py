@@ -117,10 +117,24 @@ def write(rows, args, about, best):
     found = summary(rows + [row for name, peers in best.items() for row in fastest(rows, name, peers)])
     if args.out:
         command = " ".join(["python3", sys.argv[0].rpartition("/")[2], *sys.argv[1:]])
-        with open(args.out + ".part", "w") as file:
-            json.dump({"command": command, **about, "seed": args.seed, "rows": rows, "summary": found}, file, indent=1)
-        os.replace(args.out + ".part", args.out)
+        save(args.out, {"command": command, **about, "seed": args.seed, "rows": rows, "summary": found})
     return found
+
+
+def rounded(value):
+    """Returns a record whose numbers have six digits: no measurement here is better than that."""
+    if isinstance(value, dict):
+        return {key: rounded(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(entry) for entry in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def save(path, record):
+    """Writes a record as JSON. The file is never half written."""
+    with open(path + ".part", "w") as file:
+        json.dump(rounded(record), file, indent=1)
+    os.replace(path + ".part", path)
 
 
 def fastest(rows, name, peers):

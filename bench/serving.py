@@ -235,9 +235,8 @@ def main(argv=None):
         print(f"host: {what}: {us:.2f} us")
     wrong = [row["label"] for row in rows if not row["check"]["passed"]]
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump({**about, "summary": entries, "host_us": overhead, "wrong": wrong, "failed": failed,
-                       "left_out": left_out, "rows": rows}, file, indent=1)
+        report.save(args.out, {**about, "summary": entries, "host_us": overhead, "wrong": wrong, "failed": failed,
+                               "left_out": left_out, "rows": rows})
     if args.svg:
         with open(args.svg, "w") as file:
             file.write(report.ratios_svg(rows, f"Serving: the peer's time divided by FerroFlash's, {about['device']}"))
