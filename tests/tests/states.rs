@@ -30,9 +30,22 @@ fn download(driver: &SimDriver, buffer: &SimBuffer, bytes: usize) -> Result<Vec<
     Ok(all)
 }
 
+/// A state, and the kernel that leaves it.
+#[derive(Debug)]
+struct Case {
+    card: &'static str,
+    dtype: DType,
+    mask: Mask,
+    /// 0 is off.
+    softcap: f32,
+    head_dim: usize,
+    symbol: &'static str,
+}
+
 /// Computes a state, merges it alone, and judges the merge. Returns the number of elements of the state that
 /// are no elements of `dtype`.
-fn check(card: &str, dtype: DType, mask: Mask, head_dim: usize, own: [usize; 2]) -> Result<usize, Error> {
+fn check(case: &Case, own: [usize; 2]) -> Result<usize, Error> {
+    let Case { card, dtype, mask, softcap, head_dim, .. } = *case;
     let attention = Attention::new(SimDriver::new(card)?);
     let driver = attention.driver();
     let mut random = Random::new(7);
@@ -56,7 +69,7 @@ fn check(card: &str, dtype: DType, mask: Mask, head_dim: usize, own: [usize; 2])
     let lse = |buffer: &SimBuffer| LseView::contiguous(address(buffer), values as u64, of_rows);
     let o = TensorView::bhsd(address(&of_state), count as u64, DType::F32, shapes[0]);
     let state = State::new(o, lse(&of_lse));
-    let request = AttentionRequest::dense(q, k, v, state.o).mask(mask).lse(state.lse);
+    let request = AttentionRequest::dense(q, k, v, state.o).mask(mask).softcap(softcap).lse(state.lse);
     let o = TensorView::bshd(address(&result), count as u64, dtype, shapes[0]);
     let states = [state];
     let merge = Merge::new(&states, o).lse(lse(&of_result));
@@ -75,10 +88,11 @@ fn check(card: &str, dtype: DType, mask: Mask, head_dim: usize, own: [usize; 2])
     let [heads_q, heads_k] = HEADS;
     let problem = Problem::new(dtype, BATCH, own[0], heads_q, head_dim).seqlen_k(own[1]).heads_k(heads_k);
     let inputs = [0, 1, 2].map(|index| host(index, &bits[index][..]));
-    let inputs = Inputs::new(problem.mask(mask), inputs[0], inputs[1], inputs[2]).expect("inputs");
+    let inputs =
+        Inputs::new(problem.mask(mask).softcap(softcap), inputs[0], inputs[1], inputs[2]).expect("inputs");
     let verdict = Reference::new(&inputs).judge(&host(0, &o), Some(&found)).expect("of one shape");
     let failures: Vec<_> = verdict.failures().collect();
-    assert!(failures.is_empty(), "{card} {dtype:?} {mask} {head_dim}: {failures:?}");
+    assert!(failures.is_empty(), "{case:?}: {failures:?}");
     let state = floats(&download(driver, &of_state, count * 4)?);
     download(driver, &of_lse, values * 4)?;
     // f16 has 10 bits of a mantissa, and bf16 has 7.
@@ -88,26 +102,34 @@ fn check(card: &str, dtype: DType, mask: Mask, head_dim: usize, own: [usize; 2])
 /// A state has the precision of f32, and a merge rounds it once.
 #[test]
 fn a_state_in_f32_is_rounded_by_its_merge_alone() -> Result<(), Error> {
+    let of =
+        |card, dtype, mask, softcap, head_dim, symbol| Case { card, dtype, mask, softcap, head_dim, symbol };
+    let window = Mask::Window { left: Some(70), right: Some(3) };
+    let (f16, bf16) = (DType::F16, DType::Bf16);
     let cases = [
-        ("l4", DType::F16, Mask::Full, 64, "fwd_f16_d64_full_128x64_split"),
-        ("a100", DType::F16, Mask::Causal, 128, "fwd_f16_d128_causal_128x64_split"),
-        ("h200", DType::F16, Mask::Causal, 64, "hopper_f16_d64_causal_128x128_split"),
-        ("h200", DType::Bf16, Mask::Full, 128, "hopper_bf16_d128_full_128x128_split"),
+        of("l4", f16, Mask::Full, 0.0, 64, "fwd_f16_d64_full_128x64_split"),
+        of("a100", f16, Mask::Causal, 0.0, 128, "fwd_f16_d128_causal_128x64_split"),
+        of("l4", bf16, window, 0.0, 64, "fwd_bf16_d64_local_128x64_split"),
+        of("l4", f16, Mask::Causal, 2.0, 128, "fwd_f16_d128_local_128x32_split"),
+        of("h200", f16, Mask::Causal, 0.0, 64, "hopper_f16_d64_causal_128x128_split"),
+        of("h200", bf16, Mask::Full, 0.0, 128, "hopper_bf16_d128_full_128x128_split"),
+        of("h200", f16, Mask::Full, 2.0, 64, "hopper_f16_d64_local_128x128_split"),
+        of("h200", bf16, window, 2.0, 128, "hopper_bf16_d128_local_128x96_split"),
     ];
     let mut computed = 0;
-    for (card, dtype, mask, head_dim, symbol) in cases {
-        let merge = if dtype == DType::F16 { "merge_f32_f16" } else { "merge_f32_bf16" };
-        if !is_carried(symbol) || !is_carried(merge) {
+    for case in cases {
+        let merge = if case.dtype == f16 { "merge_f32_f16" } else { "merge_f32_bf16" };
+        if !is_carried(case.symbol) || !is_carried(merge) {
             continue;
         }
         for own in ROWS {
-            let finer = check(card, dtype, mask, head_dim, own)?;
-            let seeing = if mask == Mask::Causal { own[0].min(own[1]) } else { own[0] };
-            let count = BATCH * seeing * HEADS[0] * head_dim;
+            let finer = check(&case, own)?;
+            // A causal mask and the window leave queries without keys where there are more queries than keys.
+            let seeing = if case.mask == Mask::Full { own[0] } else { own[0].min(own[1]) };
+            let count = BATCH * seeing * HEADS[0] * case.head_dim;
             assert!(
                 finer > count / 2,
-                "{card}: {finer} of {count} elements need more bits than {}",
-                dtype.name()
+                "{case:?}: {finer} of {count} elements need more bits than its dtype has"
             );
         }
         computed += 1;

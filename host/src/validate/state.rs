@@ -5,7 +5,7 @@ use crate::{Error, Problem};
 use spec::{MaskKind, Precision};
 
 const REMEDY: &str = "give o the dtype of q, or leave this out: kernels leave a state in f32 of dense \
-                      tensors with a full or causal mask and plain scores";
+                      tensors with a full or causal mask or a window, softcap and slopes";
 
 /// Checks a problem whose O is f32. Selection checks the head dim.
 pub(super) fn problem(p: &Problem) -> Result<(), Error> {
@@ -14,8 +14,6 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
         ("a KV cache", p.cache.is_some()),
         ("a variant", p.variant.is_some()),
         ("sinks", p.sinks),
-        ("alibi", p.alibi),
-        ("a softcap", p.softcap.is_some()),
         ("a bias", p.bias.is_some()),
         ("an invariance", p.invariance != Invariance::None),
         ("a precision", p.precision != Precision::Inputs),
@@ -24,7 +22,7 @@ pub(super) fn problem(p: &Problem) -> Result<(), Error> {
         return Err(Error::unsupported(format_args!("o.dtype f32 with {name}"), REMEDY));
     }
     match p.mask_kind() {
-        MaskKind::Full | MaskKind::Causal => Ok(()),
+        MaskKind::Full | MaskKind::Causal | MaskKind::Local => Ok(()),
         _ => Err(Error::unsupported(format_args!("o.dtype f32 with mask {}", p.mask), REMEDY)),
     }
 }

@@ -45,8 +45,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Full, Causal] 64x64_k2: Fwd<E, Mask, 4, 2, 2, 2, 8, 0, 2>;
     d128 [Full, Causal] 32x128_k4: Fwd<E, Mask, 2, 2, 4, 2, 8, 0, 2>;
     // Few queries and many keys: several blocks share the keys of 128 queries.
-    d64 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
+    d64 [Full, Causal, Local] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>;
     d128 [Full, Causal] 128x64_split: Split<Fwd<E, Mask, 8, 2, 1, 4, 8, 0, 2>>;
+    d128 [Local] 128x32_split: Split<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
     // Head dim 192: first for cards with enough shared memory, then for all cards.
     d192 [Full] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 8>;
     d192 [Causal] 128x64: FwdOverlap<E, Mask, 8, 1, 4, 12, 12>;
@@ -207,8 +208,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full] 128x80: FwdHopperWide<E, Mask, 2, 5, 16, 2, false>;
     d256 [Causal, Local] 128x64: FwdHopperWide<E, Mask, 2, 4, 16, 2, true>;
     d512 [Full, Causal, Local] 128x32: FwdHopperHalves<E, Mask, 2, 2, 32, 2, true, 16>;
-    d64 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
+    d64 [Full, Causal, Local] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
     d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
+    d128 [Local] 128x96_split: Split<FwdHopperWide<E, Mask, 2, 6, 8, 3, true>>;
     }
     // Hopper's `Varlen` kernels. Each head dim and mask has one tiling, with the most keys that leave
     // registers for the sequence's values. (Causal and general kernels of head dim 96 always spill at the end
