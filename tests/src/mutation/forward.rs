@@ -15,7 +15,8 @@ const EDGES: usize = 10;
 /// The cases of `entry`. If `subject` is a combine kernel, `entry` is the kernel that writes the splits which
 /// `subject` combines.
 pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::Case> {
-    let first = first(entry);
+    let (edges, gaps) = first(entry);
+    let first: Vec<_> = edges.iter().map(Case::memory).chain(gaps).collect();
     let without: Vec<_> = first.iter().take(EDGES).cloned().map(|memory| (memory, false, false)).collect();
     let first = first.into_iter().map(|memory| (memory, true, false));
     let sweeps = if subject.merges() { merges(entry) } else { sweeps(entry) };
@@ -29,9 +30,9 @@ pub(super) fn cases(subject: &Subject, entry: &'static AttnInfo) -> Vec<trial::C
 
 /// A few cases under one schedule: the first edge cases, and rows with gaps.
 pub(super) fn few(entry: &'static AttnInfo) -> Vec<trial::Case> {
-    let mut first = first(entry);
-    let gaps = first.split_off(first.len() - 2);
-    let few = first.into_iter().take(3).chain(gaps).filter(|memory| is_solved(entry, memory));
+    let (edges, gaps) = first(entry);
+    let few = edges.iter().take(3).map(Case::memory).chain(gaps);
+    let few = few.filter(|memory| is_solved(entry, memory));
     let few: Vec<_> = few.collect();
     few.into_par_iter().map(|memory| launch(entry, memory, true, true)).collect()
 }
@@ -56,8 +57,8 @@ fn launch(entry: &'static AttnInfo, memory: Memory, lse: bool, sweep: bool) -> t
     trial::Case { name, sweep, launch: Box::new(launch) }
 }
 
-/// The edge cases of `entry`, in an order in which most mutants fail early.
-fn first(entry: &AttnInfo) -> Vec<Memory> {
+/// The edge cases of `entry`, in an order in which most mutants fail early, and two with gaps between rows.
+fn first(entry: &AttnInfo) -> (Vec<Case>, [Memory; 2]) {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let mut all = edges(entry, 1);
     all.sort_by_key(|case| {
@@ -65,10 +66,8 @@ fn first(entry: &AttnInfo) -> Vec<Memory> {
         let tails = seqlen_q % m != 0 && seqlen_k > 2 * n;
         (!tails, seqlen_q * seqlen_k * heads_q)
     });
-    let mut all: Vec<_> = all.into_iter().map(|case| case.memory()).collect();
     let lay = if entry.is_varlen() { varlen } else { |case: Case| case.memory() };
-    all.extend([one(entry, m, 5 * n), one(entry, m + 3, 2 * n)].map(|case| gaps(case, lay)));
-    all
+    (all, [one(entry, m, 5 * n), one(entry, m + 3, 2 * n)].map(|case| gaps(case, lay)))
 }
 
 /// A case with one head. Each tensor ends where its buffer ends.
