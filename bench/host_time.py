@@ -4,7 +4,6 @@ Prints the time between two calls on tensors of 64 keys, whose kernels take less
 `scaled_dot_product_attention`. With --no-gpu, CPU tensors stand for a GPU's, and no kernel is launched: that is Python's
 part of the time, which needs FERROFLASH_LIBRARY with the simulator.
 """
-import ctypes
 import sys
 import time
 from pathlib import Path
@@ -14,45 +13,9 @@ import torch
 sys.path[:0] = [str(Path(__file__).parents[1] / "python"), str(Path(__file__).parent / "python")]
 import ferroflash
 from ferroflash import _devices, planned
-from ferroflash._library import LIB, check
+from stand_in import NoGpu, NoLaunch
 
 ROUNDS, CALLS = 9, 1000
-
-
-class NoGpu:
-    """A device like `_devices.Cuda`, on the CPU."""
-
-    device = torch.device("cpu")
-    empty_like, zeros_like = staticmethod(torch.empty_like), staticmethod(torch.zeros_like)
-
-    def __init__(self):
-        self.context = ctypes.c_void_p()
-        check(LIB.ferroflash_context_create_simulator(b"h200", ctypes.byref(self.context)))
-
-    def stream(self):
-        return 0
-
-    def capturing(self):
-        return False
-
-    def dtype(self, name):
-        return getattr(torch, name)
-
-    def empty(self, count):
-        return torch.empty(count, dtype=torch.uint8)
-
-    def counters(self, _stream, count):
-        return torch.zeros(count, dtype=torch.uint8)
-
-
-class NoLaunch:
-    """The library without launches."""
-
-    def __getattr__(self, name):
-        return getattr(LIB, name)
-
-    def ferroflash_launch(self, *_arguments):
-        return 0
 
 
 def stand_in():

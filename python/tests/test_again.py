@@ -3,52 +3,27 @@
 A stand-in for a GPU holds CPU tensors of torch, plans for a simulated card, and launches nothing. CI has no torch;
 `pip install torch` and `python3 -m pytest python/tests` run it.
 """
-import ctypes
+import sys
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 from ferroflash import (_again, _backward, _devices, _torch, flash_attn_func, flash_attn_varlen_func,
                         flash_attn_with_kvcache, flash_mla_with_kvcache, planned)
-from ferroflash._library import LIB, Error, c, check
+from ferroflash._library import Error, c
+from stand_in import NoGpu, NoLaunch
 
 CPU, F16, INT32 = torch.device("cpu"), torch.float16, torch.int32
 
 
-class Gpu:
-    """A device like `_devices.Cuda`, without streams."""
-
-    def __init__(self):
-        self.context, self.device, self.number = ctypes.c_void_p(), CPU, 0
-        check(LIB.ferroflash_context_create_simulator(b"h200", ctypes.byref(self.context)))
-
-    def stream(self):
-        return self.number
-
-    def capturing(self):
-        return False
-
-    def dtype(self, name):
-        return getattr(torch, name)
-
-    def empty(self, count):
-        return torch.empty(count, dtype=torch.uint8)
-
-    empty_like, zeros_like = staticmethod(torch.empty_like), staticmethod(torch.zeros_like)
-
-    def counters(self, stream, count):
-        return torch.zeros(count, dtype=torch.uint8)
-
-
-class Library:
+class Library(NoLaunch):
     """The library, but for its launches, of which it keeps the arguments."""
 
     def __init__(self):
         self.launched = []
-
-    def __getattr__(self, name):
-        return getattr(LIB, name)
 
     def ferroflash_launch(self, context, plan, where, stream):
         args = c.Attention.from_buffer_copy(c.Attention.from_address(where))
@@ -66,7 +41,7 @@ class Library:
 
 @pytest.fixture
 def library(monkeypatch):
-    made, gpu = Library(), Gpu()
+    made, gpu = Library(), NoGpu()
     monkeypatch.setattr(planned, "LIB", made)
     monkeypatch.setattr(_backward, "LIB", made)
     monkeypatch.setitem(_devices._devices, CPU, gpu)
