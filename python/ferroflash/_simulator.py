@@ -20,6 +20,16 @@ CARD = "l4"
 _RAW = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "bool": 1, "float32": 4, "int16": 2,
           "int32": 4, "int64": 8}
+# No function takes the others: the check of an argument then says what it must be.
+_SIZES = {**_BYTES, "float8_e5m2": 1, "uint16": 2, "uint32": 4, "float64": 8, "uint64": 8}
+
+
+def _numpy(dtype: str) -> Any:
+    """Returns numpy's dtype of this name. bfloat16 and float8 are those of the package ml_dtypes."""
+    if dtype.startswith(("bfloat16", "float8")):
+        import ml_dtypes
+        return np.dtype(getattr(ml_dtypes, dtype))
+    return np.dtype(dtype)
 
 
 class Card:
@@ -54,7 +64,7 @@ class Card:
 
     def zeros(self, shape: Sequence[int], dtype: str) -> Tensor:
         """Returns a tensor of zeros."""
-        return Tensor.uploaded(self, np.zeros(shape, _RAW[_BYTES[dtype]]), dtype)
+        return Tensor.uploaded(self, np.zeros(shape, _RAW[_SIZES[dtype]]), dtype)
 
     def empty_like(self, tensor: Memory) -> Tensor:
         """Returns memory of a tensor's shape."""
@@ -140,7 +150,7 @@ class Tensor:
 
     def new_empty(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         dtype = dtype or self.dtype
-        return Tensor(self.device, np.empty(shape, _RAW[_BYTES[dtype]]), dtype)
+        return Tensor(self.device, np.empty(shape, _RAW[_SIZES[dtype]]), dtype)
 
     def new_full(self, shape: Sequence[int], number: Any, dtype: str) -> Tensor:
         return self._like(np.full(shape, number, np.dtype(dtype)), dtype)
@@ -157,7 +167,7 @@ class Tensor:
     def to(self, device: Any = None, dtype: str | None = None) -> Tensor:
         if dtype is None or dtype == self.dtype:
             return self
-        return self._like(self.raw().view(np.dtype(self.dtype)).astype(np.dtype(dtype)), dtype)
+        return self._like(self.raw().view(_numpy(self.dtype)).astype(_numpy(dtype)), dtype)
 
     def clamp(self, least: int, most: int) -> Tensor:
         return self._like(self.integers().clip(least, most).astype(self.dtype), self.dtype)
@@ -228,10 +238,7 @@ class _Numpy:
 
     @staticmethod
     def back(raw: Any, dtype: str) -> Any:
-        if dtype in ("bfloat16", "float8_e4m3fn"):
-            import ml_dtypes
-            return raw.view(getattr(ml_dtypes, dtype))
-        return raw.view(np.dtype(dtype))
+        return raw.view(_numpy(dtype))
 
     @staticmethod
     def write(array: Memory, raw: Any) -> None:
@@ -311,7 +318,7 @@ def run(function: Callable[..., Any], arguments: Any, options: Any, device: Any)
         kind = None if name in checks.SCALARS and name not in checks.OR_TENSORS else _kind(x, name)
         if kind is not None:
             dtype = kind.dtype(x)
-            if dtype not in _BYTES:
+            if dtype not in _SIZES:
                 raise WrongType(f"{name} is {dtype}; it must be one of {', '.join(_BYTES)}; convert {name}")
             raw = kind.raw(x)
             tensor = Tensor.uploaded(on, raw, dtype)

@@ -78,7 +78,7 @@ def _sinks(q: Memory, attn_sink: Memory) -> Memory:
     return attn_sink
 
 
-def _rows(k_cache: Memory, is_fp8_kvcache: bool, k_descale: Any) -> dict[str, Any]:
+def _rows(q: Memory, k_cache: Memory, is_fp8_kvcache: bool, k_descale: Any) -> dict[str, Any]:
     """Returns what rows of eight bits are: the scale of all, and whether they have scales of their own, in 656 bytes."""
     kind, row_bytes = _devices.name(k_cache.dtype), checks.OF_ROW["row_bytes"]
     is_eight, has_scales = kind in checks.BYTES, k_cache.shape[-1] == row_bytes
@@ -88,6 +88,11 @@ def _rows(k_cache: Memory, is_fp8_kvcache: bool, k_descale: Any) -> dict[str, An
     if is_eight and has_scales and not is_fp8_kvcache:
         raise Invalid(f"is_fp8_kvcache False with k_cache {tuple(k_cache.shape)} of {kind}: it must be True for rows of "
                       f"{row_bytes} bytes, which have scales")
+    of_q = _devices.name(q.dtype)
+    if not has_scales and of_q in _devices.INPUTS and kind not in (of_q, _devices.EIGHT):
+        remedy = f", or have rows of {row_bytes} bytes" if is_eight else ""
+        raise WrongType(f"k_cache {tuple(k_cache.shape)} is {kind}; it must be {of_q} (as q) or {_devices.EIGHT}{remedy}; "
+                        "convert k_cache")
     if k_descale is not None and (has_scales or not is_eight):
         raise Invalid(f"k_descale with k_cache {tuple(k_cache.shape)} of {kind}: it must be None; only float8_e4m3fn rows "
                       "without scales of their own have it")
@@ -152,7 +157,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
     queries: Memory = q
     checks.ranks(checks.CACHE, q=q, k_cache=k_cache)
-    rows = _rows(k_cache, is_fp8_kvcache, k_descale)
+    rows = _rows(queries, k_cache, is_fp8_kvcache, k_descale)
     # An empty row is refused later.
     scale = max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale
     if indices is not None:
