@@ -71,8 +71,11 @@ class Cuda:
         return getattr(self.torch, name)
 
     def capturing(self) -> bool:
-        """Returns whether a graph captures the stream that is current now."""
-        return self._is_capturing()
+        """Returns whether a graph captures the stream of this GPU that is current now."""
+        if self.torch.cuda.current_device() == self.index:
+            return self._is_capturing()
+        with self.torch.cuda.device(self.index):
+            return self._is_capturing()
 
     def empty(self, count: int) -> Any:
         """Returns bytes of memory."""
@@ -155,8 +158,16 @@ def not_on_gpu(device: Any, what: str = "q") -> WrongType:
 
 def require_dense(what: str, tensor: Memory) -> None:
     """Checks the layout of a tensor of torch."""
+    if getattr(tensor, "is_nested", False):
+        raise nested(what)
     if str(tensor.layout) != "torch.strided":
         raise WrongType(f"{what} has the layout {tensor.layout}; it must be a dense tensor; call {what}.to_dense()")
+
+
+def nested(what: str) -> WrongType:
+    """Returns the error of a nested tensor."""
+    return WrongType(f"{what} is a nested tensor; it must be a dense tensor; pass the rows of all sequences and their "
+                     f"offsets to flash_attn_varlen_func, or call {what}.to_padded_tensor(0.0)")
 
 
 def on_cpu(what: str, tensor: Memory) -> None:

@@ -63,6 +63,7 @@ class _Operator:
                 flat += (of, None) if of is None or isinstance(of, torch.Tensor) else (None, of)
             else:
                 flat.append(list(checks.window(of)) if kind == "Window" else of)
+        _torch.refuse_tangents(self.function.__name__, *flat)
         if self.writes and _torch.all_tracked(*flat):
             raise _torch.without_formula(self.function.__name__)
         out = self.operator(*flat, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad
 import torch.utils._python_dispatch
 
 from . import _attention, _devices, checks, planned
@@ -114,6 +115,7 @@ def _differentiates(ctx: Any, d_o: Memory, d_lse: Memory, backward: Any = None) 
     d_lse = None if d_lse is None else d_lse.contiguous()
     wants = [ctx.needs_input_grad[index] for index in (7, 8)]
     run = backward or OPERATORS.attention_backward
+    refuse_tangents("a gradient of attention", d_o, d_lse, o, lse, *tensors)
     *three, dsinks, dbias = run(d_o, d_lse, o, lse, *tensors, *ctx.numbers, *wants)
     return (*three, *[None] * 4, dsinks if wants[0] else None, dbias if wants[1] else None, *[None] * 15)
 
@@ -173,10 +175,18 @@ torch.library.register_autograd(f"{_NAME}::attention_backward", _refuses, lib=_L
 
 
 OPERATORS = getattr(torch.ops, _NAME)
+_FORWARD = torch.autograd.forward_ad
+
+
+def has_levels() -> bool:
+    """Returns whether forward-mode AD is active, also that of torch.func.jvp."""
+    return getattr(_FORWARD, "_current_level", -1) >= 0
+
+
 # Modes and transforms of torch.func see operators only.
 _SEES_OPERATORS = [test for test in (getattr(torch.utils._python_dispatch, "is_in_torch_dispatch_mode", None),
                                      getattr(torch._C, "_are_functorch_transforms_active", None),
-                                     torch.compiler.is_compiling) if test]
+                                     torch.compiler.is_compiling, has_levels) if test]
 
 
 class _Eager(torch.autograd.Function):  # type: ignore[misc]
@@ -229,10 +239,22 @@ def refuse_tracked(**options: Any) -> None:
                               f"{name}.detach()")
 
 
+def refuse_tangents(function: str, *arguments: Any) -> None:
+    """Raises an error if a forward-mode derivative of a tensor is wanted. torch calls an operator without one, and takes 0
+    for it."""
+    if torch.compiler.is_compiling() or not has_levels():
+        return
+    for of in arguments:
+        if isinstance(of, torch.Tensor) and _FORWARD.unpack_dual(of).tangent is not None:
+            raise Unsupported(f"a forward-mode derivative of {function}: FerroFlash has gradients only; call it outside of "
+                              "torch.func.jvp, jacfwd and dual_level, and call backward()")
+
+
 def attend(*arguments: Any) -> Any:
     """Calls the operator. Of an expanded bias that requires a gradient, it gets a copy: autograd sums the gradient of
     the copy, and the kernels would sum it, too."""
     inputs = list(arguments)
+    refuse_tangents("attention", *inputs)
     bias = inputs[8]
     if bias is not None and bias.requires_grad and any(
             n > 1 and stride == 0 for n, stride in zip(bias.shape, bias.stride())):

@@ -379,6 +379,9 @@ def given(options: Mapping[str, Any], **tensors: Any) -> None:
     before a launch checks them."""
     kind = "shape"
     for name, of in (*tensors.items(), *options.items()):
+        # Such a tensor may have no shape.
+        if getattr(of, "is_nested", False):
+            raise _devices.nested(name)
         # Numbers of numpy have a shape, but no elements that code may set.
         is_one = hasattr(of, kind) and (
             hasattr(of, "requires_grad") or hasattr(of, "data_ptr") or hasattr(of, "__setitem__"))

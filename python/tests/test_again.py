@@ -3,8 +3,13 @@
 A stand-in for a GPU holds CPU tensors of torch, plans for a simulated card, and launches nothing. CI has no torch;
 `pip install torch` and `python3 -m pytest python/tests` run it.
 """
+<<<<<<< ours
 import sys
 from pathlib import Path
+=======
+import ctypes
+import types
+>>>>>>> theirs
 
 import pytest
 
@@ -234,3 +239,24 @@ def test_a_thread_keeps_a_number_of_calls(library, monkeypatch):
     for rows in range(1, 8):
         flash_attn_func(q[:, :rows], k, v)
     assert len(_again._local.calls) == 4
+
+
+def test_a_graph_captures_the_stream_of_the_tensors_gpu():
+    current, captures = [0], {1}
+
+    class Guard:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            self.before, current[0] = current[0], self.index
+
+        def __exit__(self, *_):
+            current[0] = self.before
+
+    cuda = types.SimpleNamespace(current_device=lambda: current[0], device=Guard)
+    gpus = [object.__new__(_devices.Cuda) for _ in range(3)]
+    for index, gpu in enumerate(gpus):
+        gpu.index, gpu.torch, gpu._is_capturing = index, types.SimpleNamespace(cuda=cuda), lambda: current[0] in captures
+    for current[0] in range(3):
+        assert [gpu.capturing() for gpu in gpus] == [False, True, False]

@@ -259,6 +259,12 @@ def twice(q, k, v):
 
 
 # What the error must say, its class, the call on q, k and v that require gradients
+def forward_of_gradient(q, k, v):
+    o = flash_attn_func(q, k, v, **SIM)
+    with torch.autograd.forward_ad.dual_level():
+        o.backward(torch.autograd.forward_ad.make_dual(torch.ones_like(o), torch.ones_like(o)))
+
+
 REFUSED = {
     "device=\"sim\"": (TypeError, lambda q, k, v: flash_attn_func(q.detach(), k.detach(), v.detach())),
     "q is on cpu": (TypeError, lambda q, k, v: flash_attn_func(q, k, v)),
@@ -297,6 +303,13 @@ REFUSED = {
     "block_table with q, k or v that require": (NotImplementedError, lambda q, k, v: flash_attn_varlen_func(
         q[0], k, v, starts(q), starts(q), 16, 16, block_table=torch.zeros(1, 1, dtype=torch.int32), **SIM)),
     "a second derivative": (NotImplementedError, twice),
+    "a forward-mode derivative of attention": (NotImplementedError, lambda q, k, v: torch.func.jvp(
+        lambda q: flash_attn_func(q, k, v, **SIM), (q.detach(),), (q.detach(),))),
+    "a forward-mode derivative of flash_attn_with_kvcache": (NotImplementedError, lambda q, k, v: torch.func.jvp(
+        lambda v: flash_attn_with_kvcache(q.detach(), k.detach(), v, **SIM), (v.detach(),), (v.detach(),))),
+    "a forward-mode derivative of a gradient": (NotImplementedError, forward_of_gradient),
+    "k is a nested tensor": (TypeError, lambda q, k, v: flash_attn_func(
+        q, torch.nested.nested_tensor([k[0].float()]).half(), v, **SIM)),
     "modified by an inplace operation": (RuntimeError, changed),
 }
 
