@@ -3,13 +3,9 @@
 A stand-in for a GPU holds CPU tensors of torch, plans for a simulated card, and launches nothing. CI has no torch;
 `pip install torch` and `python3 -m pytest python/tests` run it.
 """
-<<<<<<< ours
 import sys
-from pathlib import Path
-=======
-import ctypes
 import types
->>>>>>> theirs
+from pathlib import Path
 
 import pytest
 
