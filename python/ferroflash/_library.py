@@ -74,7 +74,7 @@ _WORDS = {
     r"\bshared_prefixes\.rest\.lengths\b": "rest of shared_prefixes",
     r"\.address\b": ".data_ptr()", r"\.elements\b": ".numel()", r"\.strides\b": ".stride()",
     r"`ferroflash kernels[^`]*`(, or `paged`)?": "ferroflash.entries()", r"\brequest(s?)\b": r"call\1",
-    r"\bf16\b": "float16", r"\bbf16\b": "bfloat16", r"\bf32\b": "float32", r"\be4m3\b": "float8_e4m3fn",
+    r"(?<!-)\bf16\b": "float16", r"\bbf16\b": "bfloat16", r"\bf32\b": "float32", r"\be4m3\b": "float8_e4m3fn",
 }
 
 

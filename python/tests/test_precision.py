@@ -29,6 +29,13 @@ def test_a_precision_that_the_card_lacks_is_refused():
         ferroflash.flash_attn_func(q, q, q, precision="fp8", **SIM)
 
 
+@pytest.mark.parametrize("precision", ["int8-f16", "int8-fp8", "fp8"])
+def test_errors_call_a_precision_by_its_name(precision):
+    q = numbers(1, 1, 4, 1, 64)
+    with pytest.raises(ferroflash.Unsupported, match=f"precision {precision} on chunked 2"):
+        ferroflash.flash_attn_func(q, q, q, chunked=2, precision=precision, **SIM)
+
+
 def attention(q, k, v):
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
     p = np.exp(scores - scores.max(-1, keepdims=True))
