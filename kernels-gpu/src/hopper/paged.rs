@@ -71,6 +71,8 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
     #[inline(always)]
     fn keys(&self, p: &HopperPagedParams<S>, row: u32) -> PagedRow {
         let SequenceTile { tile, sequence, keys, .. } = self.of;
+        // A sequence without keys may be padding, whose row of the block table may end behind the table.
+        let sequence = if keys.rows() == 0 { 0 } else { sequence };
         PagedRow::new(&p.cache, p.boxes, sequence, tile.kv_head, row, keys.rows())
     }
 

@@ -97,7 +97,9 @@ impl Memory {
         let pages = [&self.k, &self.v].map(|place| {
             place.view(pool[place.buffer - 1], tensors * rows * case.row_elements(), case.kv_dtype())
         });
-        let entries = Index::new(binder.input("table", || bytes!(table.numbers)), table.numbers.len() as u64);
+        // The table of padded queries ends with the last sequence's row: padding has none.
+        let numbers = &table.numbers[..table.numbers.len() - if self.padded { table.columns } else { 0 }];
+        let entries = Index::new(binder.input("table", || bytes!(numbers)), numbers.len() as u64);
         let mut scale = |which| binder.input(["k_scale", "v_scale"][which], || cache.scales(which));
         let pages = match case.kv_dtype() {
             // The scales of keys are in device memory, one per head. The scale of values is a number.
