@@ -58,6 +58,10 @@ def backward(d_o: Memory, d_lse: Memory, o: Memory, lse: Memory, q: Memory, k: M
     if is_empty(q, cu_seqlens_q, bhsd):
         zeros = _devices.of(q).zeros_like
         return (*map(zeros, (q, k, v)), zeros(sinks) if wants_sinks else None, zeros(bias) if wants_bias else None)
+    # The library gets no sizes of these.
+    checks.like("d_o", d_o, "o", o)
+    if d_lse is not None:
+        checks.like("d_lse", d_lse, "lse", lse)
     starts, ends, used = _devices.integers(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
     extras = _extras(q, sinks, bias, prefix, mask_bits, prefix_keys, chunked, mask_keys)
     inputs = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "cu_seqlens_q": starts, "cu_seqlens_k": ends,

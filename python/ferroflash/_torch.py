@@ -64,6 +64,7 @@ def _backward(*arguments: Any) -> Any:
     from . import _again
     *inputs, _config, _device, wants_sinks, wants_bias = arguments
     q, inputs[0] = inputs[4], _readable(inputs[0])
+    inputs[1] = None if inputs[1] is None else inputs[1].contiguous()
     options = (*inputs, wants_sinks, wants_bias)
     with torch.cuda.device(q.device):
         out = _again.call(_attention.backward, q, options, {})

@@ -161,6 +161,18 @@ MERGE = _layout({"output": "tokens heads head_dim", "output_lse": "heads tokens"
                  "lse of a state": "heads tokens"})
 
 
+def like(name: str, of: Memory, other: str, wanted: Memory) -> None:
+    """Checks that a gradient has the dtype, the device and the shape of what it is a gradient of."""
+    if of.dtype != wanted.dtype:
+        raise WrongType(f"{name} is {_devices.name(of.dtype)}; it must be {_devices.name(wanted.dtype)} (as {other}); convert "
+                        f"{name}")
+    if of.device != wanted.device:
+        raise Invalid(f"{name} is on {of.device}; it must be on {wanted.device}, as {other}; move {name}")
+    if of.shape != wanted.shape:
+        raise Invalid(f"{name} {tuple(of.shape)}: it must be {tuple(wanted.shape)}, the shape of {other}; expand or reshape "
+                      f"{name}")
+
+
 def of_varlen(cu_seqlens_q: Memory) -> dict[str, int]:
     """Returns the sizes that offsets define."""
     starts = cu_seqlens_q.numel()

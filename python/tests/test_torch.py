@@ -321,6 +321,23 @@ def test_refusals(words):
         call(*(t.requires_grad_() for t in tensors(1, 16, 16, 2, 2, 64)))
 
 
+@pytest.mark.parametrize("change, words", [
+    ({"d_o": lambda of: of.float()}, "d_o is float32; it must be float16 (as o)"),
+    ({"d_o": lambda of: of[:, :3]}, "d_o (1, 3, 2, 64): it must be (1, 16, 2, 64), the shape of o"),
+    ({"d_o": lambda of: of[0]}, "d_o (16, 2, 64): it must be (1, 16, 2, 64), the shape of o"),
+    ({"d_lse": lambda of: of.half()}, "d_lse is float16; it must be float32 (as lse)"),
+    ({"d_lse": lambda of: of[..., :3]}, "d_lse (1, 2, 3): it must be (1, 2, 16), the shape of lse"),
+])
+def test_the_operator_of_gradients_refuses_others_than_those_of_its_results(change, words):
+    q, k, v = tensors(1, 16, 16, 2, 2, 64)
+    others = (*[None] * 8, 0, 0, None, False, -1, -1, 0.0, None, None, 0, False, None, "sim")
+    o, lse = torch.ops.ferroflash.attention(q, k, v, *others)
+    d_o, d_lse = (change.get(name, lambda of: of)(of) for name, of in (("d_o", o), ("d_lse", lse)))
+    torch.ops.ferroflash.attention_backward(o, lse, o, lse, q, k, v, *others, False, False)
+    with pytest.raises(ferroflash.Error, match=re.escape(words)):
+        torch.ops.ferroflash.attention_backward(d_o, d_lse, o, lse, q, k, v, *others, False, False)
+
+
 def test_slots_of_new_keys():
     on = types.SimpleNamespace(torch=torch, arange=torch.arange)
     starts, page = torch.tensor([0, 3, 4, 7, 15, 16, -1, -9, 2**31 - 1], dtype=torch.int32), 4
