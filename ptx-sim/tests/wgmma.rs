@@ -277,6 +277,22 @@ fn sums_of_e4m3_are_cut_as_on_hopper() {
     }
 }
 
+/// A sum that begins with 0 and has only products that are 0 is 0, whatever their signs are.
+#[test]
+fn sums_of_zeros_of_e4m3_are_zero() {
+    let number = |matrix: usize, row: usize, k: usize| match (matrix, row % 2, k % 2) {
+        (0, 0, 0) => 0.0,
+        (0, 0, _) => -0.0,
+        _ => any_e4m3(matrix, row, k),
+    };
+    let case = Case { element: "e4m3", number, ..CASE };
+    let (outcome, found, _) = run(&case, MmaMode::Exact(MmaArch::Hopper), str::to_owned);
+    assert!(outcome.reports.is_empty(), "{}", outcome.reports[0]);
+    for (row, found) in found.chunks(case.columns).enumerate() {
+        assert!(found.iter().all(|x| (x.to_bits() == 0) == (row % 2 == 0)), "row {row}: {found:?}");
+    }
+}
+
 /// The accumulator of e4m3 has 13 bits of fraction. Sums of 512 products are whole. Of 16,384 products, the
 /// largest sum loses a fifth and more.
 #[test]

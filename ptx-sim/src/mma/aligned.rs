@@ -75,8 +75,8 @@ fn add_any(a: &[f32], b: &[f32], c: &mut [f32]) {
     }
 }
 
-/// Computes the sums for finite numbers, and says which of them are known: the others are zero, or their
-/// accumulators are not finite.
+/// Computes the sums for finite numbers, and says which of them are known: the others are zeros whose signs
+/// depend on the terms, or their accumulators are not finite.
 #[inline(always)]
 fn sums(
     a: &Parts<DEPTH>,
@@ -112,5 +112,8 @@ fn sums(
         let value = sum[i] as f32 * scale(-FRACTION) * scale(top[i].max(-126));
         if value.is_finite() { f32::from_bits(value.to_bits() & !0x3ff) } else { value }
     };
-    (std::array::from_fn(value), std::array::from_fn(|i| top[i] != LEAST && c[i].is_finite()))
+    (
+        std::array::from_fn(value),
+        std::array::from_fn(|i| (top[i] != LEAST || c[i].to_bits() == 0) && c[i].is_finite()),
+    )
 }
