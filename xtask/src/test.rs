@@ -51,13 +51,6 @@ const LEFT_OUT: [(&str, &str); 13] = [
     ("tests/tests/template", "the crates in examples/your-own-attention and examples/attention-gym"),
 ];
 
-/// The packages whose unit tests `cargo xtask test` omits, each with the reason. Other programs test these
-/// crates too.
-const UNIT_TESTS_LEFT_OUT: [(&str, &str); 2] = [
-    ("ferroflash-ptx-sim", "5 unit tests of the simulator, which compile the optimised crate again"),
-    ("ferroflash-reference", "12 unit tests of the reference, which compile the optimised crate again"),
-];
-
 /// Tests of [`LAUNCHING`] that run on all kernels later, and not on the sample: each kernel on its edge
 /// cases, mutants of kernels (51 s on the sample), and random mixtures (15 s). They select kernels as the
 /// other tests do, so the other tests find out whether the sample lacks a kernel. The last two read every
@@ -171,10 +164,7 @@ pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
     println!("compiling the tests");
-    let left_out = if all { &[][..] } else { &UNIT_TESTS_LEFT_OUT };
-    let packages = left_out.iter().flat_map(|(package, _)| ["--exclude", package]);
-    let packages: Vec<_> = ["--workspace"].into_iter().chain(packages).collect();
-    let mut binaries = binaries::build(root, &environment, &packages)?;
+    let mut binaries = binaries::build(root, &environment)?;
     println!("{} test programs, compiled in {:.0} s", binaries.len(), start.elapsed().as_secs_f64());
     let left = LEFT_OUT.iter().map(|(name, _)| *name);
     let named = left.chain(SAMPLE_SUFFICES).chain(queue::LONG).filter(|name| *name != DOCUMENTATION);
@@ -189,10 +179,7 @@ pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
         binaries.iter_mut().for_each(|job| _ = job.command.env(THOROUGH, "1"));
     } else {
         binaries.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
-        LEFT_OUT
-            .iter()
-            .chain(left_out)
-            .for_each(|(_, what)| println!("left to `cargo xtask test --all`: {what}"));
+        LEFT_OUT.iter().for_each(|(_, what)| println!("left to `cargo xtask test --all`: {what}"));
     }
     let documentation = || {
         let mut command = cargo();
@@ -210,7 +197,7 @@ pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
 pub fn on_sample(root: &Path) -> Result {
     let all = modules(root, true)?;
     let sample = modules(root, false)?.map(|(_, folder)| folder).ok_or("the sample has no folder")?;
-    let mut jobs = binaries::build(root, &all, &["--workspace"])?;
+    let mut jobs = binaries::build(root, &all)?;
     jobs.retain(|job| {
         let is_launching = LAUNCHING.iter().any(|folder| Path::new(&job.name).starts_with(folder));
         is_launching && LEFT_OUT.iter().all(|(name, _)| job.name != *name)

@@ -70,9 +70,9 @@ pub fn program_beside(root: &Path, test: &str, name: &str) -> Result<PathBuf> {
     Ok(found.ok_or_else(|| format!("cargo builds no program {name} beside the test {test}"))?)
 }
 
-/// Builds every test program of these packages in this environment.
-pub fn build(root: &Path, environment: &Environment, packages: &[&str]) -> Result<Vec<Job>> {
-    let artifacts = programs(root, environment, packages)?;
+/// Builds every test program of the workspace in this environment.
+pub fn build(root: &Path, environment: &Environment) -> Result<Vec<Job>> {
+    let artifacts = programs(root, environment, &["--workspace"])?;
     // The tests of a macro crate link to the libraries of the compiler.
     let libraries = [PathBuf::from(
         stdout(Command::new("rustc").args(["--print", "target-libdir"]).current_dir(root))?.trim(),
