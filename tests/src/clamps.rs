@@ -6,7 +6,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::request::Mask;
 use ferroflash::{Attention, Error, ptx};
 use ptx_sim::Options;
-use reference::{Case, Loaded, Pages};
+use reference::{Case, Loaded, Memory, Pages};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -25,10 +25,14 @@ pub struct Garbage {
 }
 
 impl Garbage {
-    /// Returns the bits of all results.
-    fn run(&self, attention: &Attention<SimDriver>, config: &str) -> Result<Vec<u32>, Error> {
-        let memory = self.case.memory();
-        let mut loaded = Loaded::new(attention, &memory, Some(config))?;
+    /// Returns the bits of all results in `memory`, which is the case's.
+    fn run(
+        &self,
+        memory: &Memory,
+        attention: &Attention<SimDriver>,
+        config: &str,
+    ) -> Result<Vec<u32>, Error> {
+        let mut loaded = Loaded::new(attention, memory, Some(config))?;
         if let Some(starts) = &self.starts {
             loaded.start(starts)?;
         }
@@ -79,16 +83,22 @@ const BUDGET: u64 = 20_000_000;
 /// Panics if the unchanged kernel fails.
 pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]]) -> Vec<String> {
     let (kernel, config) = (subject.kernel, subject.of.contract().symbol);
-    let run = |text: &str, launch: &Garbage| {
+    let launches: Vec<_> = launches.iter().map(|launch| (launch, launch.case.memory())).collect();
+    let load = |text: &str| {
         let options = Options { budget: BUDGET, max_reports: 1, ..Options::default() };
-        let attention = subject.simulator(options);
+        let attention = subject.simulator(options.clone());
+        // Equal bits need no exact sums.
+        attention.driver().set_options(options);
         // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(kernel.symbol, text).expect("loads") };
-        launch.run(&attention, config)
+        attention
     };
     let text = ptx::source(kernel.symbol).expect("this build carries every kernel");
-    let right =
-        |launch| run(&text, launch).unwrap_or_else(|error| panic!("{}: {launch:?}: {error}", kernel.symbol));
+    let attention = load(&text);
+    let right = |(launch, memory): &(&Garbage, Memory)| {
+        let right = launch.run(memory, &attention, config);
+        right.unwrap_or_else(|error| panic!("{}: {launch:?}: {error}", kernel.symbol))
+    };
     let right: Vec<_> = launches.iter().map(right).collect();
     let mut clamps = without_each_clamp(&text, &FILES);
     clamps.retain(|clamp| {
@@ -97,8 +107,11 @@ pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]
     });
     assert!(!clamps.is_empty(), "{} has clamps", kernel.symbol);
     let changes = |clamp: &WithoutClamp| {
+        let attention = load(&clamp.text);
         let mut results = launches.iter().zip(&right);
-        results.any(|(launch, right)| run(&clamp.text, launch).ok().as_ref() != Some(right))
+        results.any(|((launch, memory), right)| {
+            launch.run(memory, &attention, config).ok().as_ref() != Some(right)
+        })
     };
     let unnoticed = clamps.iter().filter(|clamp| !changes(clamp));
     unnoticed.map(|clamp| clamp.to_string()).collect()
