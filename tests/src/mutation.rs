@@ -110,8 +110,7 @@ pub fn score(
     started(all.len());
     let mut trials = trial::trials(subject, &text, cases::cases(subject));
     let end = |mutant: &Mutant, trials: &[Trial]| {
-        let (fate, by) = fate(subject, mutant, &text, trials);
-        let differs = fate != Fate::Survived || differs(subject, mutant, &text, trials);
+        let (fate, by, differs) = fate(subject, mutant, &text, trials);
         done();
         (fate, differs, by)
     };
@@ -161,33 +160,29 @@ fn sharpen(trials: &mut [Trial], caught: impl Iterator<Item = usize>) {
 }
 
 /// Runs `mutant` in the trials in which it may differ from the unbroken kernel, until a trial reveals it.
-/// Also returns the trial that revealed it.
-fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fate, Option<usize>) {
+/// Also returns the trial that revealed it, and whether the mutant differs from the unbroken kernel in at
+/// least one trial. A survivor does not differ if, between the same synchronisations, each warp makes the
+/// same accesses with the same values.
+fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fate, Option<usize>, bool) {
     let kernel = match Kernel::load(subject, &mutant.apply(text)) {
         Ok(kernel) => kernel,
-        Err(error) => return (Fate::Refused(error.to_string()), None),
+        Err(error) => return (Fate::Refused(error.to_string()), None, true),
     };
     let schedules = if mutant.orders() { &SCHEDULES[..] } else { &SCHEDULES[..1] };
+    let mut differs = false;
     for (round, schedule) in schedules.iter().enumerate() {
         let due = |trial: &Trial| mutant.differs(&trial.coverage) && !(trial.is_of_a_sweep() && round > 0);
-        let noticed = trials
-            .iter()
-            .enumerate()
-            .filter(|(_, trial)| due(trial))
-            .find_map(|(index, trial)| kernel.run(trial, *schedule).map(|fate| (fate, Some(index))));
-        if let Some(found) = noticed {
-            return found;
+        for (index, trial) in trials.iter().enumerate().filter(|(_, trial)| due(trial)) {
+            // The unbroken kernel's effects are those of the first schedule.
+            let compares = round == 0 && !differs;
+            let (noticed, effects) = kernel.run(trial, *schedule, compares);
+            if let Some(found) = noticed {
+                return (found, Some(index), true);
+            }
+            differs |= compares && effects != Some(trial.coverage.effects());
         }
     }
-    (Fate::Survived, None)
-}
-
-/// Whether a survivor differs from the unbroken kernel in at least one trial. The survivor does not differ
-/// if, between the same synchronisations, each warp makes the same accesses with the same values.
-fn differs(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> bool {
-    let Ok(kernel) = Kernel::load(subject, &mutant.apply(text)) else { return true };
-    let mut due = trials.iter().filter(|trial| mutant.differs(&trial.coverage));
-    due.any(|trial| kernel.effects(trial) != Some(trial.coverage.effects()))
+    (Fate::Survived, None, differs)
 }
 
 fn tally<'a>(

@@ -187,7 +187,7 @@ fn every_hopper_kernel() {
             continue;
         }
         // If a kind has few kernels, the test runs more mutants per kernel.
-        let each = 20_usize.div_ceil(of_kind(subject).count()).min(3);
+        let each = 10_usize.div_ceil(of_kind(subject).count()).min(3);
         let spot = spot(subject, Sample { each: Some(each), seed: 1 });
         assert_noticed(&spot, 2);
         let caught = kinds.entry(kind(spot.entry)).or_default();

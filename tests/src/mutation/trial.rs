@@ -83,18 +83,14 @@ impl<'a> Kernel<'a> {
         Ok(Kernel { subject, attention })
     }
 
-    /// Runs the mutant in `trial`. Returns how the trial catches the mutant, if it does. Some mutants have
-    /// endless loops, so a mutant may execute at most four times the instructions of the kernel.
-    pub fn run(&self, trial: &Trial, schedule: Schedule) -> Option<Fate> {
-        self.launch(trial, options(schedule, 4 * trial.instructions + 50_000))
-    }
-
-    /// A digest of the kernel's effects in `trial`. `None` if the trial catches the kernel.
-    pub fn effects(&self, trial: &Trial) -> Option<u64> {
-        let options = Options { coverage: true, ..options(SCHEDULES[0], u64::MAX) };
-        let noticed = self.launch(trial, options);
+    /// Runs the mutant in `trial`. Returns how the trial catches the mutant, if it does, and, with
+    /// `compares`, a digest of the mutant's effects. Some mutants have endless loops, so a mutant may execute
+    /// at most four times the instructions of the kernel.
+    pub fn run(&self, trial: &Trial, schedule: Schedule, compares: bool) -> (Option<Fate>, Option<u64>) {
+        let options = options(schedule, 4 * trial.instructions + 50_000);
+        let noticed = self.launch(trial, Options { coverage: compares, ..options });
         let met = self.attention.driver().take_coverage().remove(self.subject.kernel.symbol);
-        noticed.is_none().then_some(met)?.map(|(coverage, _)| coverage.effects())
+        (noticed, met.map(|(coverage, _)| coverage.effects()))
     }
 
     fn launch(&self, trial: &Trial, options: Options) -> Option<Fate> {
