@@ -287,4 +287,13 @@ def attend(*arguments: Any) -> Any:
             _devices.on_cpu(name, of)
         elif of is not None and of.device != q.device:
             raise Invalid(f"{name} is on {of.device}; it must be on {q.device}, as q; move {name}")
-    return OPERATORS.attention(*inputs)
+    if torch.compiler.is_compiling():
+        return OPERATORS.attention(*inputs)
+    try:
+        return OPERATORS.attention(*inputs)
+    except RuntimeError as error:
+        # torch gives an operator's formula to backward() only.
+        if "functorch" not in str(error):
+            raise
+        raise Unsupported("torch.func.grad or torch.func.vjp of attention: FerroFlash has gradients of backward() only; call "
+                          "backward(), or torch.autograd.grad") from error

@@ -308,6 +308,8 @@ REFUSED = {
     "a forward-mode derivative of flash_attn_with_kvcache": (NotImplementedError, lambda q, k, v: torch.func.jvp(
         lambda v: flash_attn_with_kvcache(q.detach(), k.detach(), v, **SIM), (v.detach(),), (v.detach(),))),
     "a forward-mode derivative of a gradient": (NotImplementedError, forward_of_gradient),
+    "torch.func.grad or torch.func.vjp of attention": (NotImplementedError, lambda q, k, v: torch.func.grad(
+        lambda q: flash_attn_func(q, k.detach(), v.detach(), **SIM).float().sum())(q.detach())),
     "k is a nested tensor": (TypeError, lambda q, k, v: flash_attn_func(
         q, torch.nested.nested_tensor([k[0].float()]).half(), v, **SIM)),
     "modified by an inplace operation": (RuntimeError, changed),
