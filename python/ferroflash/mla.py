@@ -142,7 +142,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     with 576 columns.
 
     Returns o (batch, seqlen_q, heads, head_dim_v), and lse, float32 (batch, heads, seqlen_q). For a row without a key,
-    lse is +inf; for a sink of +inf, it is 2.4e38. With return_max_logits or return_entropy (in nats), which lists do not
+    lse is +inf, or the sink; for a sink of +inf, it is 2.4e38. With return_max_logits or return_entropy (in nats), which lists do not
     have, the tuple goes on with each, of the shape of lse, and with return_max_logits_head with the largest score of each
     head, float32 (heads).
     """
@@ -201,13 +201,16 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, 
     (heads), are logits that belong to no key; the returned lse includes them, and FlashMLA's does not.
 
     Returns o (queries, heads, d_v), None in place of FlashMLA's max_logits, and lse, float32 (queries, heads). For a
-    row without a key, lse is +inf; for a sink of +inf, it is 2.4e38.
+    row without a key, lse is +inf, or the sink; for a sink of +inf, it is 2.4e38.
     """
     sm_scale, d_v = checks.scalars(sm_scale=sm_scale, d_v=d_v)
     checks.given({"attn_sink": attn_sink}, q=q, kv=kv)
     checks.needed(indices=indices)
     _refuse("write -1 over the entries that it excludes", topk_length=topk_length)
     _refuse("leave it 0", indexer_topk=indexer_topk)
+    if _devices.name(kv.dtype) in checks.BYTES:
+        raise WrongType(f"kv is {_devices.name(kv.dtype)}; it must be {_devices.name(q.dtype)} (as q); convert kv, or call "
+                        "flash_mla_with_kvcache with indices, which takes rows of eight bits")
     (slots,) = _devices.integers(q, indices=indices)
     checks.Call(checks.LISTED, q.device).require(q=q, kv=kv, indices=slots)
     keys: Memory = kv

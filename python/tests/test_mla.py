@@ -123,6 +123,16 @@ def test_pages_of_e4m3(dtype, scale):
             check(q[b, i], rows, np.arange(keys - 1 + i), o[b, i], lse[b, :, i], most=COARSE)
 
 
+@pytest.mark.parametrize("scale", [0.37, np.array([[0.37], [1.9]], F32)])
+def test_values_that_are_whole_rows_of_e4m3(scale):
+    q, pages = numbers(33, (2, 1, 5, 64)), e4m3(34, (4, 16, 1, 64))
+    table, lengths = np.array([[2, 0], [3, 3]], I32), np.array([20, 9], I32)
+    o, lse = mla(q, pages, table, lengths, 64, softmax_scale=SCALE, k_descale=scale, **SIM)
+    for b, keys in enumerate(lengths):
+        rows = pages[table[b]].reshape(32, 64).astype(float) * np.broadcast_to(scale, (2, 1))[b, 0]
+        check(q[b, 0], rows, np.arange(keys), o[b, 0], lse[b, :, 0], most=COARSE)
+
+
 @pytest.mark.parametrize("scale", [0.37, np.array(0.37, F32)])
 def test_lists_of_e4m3(scale):
     q, pages, indices = numbers(15, (2, 3, 4, 576), BF16), e4m3(16, (5, 16, 1, 576)), lists(17, (2, 3, 64), 80)
@@ -196,6 +206,8 @@ REFUSALS = [
     (sparse, ROWS, dict(indices=LISTS.astype(F32)), TYPE, "indices is float32; it must be a tensor of int32 or int64"),
     (sparse, ROWS, dict(attn_sink=numbers(1, (3,), F32)), INVALID, "attn_sink (3,): it must be (heads)"),
     (sparse, ROWS, dict(attn_sink=1.0), TYPE, "attn_sink is 1.0"),
+    (sparse, ROWS, dict(kv=numbers(2, (70, 1, 576), E4M3)), TYPE,
+     "kv is float8_e4m3fn; it must be float16 (as q); convert kv, or call flash_mla_with_kvcache with indices"),
     (sparse, ROWS, dict(sm_scale=0.0), INVALID, "sm_scale 0.0"),
     (sparse, ROWS, dict(topk_length=np.array([1, 2], I32)), UNSUPPORTED, "topk_length: .*; write -1 over"),
     (sparse, ROWS, dict(indexer_topk=512), UNSUPPORTED, "indexer_topk"),

@@ -60,8 +60,9 @@ enum PrecisionOption {
     /// scores of int8, probabilities and values of e4m3; dense and varlen tensors, full and causal masks and
     /// windows, softcap, slopes, compute capability 8.9, and 10.0 and newer
     Int8Fp8,
-    /// queries, keys, values and probabilities of e4m3; dense and varlen tensors, full and causal masks and
-    /// windows, softcap, compute capability 9.0
+    /// queries, keys, values and probabilities of e4m3; dense and varlen tensors, and F8_E4M3 caches with
+    /// more than 64 rows (queries x query heads per key head), full and causal masks and windows, softcap,
+    /// compute capability 9.0
     Fp8,
 }
 

@@ -334,7 +334,7 @@ impl fmt::Display for Report {
             let Check { passed, max_error, tolerance, .. } = check;
             let verdict = if *passed { "within tolerance of the reference" } else { "WRONG" };
             match tolerance.is_finite() {
-                true => writeln!(f, "{verdict}: largest error {max_error:.2e}, allowed {tolerance:.2e}")?,
+                true => writeln!(f, "{verdict}: error {max_error:.2e} of {tolerance:.2e} allowed, at worst")?,
                 false => {
                     writeln!(f, "NOT JUDGED: largest error {max_error:.2e}; these inputs have no bound")?
                 }

@@ -5,7 +5,7 @@ use ferroflash::Error;
 const OPTIONS: [(&str, &str); 3] = [("config", "--config"), ("scale", "--scale"), ("softcap", "--softcap")];
 
 /// Parts of the library's errors that name its fields, types or functions, and the program's words for them.
-const WORDS: [(&str, &str); 16] = [
+const WORDS: [(&str, &str); 19] = [
     ("not supported: scale", "not supported: --scale"),
     ("not supported: precision", "not supported: --precision"),
     ("use `Precision::Inputs`", "leave --precision out"),
@@ -17,6 +17,9 @@ const WORDS: [(&str, &str); 16] = [
     ("leave `always` (the program's --shared-pages) out", "leave --shared-pages out"),
     ("leave softcap out", "leave --softcap out"),
     ("leave invariance out of the forward that the backward pass describes", "leave --invariant out"),
+    (" with invariance BatchAndChunks", " with --invariant chunks"),
+    (" with invariance Batch", " with --invariant batch"),
+    ("; leave precision out", "; leave --precision out"),
     (" with invariance ", " with --invariant "),
     ("leave alibi out", "remove `alibi_slopes`"),
     ("leave bias out", "remove `bias`"),

@@ -61,9 +61,12 @@ pub(super) fn per_head(base: u64, strides: [i64; 2]) -> PerHead {
 pub(super) const UNSCALED: PerHead =
     PerHead { base: 0, sequence_bytes: 0, head_bytes: 0, value: 1.0, reserved: 0 };
 
-/// Converts the scales of keys and of values.
+/// Converts the scales of keys and of values. Values without a scale that are the keys themselves have the
+/// keys' scale: a latent cache, all of whose columns are values.
 pub(super) fn scales(pages: &KvPages) -> [PerHead; 2] {
-    pages.scales.each_ref().map(scale)
+    let KvPages { keys, values, scales: [of_keys, of_values] } = pages;
+    let of_values = if keys == values && *of_values == KvScale::One { of_keys } else { of_values };
+    [scale(of_keys), scale(of_values)]
 }
 
 /// Converts a scale.
@@ -189,5 +192,23 @@ impl KvCache {
     pub fn params(&self, sequences: usize) -> Result<(Cache, [PerHead; 2]), Error> {
         validate::cache(self, sequences)?;
         Ok((cache(self), scales(&self.pages)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::request::TensorView;
+
+    #[test]
+    fn values_that_are_the_keys_have_their_scale() {
+        let rows = |address| TensorView::bshd(address, 4 * 16 * 64, DType::E4m3, [4, 16, 1, 64]);
+        let of = |pages: KvPages, values| {
+            scales(&pages.scales(KvScale::Value(0.5), values)).map(|scale| scale.value)
+        };
+        assert_eq!(of(KvPages::latent(rows(1 << 40), 64), KvScale::One), [0.5; 2]);
+        assert_eq!(of(KvPages::latent(rows(1 << 40), 64), KvScale::Value(2.0)), [0.5, 2.0]);
+        assert_eq!(of(KvPages::new(rows(1 << 40), rows(2 << 40)), KvScale::One), [0.5, 1.0]);
     }
 }

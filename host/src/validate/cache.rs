@@ -48,8 +48,8 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
     if keys.dtype == DType::F32 {
         return Err(Error::unsupported("a KV cache of f32", "KV caches are f16, bf16, e4m3 or int8"));
     }
-    whole_chunks(keys.dtype, head_dim)?;
-    whole_chunks(keys.dtype, values.shape[3])?;
+    whole_chunks("head_dim", keys.dtype, head_dim)?;
+    whole_chunks("head_dim_v", keys.dtype, values.shape[3])?;
     super::latent::rows(pages)?;
     let check = if used == Use::Written { output } else { input };
     let footprints = [check(&KEYS, keys)?, check(&VALUES, values)?];
@@ -85,13 +85,14 @@ pub(crate) fn pages(pages: &KvPages, sequences: usize, used: Use) -> Result<[Par
 }
 
 /// Checks that a row of a head has whole 16-byte chunks.
-pub(super) fn whole_chunks(dtype: DType, head_dim: usize) -> Result<(), Error> {
-    let columns = 16 / dtype.bytes();
-    if head_dim.is_multiple_of(columns) {
+pub(super) fn whole_chunks(what: &str, dtype: DType, columns: usize) -> Result<(), Error> {
+    let of_chunk = 16 / dtype.bytes();
+    if columns.is_multiple_of(of_chunk) {
         return Ok(());
     }
-    let feature = format_args!("head_dim {head_dim} of an {} cache", dtype.name());
-    Err(Error::unsupported(feature, format_args!("kernels take multiples of {columns}")))
+    let feature = format_args!("{what} {columns} of an {} cache", dtype.name());
+    let next = columns.div_ceil(of_chunk).saturating_mul(of_chunk);
+    Err(Error::unsupported(feature, format_args!("kernels take multiples of {of_chunk}; pad it to {next}")))
 }
 
 /// Checks that no size is 0.

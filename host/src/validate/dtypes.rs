@@ -52,7 +52,13 @@ pub(super) fn dtypes(p: &Problem) -> Result<(), Error> {
         }
         Some(cache) if cache.latent && !row.latent.contains(&p.kv_dtype) => {
             let latent: Vec<_> = row.latent.iter().map(|dtype| dtype.name()).collect();
-            let reason = format_args!("with queries of {q}, a latent cache must be {}", latent.join(" or "));
+            let remedy = match p.kv_dtype {
+                DType::E4m3Scaled => "q to bf16",
+                _ => "the cache",
+            };
+            let latent = latent.join(" or ");
+            let reason =
+                format_args!("with queries of {q}, a latent cache must be {latent}; convert {remedy}");
             return Err(Error::unsupported(format_args!("dtype {kv} on a latent cache"), reason));
         }
         _ => {}

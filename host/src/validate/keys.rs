@@ -37,7 +37,7 @@ fn no_splits() -> Error {
 }
 
 fn on_cache(p: &Problem, cache: &CacheShape) -> Result<(), Error> {
-    whole_chunks(p.kv_dtype, p.head_dim)?;
+    whole_chunks("head_dim", p.kv_dtype, p.head_dim)?;
     total_k(cache.total_k)?;
     if p.alignment == Alignment::TopLeft {
         let reason = "on a KV cache the last query aligns with the last key; use bottom-right";

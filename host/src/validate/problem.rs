@@ -40,7 +40,8 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
         ));
     }
     let most = if p.latent().is_some() { MAX_LATENT_DIMS } else { [MAX_HEAD_DIM; 2] };
-    for ((what, columns), most) in ["head_dim", "head_dim_v"].into_iter().zip(p.columns()).zip(most) {
+    for (at, (columns, most)) in p.columns().into_iter().zip(most).enumerate() {
+        let what = ["head_dim", "head_dim_v"][at];
         if !columns.is_multiple_of(8) || columns > most {
             let [latent, values] = MAX_LATENT_DIMS;
             let remedy = match p.cache {
@@ -48,6 +49,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
                     "; k of a latent cache may have up to {latent}, with v as its first \
                      columns, up to {values}"
                 ),
+                _ if columns < most => padding(p, at),
                 _ => String::new(),
             };
             let reason = format_args!("kernels take multiples of 8 up to {most}{remedy}");
@@ -204,6 +206,20 @@ pub(super) fn at_most(factor: f32, with: &str) -> Result<(), Error> {
     let reason = "scores of this scale overflow the exponents of f32, so the factor of scores must be at \
                   most 2^20; multiply q by a part of it";
     Err(Error::unsupported(format_args!("scale {factor:e}{with}"), reason))
+}
+
+/// What to do with a head dim of K, or of V (`at` is 1), that is no multiple of 8.
+fn padding(p: &Problem, at: usize) -> String {
+    let columns = p.columns()[at];
+    let next = columns.next_multiple_of(8);
+    match at {
+        0 => {
+            let tensors = if p.head_dim == p.head_dim_v { "q, k and v" } else { "q and k" };
+            format!("; pad {tensors} with zeros to {next} columns, and set the scale of {columns} columns")
+        }
+        _ if p.latent().is_some() => String::new(),
+        _ => format!("; pad v with zeros to {next} columns, which o then has"),
+    }
 }
 
 /// Checks the score transformations. The kernel computes in base 2, so the converted numbers must also be

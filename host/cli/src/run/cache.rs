@@ -87,6 +87,9 @@ impl Input {
         };
         let starts = starts(file, &shape, batch, rows)?;
         let is_varlen = !starts.iter().copied().eq(even(batch, rows));
+        if v_width.is_none() && !file.has("v_cache") {
+            return Err(file.invalid(NO_VALUES));
+        }
         let keys = file.elements("k_cache", if v_width.is_some() { LATENTS } else { CACHES })?;
         let pages = pages(file, layout, &keys)?;
         let (values, value_bytes) = values(file, layout, &keys, &pages, v_width)?;
@@ -249,8 +252,10 @@ fn values(
 ) -> Result<(TensorView, Vec<u8>), Error> {
     let head_dim = keys.shape.last().copied().unwrap_or(0);
     match v_width {
-        None if !file.has("v_cache") => Err(file.invalid(
-            "there is no `v_cache`; add it, or use --v-width if values are the first columns of `k_cache`",
+        None if !file.has("v_cache") => Err(file.invalid(NO_VALUES)),
+        Some(_) if file.has("v_scale") => Err(file.invalid(
+            "has `v_scale`; the values of a latent cache are columns of `k_cache`, and have its `k_scale`: \
+             remove `v_scale`",
         )),
         Some(width) if file.has("v_cache") => Err(Error::Invalid(format!(
             "--v-width {width}: the values of a latent cache are columns of `k_cache`, and the file has a \
@@ -293,12 +298,20 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorV
             "it must be [pages, page, heads, head_dim], or with --layout bhsd [pages, heads, page, ..]";
         return Err(file.invalid(format_args!("`k_cache` has shape {:?}; {wanted}", keys.shape)));
     };
+    if keys.dtype == DType::E4m3Scaled && d != E4m3Scaled::ROW_BYTES {
+        let wanted = "a U8 cache has rows of 656 bytes; write rows of e4m3 as F8_E4M3";
+        return Err(file.invalid(format_args!("`k_cache` has shape {:?}; {wanted}", keys.shape)));
+    }
     let elements = keys.shape.iter().product::<usize>() as u64;
     Ok(match layout {
         FileLayout::Bshd => TensorView::bshd(0, elements, keys.dtype, [pages, b, c, d]),
         FileLayout::Bhsd => TensorView::bhsd(0, elements, keys.dtype, [pages, c, b, d]),
     })
 }
+
+/// What a file without values needs.
+const NO_VALUES: &str =
+    "there is no `v_cache`; add it, or use --v-width if values are the first columns of `k_cache`";
 
 /// The requirements on a file's queries and cache.
 const EQUAL: &str = "the last size, head_dim, must be equal, or 656 bytes (U8) for 576 columns";
