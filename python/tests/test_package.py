@@ -77,7 +77,7 @@ def test_transformers_would_take_some_names_for_flash_attention():
 
 
 # Rust's paths, values, dtypes and fields, which no Python program has
-RUST = r"::|\b[A-Z]\w+\([\d.]+\)|\b(Batch|BatchAndChunks|TokenScales)\b|\b(f16|bf16|f32|e4m3)\b|\b(cache|mask)\.[a-jl-z]"
+RUST = r"::|\b[A-Z]\w+\([\d.]+\)|\b(Batch|BatchAndChunks|TokenScales)\b|(?<!-)\b(f16|bf16|f32|e4m3)\b|\b(cache|mask)\.[a-jl-z]"
 # Fields of requests that Python's functions do not set
 OTHERS = "another plan|alignment|workspace|shared_prefixes in two passes|cache.total_k"
 
