@@ -40,15 +40,18 @@ impl On {
         vec![on(Isa::Sm80, attention()), on(Isa::Sm90a, hopper)]
     }
 
-    /// The first kernel for each kind of latents of eight bits in this build.
+    /// The first portable kernel for each kind of latents of eight bits in this build, and the first one of
+    /// Hopper's for rows with scales.
     fn eight_bits() -> Vec<Self> {
-        let on = |dtype| {
+        let on = |(isa, card, dtype)| {
             let carried = |entry: &&AttnInfo| is_carried(entry.contract.symbol) && entry.kv_dtype == dtype;
-            let kernel = plain(Isa::Sm80, Class::Latent).find(carried).expect("a build carries one");
-            let on = SimDriver::of_multiprocessors("l4", Options::default(), Some(16)).expect("a known card");
+            let kernel = plain(isa, Class::Latent).find(carried).expect("a build carries one");
+            let on = SimDriver::of_multiprocessors(card, Options::default(), Some(16)).expect("a known card");
             On { kernel, attention: Box::new(Attention::new(on)) }
         };
-        [DType::E4m3, DType::E4m3Scaled].map(on).into()
+        let scaled = DType::E4m3Scaled;
+        let kinds = [(Isa::Sm80, "l4", DType::E4m3), (Isa::Sm80, "l4", scaled), (Isa::Sm90a, "h200", scaled)];
+        kinds.map(on).into()
     }
 
     fn symbol(&self) -> Option<&'static str> {
