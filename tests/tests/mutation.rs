@@ -107,6 +107,21 @@ fn latents() {
     }
 }
 
+/// Portable kernels with products of eight bits, on tensors.
+#[test]
+fn products_of_eight_bits() {
+    let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
+    for kernel in EIGHT_BITS {
+        let mut carried = Subject::all().filter(|subject| is_carried(subject.kernel.symbol));
+        let subject = carried.find(|subject| subject.kernel.symbol.starts_with(kernel));
+        assert_noticed(&spot(&subject.expect("a build carries one"), SAMPLE), 2);
+    }
+}
+
+/// The beginnings of these kernels' symbols.
+const EIGHT_BITS: [&str; 3] =
+    ["int8_fp8_f16_d64_causal_128x64", "int8_fp8_f16_d64_local_128x64", "int8_f16_f16_d64_causal_128x64"];
+
 /// The beginnings of these kernels' symbols, each of which one kernel has.
 const LATENTS: [&str; 4] = [
     "mla_f16_e4m3_d576_causal_16x32",
