@@ -91,7 +91,8 @@ fn attend<C: Kernel<Params: Latents<E, S>>, E: TensorCore + WarpgroupCore, S: 's
 ) {
     let p = all.decode();
     let (needed, warp) = (item.keys.div_ceil(KEYS), block.warp());
-    let count = warp.uniform(needed.saturating_sub(item.split).div_ceil(item.splits).max(1));
+    // The compiler does not see that a work item has a split: without the first maximum, it divides by zero.
+    let count = warp.uniform(needed.saturating_sub(item.split).div_ceil(item.splits.max(1)).max(1));
     // Numbers of eight bits may have one scale for each latent head, a factor of scores and of O.
     let factor = const { <C::Params as Latents<E, S>>::FACTOR };
     let scale = |which: usize, block: &Block<C>| {
