@@ -33,12 +33,16 @@ struct Pair {
 }
 
 /// Returns the kernel of `list` whose name is `symbol` with another family: the kernel for every sequence of
-/// a cache. On int8 caches, this kernel takes every mask.
+/// a cache.
 fn same_tiles(class: Class, symbol: &str, [mixed, family]: [&str; 2]) -> &'static str {
     let symbol = symbol.replace(mixed, family);
-    let names = [symbol.replace("_causal_", "_local_"), symbol];
-    let is_own = |e: &&AttnInfo| e.contract.symbol == names[usize::from(e.kv_dtype != DType::Int8)];
+    let is_own = |e: &&AttnInfo| e.contract.symbol == symbol;
     plain(Isa::Sm80, class).find(is_own).expect("equal tiles").contract.symbol
+}
+
+/// The mask of the kernels of full and causal masks.
+fn mask(cache: DType) -> MaskKind {
+    if cache == DType::Int8 { MaskKind::Local } else { MaskKind::Causal }
 }
 
 /// The kernels of mixed batches that every build carries. Portable kernels on KV caches of f16, e4m3 and int8
@@ -47,7 +51,7 @@ fn pairs() -> [Pair; 5] {
     let portable = |cache| {
         let of = |e: &&AttnInfo| {
             let kind = (e.head_dim, e.dtype, e.kv_dtype, e.mask);
-            kind == (64, DType::F16, cache, MaskKind::Causal) && is_carried(e.contract.symbol)
+            kind == (64, DType::F16, cache, mask(cache)) && is_carried(e.contract.symbol)
         };
         let few = plain(Isa::Sm80, Class::Few).find(of).expect("a build carries one");
         let many = beside(few).next().expect("in the table");
@@ -81,17 +85,22 @@ const fn window(left: u32, right: u32) -> Mask {
 /// The pairs for windows, softcap and sinks that this build carries, each with one set of scores, for tests
 /// that need no other kernel.
 fn general() -> Vec<Pair> {
-    let of = |head_dim: u32, mask, sink: bool, scored: fn(Case) -> Case| {
+    let on = |cache, head_dim: u32, mask, sink: bool, scored: fn(Case) -> Case| {
         let is_one = move |e: &&AttnInfo| {
             let kind = (e.head_dim, e.dtype, e.kv_dtype, e.mask);
-            kind == (head_dim, DType::F16, DType::F16, mask) && is_carried(e.contract.symbol)
+            kind == (head_dim, DType::F16, cache, mask) && is_carried(e.contract.symbol)
         };
         let few = plain(Isa::Sm80, Class::Few).find(is_one)?;
         let many = beside(few).find(|many| many.symbol.contains("_sink_") == sink)?;
         is_carried(many.symbol).then(|| Pair { few, many, scored, ..pairs()[0] })
     };
+    let of = |head_dim, mask, sink, scored| on(DType::F16, head_dim, mask, sink, scored);
     let (local, causal) = (MaskKind::Local, MaskKind::Causal);
     let all = [
+        on(DType::E4m3, 64, local, true, |case| Case { mask: window(5, 0), sinks: true, ..case }),
+        on(DType::Int8, 64, local, false, |case| Case { mask: window(70, 0), ..case }),
+        on(DType::E4m3, 128, local, false, |case| Case { mask: window(70, 2), head_dim: 128, ..case }),
+        on(DType::E4m3, 256, local, false, |case| Case { softcap: Some(30.0), head_dim: 208, ..case }),
         of(64, local, false, |case| Case { mask: window(70, 2), ..case }),
         of(64, local, false, |case| Case { softcap: Some(5.0), ..case }),
         of(64, local, true, |case| Case { mask: window(5, 0), sinks: true, ..case }),

@@ -1,7 +1,7 @@
 //! The pairs of kernels that take a mixed batch.
 use super::Query;
 use crate::schedule::most;
-use crate::{AttnInfo, MaskKind};
+use crate::{AttnInfo, DType, MaskKind};
 use spec::{Class, ProblemKind};
 
 /// A decode kernel for the sequences of few queries, and a prefill kernel for the others.
@@ -16,9 +16,10 @@ pub(crate) fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
     let hopper = hopper.min_by_key(|e| e.columns()).filter(|e| q.layout.suits(e).is_ok());
     let size = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim);
     hopper.into_iter().chain(q.solving(Class::Many)).filter_map(move |many| {
-        let mut all = spec::of_class(Class::Few, many.dtype);
         let takes = |e: &AttnInfo| e.has_columns_for(&q.kind) && e.computes(&q.kind);
-        let few = all.find(|e| size(e) == size(many) && takes(e))?;
+        let all = spec::of_class(Class::Few, many.dtype).filter(|e| size(e) == size(many) && takes(e));
+        // `spec::beside` names the same pairs.
+        let few = all.min_by_key(|e| e.mask != many.mask)?;
         (most(q.problem, few) > 0).then_some([few, many])
     })
 }
@@ -27,7 +28,9 @@ pub(crate) fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
 pub(crate) fn pair_in_any_batch(q: &Query<'_>) -> Option<Pair> {
     let mixed = q.problem.variant.is_none() && q.problem.is_of_mixed_kernels() && !q.problem.sinks;
     let q = &Query { kind: ProblemKind { mixed, ..q.kind }, ..*q };
-    // With windows, the number of splits depends on the form of the request.
-    let is_whole = |pair: &Pair| pair.iter().all(|e| e.mask == MaskKind::Causal);
-    pairs(q).find(|pair| is_whole(pair) && pair.iter().all(|e| q.runs(e)))
+    // With windows, the number of splits depends on the form of the request. On int8 caches, kernels of
+    // windows also take full and causal masks.
+    let is_whole = |e: &AttnInfo| e.mask == MaskKind::Causal || e.kv_dtype == DType::Int8;
+    let mut all = pairs(q).filter(|_| q.kind.mask != MaskKind::Local);
+    all.find(|pair| pair.iter().all(|e| is_whole(e) && q.runs(e)))
 }

@@ -123,7 +123,7 @@ fn hopper(
 /// Returns [`Error::Unsupported`], which says what no kernel solves.
 fn without_portable(q: &Query<'_>, all: &[&'static AttnInfo]) -> Result<Choice, Error> {
     let (p, own) = (q.problem, q.problem.variant);
-    if all.is_empty() && p.sinks && !own.is_some_and(|variant| variant.scores().sink) {
+    if !all.iter().any(|e| q.runs(e)) && p.sinks && !own.is_some_and(|variant| variant.scores().sink) {
         // If no kernel has this mask even without sinks, the error names the mask.
         let choice = attention(&q.of(&p.sinks(false), Scratch::None), None)?;
         refusals::takes_merge(p)?;

@@ -136,6 +136,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // Trees of drafts. Each row of a block pairs one draft token with one of the key head's query heads.
     d64 [Bits] 16_tiles: With<Decode<E, E, Mask, Tiles, 2, 4, 8, 3>>;
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
+    d256 [Bits] 16_rows: With<Decode<E, E, Mask, Rows, 2, 16, 2, 2>>;
+    e4m3_d128 [Bits] 16_rows_native: With<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
     }
     // `Mla` kernels: K has 576 columns, and the first 512 of them are V. With 16 or 32 rows: first for all
     // cards, then for cards with room for four stages. With 64 rows, Q is in shared memory: where it fits.
@@ -263,10 +265,14 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     // On a KV cache, with parameters.
     paged {
     d64 [Causal, Local] sink_128x64: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
+    e4m3_d64 [Local] sink_128x64_native:
+        With<Paged<FwdDequant<E, Native<E4m3>, Scored<Mask, Sink>, 8, 2, 4, 4, 4>>>;
     d64 [Prefix, Chunked, Bits] 128x64: With<Paged<Fwd<E, Mask, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Local] sink_128x32: With<Paged<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 2, 8, 0, 2>>>;
     d128 [Prefix, Chunked] 128x48: With<Paged<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>>;
     d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
+    d256 [Bits] 64x32: With<Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>>;
+    e4m3_d128 [Bits] 128x32_native: With<Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>>;
     }
     // Hopper's kernels whose mask or scores have parameters. Kernels of one head dim, mask and scores are
     // sorted by preference for long sequences.
@@ -290,18 +296,20 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     hopper_paged {
     d64 [Causal, Local] sink_128x128: With<Paged<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
+    e4m3_d64 [Local] sink_128x128:
+        With<Paged<FwdHopperDequant<E, Native<E4m3>, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
-    // Decode kernels for the sequences of few queries of a mixed batch.
+    // Decode kernels for the sequences of few queries of a mixed batch. Kernels of windows serve every mask.
     mixed_few {
     d64 [Causal, Local] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
     d128 [Causal, Local] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
-    // One kernel serves every mask.
     d256 [Local] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 16, 2, 2>>;
     // Caches of eight bits: cards with a conversion instruction.
-    e4m3_d64 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
-    e4m3_d128 [Causal] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
+    e4m3_d64 [Causal, Local] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
+    e4m3_d128 [Causal, Local] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
+    e4m3_d256 [Local] 8_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>>;
     // Caches of integers with a scale for each row.
-    int8_d64 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>>;
+    int8_d64 [Local] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>>;
     int8_d128 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>>;
     }
     // Portable kernels for the sequences of many queries of a mixed batch.
@@ -311,9 +319,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     d128 [Local] 128x32: ManyQueries<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
     d256 [Local] 64x32: ManyQueries<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
-    e4m3_d64 [Causal] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
+    e4m3_d64 [Causal, Local] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
+    e4m3_d64 [Local] sink_128x64_native:
+        With<ManyQueries<FwdDequant<E, Native<E4m3>, Scored<Mask, Sink>, 8, 2, 4, 4, 4>>>;
     e4m3_d128 [Causal] 128x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>;
-    int8_d64 [Causal] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
+    e4m3_d128 [Local] 64x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 4, 1, 2, 8, 4>>;
+    e4m3_d256 [Local] 64x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 4, 1, 2, 16, 4>>;
+    int8_d64 [Local] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
     int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
     }
     int8_f16 {
