@@ -7,9 +7,10 @@ use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams,
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
     CombineParams, DecodeParams, FewParams, Fp8Params, FwdParams, HeadMaximaParams, HopperPagedParams,
-    HopperParams, LayFp8PagesParams, LayFp8Params, ManyParams, MergeParams, MlaHopperParams, PagedParams,
-    PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap, RotaryAppendParams, RoundFp8Params, SinkParams,
-    SparseParams, SplitParams, TensorMap, TmaBiasParams, UsedQueriesParams, VarlenParams,
+    HopperParams, LayFp8PagesParams, LayFp8Params, LayInt8PagesParams, ManyParams, MergeParams,
+    MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap,
+    RotaryAppendParams, RoundFp8Params, SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams,
+    UsedQueriesParams, VarlenParams,
 };
 
 /// The kernels of one launch with all of their parameters: a plan [bound](crate::plan::Plan::bind) to a
@@ -131,7 +132,7 @@ parts! {
     SinkParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
     BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams,
     UsedQueriesParams, HeadMaximaParams, RoundFp8Params, LayFp8Params,
-    LayFp8PagesParams;
+    LayFp8PagesParams, LayInt8PagesParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>, Fp8Params,
     Fp8Params<VarlenParams<HopperParams<RaggedMap>>>, Fp8Params<HopperPagedParams>, HopperPagedParams,

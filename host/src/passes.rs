@@ -43,7 +43,7 @@ pub struct Passes {
     sinks: Option<Place>,
     /// The kernel that quantises or lays tensors for the last pass.
     quantise: Option<Place>,
-    /// The kernel that lays the values of a KV cache behind it.
+    /// The kernel that lays or rounds the values of a KV cache behind it.
     lay: Option<Place>,
     /// The pass over the scores alone, behind all others.
     statistics: Option<Statistics>,
@@ -211,7 +211,10 @@ fn lower_attention(
             Some(lay) => lower::fp8_on_cache((r, p), &s.last, [quantise, lay], launch),
             None => lower::quantised((r, p), &s.last, quantise, launch),
         },
-        _ => s.all().try_for_each(|pass| lower::attention((r, p), pass, States::NONE, launch)),
+        _ => match s.lay {
+            Some(lay) => lower::int8_on_cache((r, p), &s.last, lay, launch),
+            None => s.all().try_for_each(|pass| lower::attention((r, p), pass, States::NONE, launch)),
+        },
     }
 }
 
@@ -219,9 +222,10 @@ impl Passes {
     /// Returns a single pass, with the merge kernel that adds sinks if the kernel cannot add them.
     fn one(p: &Problem, last: Scheduled) -> Self {
         let (sinks, quantise) = (sinks::merge(p, &last), lower::quantise_of(p, last.kernel));
+        let lay = spec::lay_of(last.kernel).map(|lay| Place::of(&lay));
         let kept = match sinks {
             Some(_) => sinks::lse_bytes(p),
-            None if quantise.is_some() => lower::quantised_bytes(p, last.kernel),
+            None if quantise.is_some() || lay.is_some() => lower::quantised_bytes(p, last.kernel),
             None => 0,
         };
         Passes {
@@ -230,7 +234,7 @@ impl Passes {
             prefixes: None,
             sinks,
             quantise,
-            lay: spec::lay_of(last.kernel).map(|lay| Place::of(&lay)),
+            lay,
             statistics: None,
             kept,
             divided: None,

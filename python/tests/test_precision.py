@@ -117,6 +117,25 @@ def test_a_cache_of_eight_bits_has_products_of_eight_bits():
         ferroflash.flash_attn_with_kvcache(q[:, :1], k, v, cache_seqlens=lengths, block_table=table, precision="fp8", **HOPPER)
 
 
+def test_a_cache_of_int8_has_products_of_int8():
+    table, lengths = np.array([[7, 2, 9, 0, 4], [1, 11, 3, 5, 8]], np.int32), np.array([70, 33], np.int32)
+    k, v = (np.random.default_rng(n).integers(-127, 128, (12, 16, 2, 64)).astype(np.int8) for n in (2, 3))
+    k_scale, v_scale = (np.random.default_rng(n).uniform(0.01, 0.03, (12, 16, 2)).astype(np.float32) for n in (4, 5))
+    q = numbers(1, 2, 40, 4, 64)
+    call = lambda cache=(k, v), **more: ferroflash.flash_attn_with_kvcache(
+        q, *cache, cache_seqlens=lengths, block_table=table, **more, **SIM)
+    scales = {"k_descale": k_scale, "v_descale": v_scale}
+    o = call(precision="int8-fp8", **scales)
+    for b in range(2):
+        kv = [(x * of[..., None].astype(float))[table[b]].reshape(-1, 2, 64)[None, :lengths[b]].repeat(2, 2)
+              for x, of in ((k, k_scale), (v, v_scale))]
+        exact = attention(q[b].astype(float)[None], *kv)
+        assert 0 < np.abs(o[b].astype(float) - exact[0]).sum() <= 0.05 * np.abs(exact).sum()
+    assert not np.array_equal(o, call(**scales))
+    with pytest.raises(ferroflash.Unsupported, match="precision int8-fp8 on a KV cache of float16"):
+        call((numbers(2, 12, 16, 2, 64), numbers(3, 12, 16, 2, 64)), precision="int8-fp8")
+
+
 def test_tensors_of_eight_bits_are_refused_elsewhere():
     q = numbers(1, 1, 4, 1, 64).astype(E4M3)
     with pytest.raises(ferroflash.Unsupported, match="precision fp8 of float8_e4m3fn tensors on NVIDIA L4"):

@@ -28,7 +28,8 @@ fn with(options: Options) -> Attention<SimDriver> {
 /// The causal f16 kernel of head dim 64.
 fn smallest() -> &'static AttnInfo {
     let is_it = |e: &&AttnInfo| {
-        lay_of(e).is_some() && (e.dtype, e.head_dim) == (DType::F16, 64) && is_carried(e.contract.symbol)
+        let is_laid = e.is_hoppers() && lay_of(e).is_some();
+        is_laid && (e.dtype, e.head_dim) == (DType::F16, 64) && is_carried(e.contract.symbol)
     };
     attention().find(is_it).expect("a build carries one")
 }

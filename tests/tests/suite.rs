@@ -9,6 +9,7 @@ mod few;
 mod fp8;
 mod fp8_pages;
 mod hopper_paged;
+mod int8_pages;
 mod integers;
 mod invariance;
 mod lineage;

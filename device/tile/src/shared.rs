@@ -8,9 +8,9 @@ pub(crate) mod reader;
 mod scales;
 mod tile;
 
-pub use byte_stage::{ByteStage, ByteStageSlot, StageImage, StageImages};
+pub use byte_stage::{ByteStage, ByteStageSlot, KeyScales, StageImage, StageImages};
 pub use convert::{ConvertTo, Stores};
 pub use convert_rows::ConvertRows;
 pub use place::Place;
-pub use scales::{RowScales, RowScalesSlot, Scaled, StageScales};
+pub use scales::{CopiedScales, RowScales, RowScalesSlot, Scaled, StageScales};
 pub use tile::{SharedLayout, SharedTile, SharedTiles, TileSlot, TileSlots};

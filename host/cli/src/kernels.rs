@@ -171,8 +171,8 @@ impl From<&AttnInfo> for Row {
                 (format!("precision {}, on quantised keys and values", e.precision().name()), true)
             }
             Keys::OperandCache => {
-                let what = "on an e4m3 KV cache, quantised queries";
-                (format!("precision {}, {what}", e.precision().name()), true)
+                let (precision, cache) = (e.precision().name(), e.kv_dtype.name());
+                (format!("precision {precision}, on a KV cache of {cache}, quantised queries"), true)
             }
             Keys::Batched | Keys::Varlen => {
                 return Row {

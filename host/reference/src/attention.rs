@@ -119,7 +119,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// Returns the same inputs. `operands` says whether products of eight bits take K and V as they are,
-    /// because the cache of these numbers is e4m3.
+    /// because they lie in a cache of eight bits. Values of an int8 cache become e4m3 even then.
     #[must_use]
     pub fn operands(self, operands: bool) -> Self {
         Inputs { operands, ..self }

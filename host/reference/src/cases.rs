@@ -17,7 +17,7 @@ mod statistics;
 mod varlen;
 
 pub use cache::paged_edges;
-pub use extras::{e4m3_pages, e4m3_tensors, head_maxima, padded_queries};
+pub use extras::{e4m3_tensors, head_maxima, laid_pages, padded_queries};
 
 /// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, and exact tiles; equal lengths, more keys than
 /// queries, and more queries than keys.

@@ -160,7 +160,9 @@ impl Head {
         let queries: Vec<Vec<f64>> = (0..rows * group).map(|i| query(i).collect()).collect();
         let mut values: Vec<Vec<f64>> =
             (0..count).map(|key| inputs.v().values(batch, key, head).map(f64::from).collect()).collect();
-        if !keeps && rules.products == DType::E4m3 {
+        // Values of an int8 cache become e4m3.
+        let stay = !rules.rounds || inputs.has_operands() && !rules.integers;
+        if !stay && rules.products == DType::E4m3 {
             values.chunks_mut(rules.values).for_each(floats);
         }
         let columns = inputs.v().shape()[3];

@@ -11,10 +11,10 @@ use ferroflash::plan::{explain, plan};
 use ferroflash::request::{Precision, Scratch};
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, Entry, ExtraInfo, GRADIENTS, KERNELS,
-    LayFp8, LayFp8Pages, MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries, attention, beside,
-    combine_of, lay_of, quantise_of,
+    LayFp8, LayFp8Pages, LayInt8Pages, MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries,
+    attention, beside, combine_of, lay_of, quantise_of,
 };
-use ferroflash::{Capabilities, Error, ptx};
+use ferroflash::{Capabilities, DType, Error, ptx};
 use std::iter;
 
 /// A kernel of the table that problems can test. The other kernels of the table are
@@ -258,12 +258,15 @@ impl Subject for ExtraInfo {
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
+        let pages = |dtype, columns| cases::laid_pages(dtype, columns, seed);
         let cases = match &self.contract {
             own if *own == <UsedQueries as Entry>::CONTRACT => cases::padded_queries(seed),
             own if *own == <LayFp8<8, 4> as Entry>::CONTRACT => cases::e4m3_tensors(64, seed),
             own if *own == <LayFp8<8, 8> as Entry>::CONTRACT => cases::e4m3_tensors(128, seed),
-            own if *own == <LayFp8Pages<8, 4> as Entry>::CONTRACT => cases::e4m3_pages(64, seed),
-            own if *own == <LayFp8Pages<8, 8> as Entry>::CONTRACT => cases::e4m3_pages(128, seed),
+            own if *own == <LayFp8Pages<8, 4> as Entry>::CONTRACT => pages(DType::E4m3, 64),
+            own if *own == <LayFp8Pages<8, 8> as Entry>::CONTRACT => pages(DType::E4m3, 128),
+            own if *own == <LayInt8Pages<4, 4> as Entry>::CONTRACT => pages(DType::Int8, 64),
+            own if *own == <LayInt8Pages<4, 8> as Entry>::CONTRACT => pages(DType::Int8, 128),
             _ => cases::head_maxima(seed),
         };
         cases.into_iter().map(Task::Attention).collect()

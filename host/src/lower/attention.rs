@@ -100,6 +100,23 @@ pub(super) fn on_quantised(
     }
 }
 
+/// Adds a portable kernel on a KV cache, whose values `v` describes. Returns whether the keys lie in a cache.
+pub(super) fn on_laid_values(
+    (r, p): (&AttentionRequest<'_>, &Problem),
+    s: &Scheduled,
+    tiles: &Tiles,
+    v: Tensor,
+    launch: &mut Launch,
+) -> bool {
+    let (KeysValues::Cache(kv), Some(sequences)) = (&r.kv, tiles.sequences) else { return false };
+    let (tma_bias, states) = (None, States::NONE);
+    let mut lowering = Lowering { r, p, kernel: s.kernel, place: s.place, tma_bias, states, launch };
+    let params = lowering.in_pages(tiles, sequences, kv, scales(&kv.pages));
+    let forward = FwdParams { v, ..params.forward };
+    lowering.step(tiles.blocks, &PagedParams { forward, ..params }, []);
+    true
+}
+
 /// Returns the parameters of a Hopper kernel for dense tensors, whose tensor maps are still empty.
 pub(super) fn on_maps(
     (r, p): (&AttentionRequest<'_>, &Problem),
@@ -239,16 +256,20 @@ impl Lowering<'_> {
         PagedParams<S>: Part,
         ManyParams<PagedParams<S>>: Part,
     {
-        let (forward, max_keys) = (self.portable(tiles, self.on_cache()), kv.max_k as u32);
-        let (cache, values) = (cache(kv), cache_of_values(kv));
-        let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
-        let lengths = integers(Some(kv.lengths), self.p.batch);
-        let paged =
-            PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values };
+        let paged = self.in_pages(tiles, sequences, kv, scales);
         match self.kernel.queries {
             Queries::Mixed => self.step(tiles.blocks, &ManyParams { paged, many: tiles.many }, []),
             _ => self.step(tiles.blocks, &paged, []),
         }
+    }
+
+    /// Returns the parameters of a portable kernel on a KV cache.
+    fn in_pages<S>(&self, tiles: &Tiles, sequences: Sequences, kv: &KvCache, scales: S) -> PagedParams<S> {
+        let (forward, max_keys) = (self.portable(tiles, self.on_cache()), kv.max_k as u32);
+        let (cache, values) = (cache(kv), cache_of_values(kv));
+        let cu_seqlens_q = cu_seqlens_q(&self.r.queries);
+        let lengths = integers(Some(kv.lengths), self.p.batch);
+        PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     }
 
     /// Adds a Hopper kernel on a KV cache.

@@ -2,6 +2,7 @@
 use super::Refusal;
 use super::attention::on_quantised;
 use super::fp8::{self, Rows, too_many};
+use super::int8_cache;
 use super::tensors::keys_values;
 use crate::launch::Launch;
 use crate::place::Place;
@@ -45,6 +46,9 @@ impl Head {
 pub(crate) fn quantised_bytes(p: &Problem, kernel: &AttnInfo) -> u64 {
     if kernel.precision() == Precision::Fp8 {
         return fp8::rounded_bytes(p, kernel);
+    }
+    if p.cache.is_some() {
+        return int8_cache::bytes(p, kernel);
     }
     let Some(rows) = Rows::of(p, kernel) else { return 0 };
     let heads = p.heads_k as u64 * u64::from(rows.batches);

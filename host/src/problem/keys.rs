@@ -66,7 +66,9 @@ impl Problem {
             keys: match self.cache {
                 Some(cache) if cache.listed => Keys::Listed,
                 Some(cache) if cache.latent => Keys::Latent,
-                Some(_) if self.precision == Precision::Fp8 => Keys::OperandCache,
+                Some(_) if matches!(self.precision, Precision::Fp8 | Precision::Int8Fp8) => {
+                    Keys::OperandCache
+                }
                 Some(cache) => Keys::Cache(pages(cache)),
                 None if self.precision != Precision::Inputs => Keys::Quantised,
                 None if self.varlen.is_some() => Keys::Varlen,

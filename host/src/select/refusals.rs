@@ -1,5 +1,6 @@
 //! The errors of problems that no kernel solves.
 use super::Query;
+use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::{AttnInfo, Contract, DType, Error, MaskKind, Problem};
 use spec::{Class, Precision, ProblemKind};
@@ -26,20 +27,41 @@ pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
 }
 
 /// Checks that kernels of the request's precision take its tensors, mask and scores, and run on the device.
-/// [`Precision::Fp8`] has its own check, `select::fp8::takes`.
+/// [`Precision::Fp8`] has its own check, `select::fp8::takes`. Few rows on a KV cache run if the request
+/// names a kernel.
 ///
 /// # Errors
 /// Returns [`Error::Unsupported`], which names the precision, what it lacks, and the remedy.
-pub(super) fn has_precision(q: &Query<'_>) -> Result<(), Error> {
+pub(super) fn has_precision(q: &Query<'_>, is_named: bool) -> Result<(), Error> {
     let (p, arch) = (q.problem, q.on.arch());
     if p.precision == Precision::Inputs {
         return Ok(());
     }
     let scores = p.sinks || p.bias.is_some();
     let masked = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
-    let of_dtypes = [p.kv_dtype, p.o_dtype] == [p.dtype; 2] && matches!(p.dtype, DType::F16 | DType::Bf16);
+    let kv_dtype = if p.cache.is_some() { DType::Int8 } else { p.dtype };
+    let of_dtypes =
+        [p.kv_dtype, p.o_dtype] == [kv_dtype, p.dtype] && matches!(p.dtype, DType::F16 | DType::Bf16);
     let (what, reason) = match () {
-        () if p.cache.is_some() => (front(p).to_owned(), "its kernels take dense and varlen tensors"),
+        () if p.cache.is_some() && p.precision == Precision::Int8F16 => {
+            (front(p).to_owned(), "its kernels take dense and varlen tensors")
+        }
+        () if p.cache.is_some_and(|cache| cache.latent || cache.listed) => (
+            "a latent cache".to_owned(),
+            "its kernels take tensors, and KV caches of int8 with keys and values",
+        ),
+        () if p.cache.is_some() && p.kv_dtype == DType::E4m3 => (
+            "a KV cache of e4m3".to_owned(),
+            "its scores are products of int8, for which keys would be rounded a second time; its kernels \
+             take KV caches of int8",
+        ),
+        () if p.cache.is_some() && p.kv_dtype != DType::Int8 => {
+            (format!("a KV cache of {}", p.kv_dtype.name()), "its kernels take KV caches of int8")
+        }
+        () if p.cache.is_some() && p.rows() <= MAX_ROWS && !is_named => (
+            format!("a KV cache with {} rows (queries x query heads per key head)", p.rows()),
+            "up to 64 rows wait for the bytes of the cache, and this precision copies the values first",
+        ),
         () if scores || !masked || p.variant.is_some() => {
             let scores = if scores { " with these scores" } else { "" };
             let takes = "its kernels take full and causal masks and windows, softcap and slopes";

@@ -158,6 +158,9 @@ const RULES: &[Rule] = &[
     Rule::new(VARLEN, "short sequences, or few rows for this device: smaller tiles leave fewer SMs idle")
         .when(pays::is_smallest),
 
+    Rule::new(PAGED, "the request asks for precision int8-fp8: scores of int8, of keys as the KV cache has \
+        them, values and probabilities of e4m3; the sum of all errors is at most 5 % of the sum of all \
+        magnitudes").when(|case, _| case.q.problem.precision == Precision::Int8Fp8),
     Rule::new(PAGED, "ALiBi slopes, which decode kernels lack: work tiles per query head")
         .when(|case, _| case.q.problem.alibi),
     Rule::new(PAGED, "keys and values of different numbers of columns or different strides, which decode \

@@ -9,7 +9,7 @@
 //! | [`CacheWalk`], [`Source`] | a warp's share of a sequence, keys and values together | every page that is read exists |
 //! | [`ScaleWalk`], [`ScalesDown`] | a warp's and a block's walk through the scales of a cache's rows | every scale that is read exists |
 //! | [`InPages`], [`PagedRow`] | keys or values through a tensor map | every page that is read exists; boxes have the host's size |
-//! | [`octet`] | eight rows of one page | the page and its rows exist, even if the table is invalid |
+//! | [`octet`], [`scaled_row`] | eight rows of one page, or one row and its scale | the page and its rows exist, even if the table is invalid |
 //! | [`CacheRow`] | the row that a slot names, for writing | the slot, the row and the head exist |
 //! | [`Position`] | a token's position, and its cosines and sines for rotary embedding | every row that is read exists, even if the position is invalid |
 //! | [`load_bits`], [`load_bias`] | numbers of a query and a key | rows and numbers that do not exist are the last ones |
@@ -48,5 +48,5 @@ pub use per_head::{LoadScales, head_of, load_per_head};
 pub use rows::{CacheRows, Down, Order, PageWalk, Up};
 pub use scales::{HeadScales, ScaleWalk, ScalesDown};
 pub use slot::CacheRow;
-pub use table::{OCTET, octet};
+pub use table::{OCTET, octet, scaled_row};
 pub use walk::{CacheWalk, PagedRows, PagedTiles, Source, Strided};

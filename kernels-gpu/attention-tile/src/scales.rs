@@ -8,7 +8,7 @@ use spec::{Cache, PerHead};
 use tile::Warp;
 use tile::copy::CpAsync;
 use tile::group::ThreadGroup;
-use tile::shared::StageScales;
+use tile::shared::{CopiedScales, StageScales};
 
 /// A cache whose rows have one chunk each, so that the index of a row's chunk is the row's slot.
 #[inline(always)]
@@ -43,7 +43,7 @@ struct Mine {
 impl Mine {
     /// The thread's scale, scale `i` of a stage.
     #[inline(always)]
-    fn new<K: StageScales>(scales: &[PerHead; 2], head: u32, i: u32) -> Self {
+    fn new<K: CopiedScales>(scales: &[PerHead; 2], head: u32, i: u32) -> Self {
         let [which, row] = K::place(i);
         let which = if which == 0 { scales[0] } else { scales[1] };
         let base = which.base().wrapping_add((head as u64).wrapping_mul(which.head_bytes()));
@@ -109,9 +109,7 @@ pub struct ScalesDown<'p, K, W> {
     kind: PhantomData<(K, W)>,
 }
 
-impl<'p, K: StageScales, W: ThreadGroup> ScalesDown<'p, K, W> {
-    const ROWS: u32 = K::COUNT / 2;
-
+impl<'p, K: CopiedScales, W: ThreadGroup> ScalesDown<'p, K, W> {
     /// Starts the walk at stage `from`. `of` must be there if the scales exist.
     #[inline(always)]
     pub fn new(of: Option<HeadScales<'p>>, from: u32, group: &W) -> Self {
@@ -127,7 +125,7 @@ impl<'p, K: StageScales, W: ThreadGroup> ScalesDown<'p, K, W> {
     /// Looks up the page of this thread's row in a stage, if the row exists.
     #[inline(always)]
     fn look(&mut self, stage: u32) {
-        let row = stage.wrapping_mul(Self::ROWS).wrapping_add(self.mine.row);
+        let row = stage.wrapping_mul(K::ROWS).wrapping_add(self.mine.row);
         self.page = match self.of {
             Some(of) if row < of.rows => page(of.cache, of.sequence, row),
             _ => 0,
@@ -140,7 +138,7 @@ impl<'p, K: StageScales, W: ThreadGroup> ScalesDown<'p, K, W> {
     pub fn copy(&mut self, slot: &K::Slot<CpAsync<W>>, stage: u32, group: &W) {
         let Some(of) = self.of else { return };
         if group.member() < K::COUNT {
-            let row = stage * Self::ROWS + self.mine.row;
+            let row = stage * K::ROWS + self.mine.row;
             let from = self.mine.at(chunk_in(&slots(of.cache), self.page, row));
             // SAFETY: a row before the end has a slot, because `chunk_in` has clamped its page; each slot of
             // every head has a scale, at a multiple of 4, as `PerHead` promises. The thread's number is below

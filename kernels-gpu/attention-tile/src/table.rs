@@ -1,6 +1,6 @@
 //! Reads block tables. No other file reads them.
-use cuda_std::memory::ld_global_nc_b32;
-use spec::{Cache, Element, Tensor};
+use cuda_std::memory::{ld_global_nc_b32, ld_global_nc_b32_if};
+use spec::{Cache, Element, Int8, PerHead, Tensor};
 use tile::global::GlobalRows;
 
 /// The block table's entry for the page that contains row `row` of a sequence. An out-of-range column reads
@@ -48,4 +48,36 @@ pub fn octet<E: Element, const C: usize>(
     let ((_, within), page) = (cache.page.div_rem(first), page(cache, sequence, first).min(cache.pages - 1));
     let rows = end.saturating_sub(first).min(OCTET).min(cache.page.get() - within);
     GlobalRows::new(pages, page, head).part(within, rows)
+}
+
+/// Row `row` of a sequence with `end` rows, of one head: one row, or none. `pages` are the keys, or the
+/// values, of the cache: a page is a batch. Also returns the row's slot.
+#[inline(always)]
+fn row<E: Element, const C: usize>(
+    cache: &Cache,
+    pages: &Tensor,
+    [sequence, head]: [u32; 2],
+    row: u32,
+    end: u32,
+) -> (GlobalRows<E, C>, u32) {
+    let ((_, within), page) = (cache.page.div_rem(row), page(cache, sequence, row).min(cache.pages - 1));
+    let rows = if row < end { 1 } else { 0 };
+    (GlobalRows::new(pages, page, head).part(within, rows), page * cache.page.get() + within)
+}
+
+/// Row `at` of integers, as [`octet`] returns eight rows, and the row's scale. Both are 0 if the row does
+/// not exist.
+#[inline(always)]
+pub fn scaled_row<const C: usize>(
+    cache: &Cache,
+    (pages, scales): (&Tensor, &PerHead),
+    [sequence, head]: [u32; 2],
+    at: u32,
+    end: u32,
+) -> (GlobalRows<Int8, C>, f32) {
+    let (rows, slot) = row(cache, pages, [sequence, head], at, end);
+    // SAFETY: the load happens only if the row exists, whose page `row` has clamped; each slot of every head
+    // has a scale, at a multiple of 4, as `PerHead` promises. A kernel that reads scales writes none.
+    let scale = unsafe { ld_global_nc_b32_if(crate::per_head::per_head_at(scales, slot, head), at < end) };
+    (rows, f32::from_bits(scale))
 }

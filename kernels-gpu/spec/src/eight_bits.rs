@@ -17,7 +17,8 @@ pub const fn keys_image_bytes(keys: u32, head_dim: u32) -> u32 {
 /// Forward attention of [`Precision::Int8Fp8`]. The sizes are those of [`Fwd`]; a warp holds the first `HELD`
 /// k-steps (of 32 columns) of Q in registers. Kernels with functions of scores keep `KEPT` = 2 numbers of
 /// each row in shared memory. `k` of the parameters describes images of [`QuantiseKv`], one per stage, with
-/// the number of keys as `rows`; `v` describes the means of keys of dense tensors, as one row of f32.
+/// the number of keys as `rows`; `v` describes the means of keys of dense tensors, as one row of f32. On a KV
+/// cache of [`Int8`], keys are the cache's, and `v` describes the images of [`LayInt8Pages`].
 pub struct FwdInt8Fp8<
     E,
     Mask,
@@ -101,7 +102,7 @@ impl<
     const KEPT: usize,
 > Forward for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
 {
-    type Scales = ();
+    type Scales = [PerHead; 2];
     type OnVarlen = VarlenParams;
 }
 
@@ -265,6 +266,8 @@ impl QuantiseInfo {
     /// Whether an attention kernel reads this kernel's images.
     pub const fn feeds(&self, entry: &AttnInfo) -> bool {
         let alike = self.dtype as u8 == entry.dtype as u8 && self.keys == entry.tile_n;
+        // A cache of int8 has keys that are quantised already.
+        let alike = alike && !matches!(entry.kv_dtype, DType::Int8);
         self.precision as u8 == entry.precision() as u8 && alike && self.head_dim == entry.head_dim
     }
 }

@@ -175,8 +175,9 @@ pub enum Keys {
     QuantisedAlone,
     /// A [`crate::Cache`] with pages of this kind.
     Cache(PageKind),
-    /// A [`crate::Cache`] of e4m3 with pages of any size, whose numbers are operands as they are.
-    /// [`crate::RoundFp8`] has rounded the queries.
+    /// A [`crate::Cache`] with pages of any size, whose keys are operands as they are. Of e4m3:
+    /// [`crate::RoundFp8`] has rounded the queries, and [`crate::LayFp8Pages`] laid the values. Of int8:
+    /// [`crate::LayInt8Pages`] has rounded the values.
     OperandCache,
     /// A [`crate::Cache`] with pages of any size, whose values are the first columns of its keys (MLA).
     Latent,
@@ -260,8 +261,8 @@ impl AttnInfo {
     pub const fn precision(&self) -> Precision {
         match (self.keys, self.isa) {
             (Keys::QuantisedAlone, _) => Precision::Int8F16,
-            (Keys::Quantised, Isa::Sm80) => Precision::Int8Fp8,
-            (Keys::Quantised, Isa::Sm90a) | (Keys::OperandCache, _) => Precision::Fp8,
+            (Keys::Quantised | Keys::OperandCache, Isa::Sm80) => Precision::Int8Fp8,
+            (Keys::Quantised | Keys::OperandCache, Isa::Sm90a) => Precision::Fp8,
             _ => Precision::Inputs,
         }
     }
@@ -288,6 +289,7 @@ impl AttnInfo {
             (_, Queries::Mixed, Schedule::Transposed) => "mixed few",
             (_, Queries::Mixed, _) => "mixed many",
             (_, _, Schedule::Transposed) => "decode",
+            (Isa::Sm80, Queries::Any, _) if matches!(self.keys, Keys::OperandCache) => "quantised paged",
             (Isa::Sm80, Queries::Any, _) => "paged",
             (Isa::Sm90a, Queries::Any, _) if matches!(self.keys, Keys::OperandCache) => {
                 "hopper quantised paged"
@@ -332,7 +334,11 @@ impl AttnInfo {
 
     /// The dtype of keys and values of the kernel on a cache.
     pub(crate) const fn dtype_in_cache(&self) -> DType {
-        if matches!(self.keys, Keys::Quantised) { DType::E4m3 } else { self.kv_dtype }
+        match (self.keys, self.isa) {
+            (Keys::Quantised, Isa::Sm90a) => DType::E4m3,
+            (Keys::Quantised, Isa::Sm80) => DType::Int8,
+            _ => self.kv_dtype,
+        }
     }
 
     /// Columns and rows of a Hopper kernel's boxes: of Q, of K and V, and of O.

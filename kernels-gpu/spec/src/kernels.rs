@@ -111,9 +111,11 @@ pub fn quantise_of(entry: &AttnInfo) -> Option<Contract> {
 /// The kernel that lays the values of a KV cache for an attention kernel, or `None` if it reads them as they
 /// are.
 pub fn lay_of(entry: &AttnInfo) -> Option<Contract> {
-    let lay = match entry.head_dim {
-        ..=64 => <LayFp8Pages<8, 4> as Entry>::CONTRACT,
-        _ => <LayFp8Pages<8, 8> as Entry>::CONTRACT,
+    let lay = match (entry.isa, entry.head_dim) {
+        (Isa::Sm80, ..=64) => <LayInt8Pages<4, 4> as Entry>::CONTRACT,
+        (Isa::Sm80, _) => <LayInt8Pages<4, 8> as Entry>::CONTRACT,
+        (Isa::Sm90a, ..=64) => <LayFp8Pages<8, 4> as Entry>::CONTRACT,
+        (Isa::Sm90a, _) => <LayFp8Pages<8, 8> as Entry>::CONTRACT,
     };
     (entry.keys == Keys::OperandCache).then_some(lay)
 }
@@ -189,6 +191,7 @@ mod tests {
                 "mixed many" => "mixed_many",
                 "quantised" | "quantised packed" => "int8_fp8",
                 "quantised keys" | "quantised keys packed" => "int8_f16",
+                "quantised paged" => "int8_fp8_paged",
                 "hopper quantised" => "fp8",
                 "hopper quantised packed" => "fp8_packed",
                 "hopper quantised paged" => "fp8_paged",

@@ -39,6 +39,7 @@ mod hopper_backward;
 mod hopper_dequant;
 mod hopper_fp8;
 mod info;
+mod int8_pages;
 mod kernels;
 mod lineage;
 mod lines;
@@ -108,6 +109,7 @@ pub use hopper_fp8::{
 pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,
 };
+pub use int8_pages::{LayInt8Pages, LayInt8PagesParams, values_image_bytes};
 pub use kernels::{
     KERNELS, attention, beside, combine_of, family, feature_of, head_dims, is_lineage, kernels, lay_of,
     of_class, plain, quantise_of,

@@ -85,6 +85,8 @@ macro_rules! for_each_other { ($emit:ident) => {
     lay_e4m3_d128: LayFp8<8, 8>;
     lay_e4m3_pages_d64: LayFp8Pages<8, 4>;
     lay_e4m3_pages_d128: LayFp8Pages<8, 8>;
+    lay_int8_pages_d64: LayInt8Pages<4, 4>;
+    lay_int8_pages_d128: LayInt8Pages<4, 8>;
     }
 } }
 

@@ -12,7 +12,8 @@ pub enum Precision {
     Int8F16,
     /// Scores are products of int8: queries with a scale per row, keys with a scale per token and head, less
     /// their mean. Probabilities and values are e4m3; sums of 64 keys are added in f32. Relative to exact
-    /// attention, the sum of all errors is at most 5 % of the sum of all magnitudes.
+    /// attention, the sum of all errors is at most 5 % of the sum of all magnitudes. On a KV cache of int8,
+    /// keys are what the cache holds.
     Int8Fp8,
     /// Q, K, V and probabilities are e4m3, with a scale per batch and key head for each tensor; keys less
     /// their mean. Sums of 512 keys are added in f32. Relative to exact attention, the sum of all errors is

@@ -343,6 +343,11 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0, 2>;
     d128 [Full, Causal] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4>>;
     d128 [Local] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>; }
+    int8_fp8_paged {
+    int8_d64 [Causal] 128x64: Paged<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 2>>;
+    int8_d64 [Local] 128x64: Paged<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 0, 2>>;
+    int8_d128 [Causal] 128x64: Paged<FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0>>;
+    int8_d128 [Local] 64x64: Paged<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>; }
     fp8 {
     d64 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 4, 4>;
     d128 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>; }

@@ -20,7 +20,7 @@ use spec::{
 use tile::copy::CpAsync;
 use tile::mma::{ColAcc, ColFrag, ColVec, LaneScales, LoadAs, PlaceB, Stored, TensorCore};
 use tile::pipeline::PerWarp;
-use tile::shared::{Scaled, SharedTile, StageScales};
+use tile::shared::{CopiedScales, Scaled, SharedTile};
 use tile::{Block, Smem, Steps, Warp, shared_layout};
 
 shared_layout! {

@@ -14,7 +14,7 @@ use spec::{FwdDequant, FwdParams, Kernel};
 use tile::copy::{TileSource, TileWalk, Walk};
 use tile::mma::{Mma, Resident};
 use tile::pipeline::{Conversion, Converter};
-use tile::shared::{ConvertTo, Scaled, StageScales};
+use tile::shared::{ConvertTo, CopiedScales, Scaled, StageScales};
 use tile::{Block, Smem};
 
 /// The places of keys and values: as they are stored, and converted.

@@ -1,7 +1,7 @@
 //! Forward attention on quantised keys and values: scores are products of int8, outputs are products of e4m3.
 //! docs/design/eight-bits.md has the arithmetic.
 use crate::forward::ByBlock;
-use crate::forward::quantised::{OnImages, QuantisedTile};
+use crate::forward::quantised::{ByteStages, ByteTile, OnBytes};
 use crate::rows::Sequence;
 use crate::softmax::NONE;
 use crate::variant::blocks::{At, Seen, each_key_block};
@@ -12,7 +12,7 @@ use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::{FwdInt8Fp8, FwdParams, Kernel};
 use tile::mma::{Acc, ByteFrag, BytePlace, Integers, Mma, RowPlace, RowVec};
 use tile::pipeline::Ring;
-use tile::shared::{ByteStage, StageImages};
+use tile::shared::ByteStage;
 use tile::{Block, Smem, Warp};
 
 /// Probabilities of a block are relative to the block's largest one, which becomes 2^8: an e4m3, so the
@@ -86,10 +86,10 @@ impl<
     const D: usize,
     const HELD: usize,
     const KEPT: usize,
-> OnImages for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
+> OnBytes for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: QuantisedTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: ByteTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
         const { assert!(!Mask::SINK && !Mask::LISTED, "images follow no list, and no kernel adds sinks") }
         const { assert!((KEPT == 0) == Mask::Scores::IS_NONE, "functions of scores need whole scores") }
         let (mine, team) = block.split_groups::<M, W, 1>();
@@ -106,15 +106,18 @@ impl<
         // Prologue: the last stage is in flight while each warp rounds its rows of Q.
         let (ring, (q, kept)): (ByteRing<C, N, D>, (BytePlace<M, W, D, HELD>, RowPlace<M, W, KEPT>)) =
             smem.split();
-        let (images, means): (StageImages<N, D>, _) = tile.images(p);
-        let mut kv = ring.start(|_, slot| slot.copy(&images, range.end - 1, block));
-        let (q, scale) = q.quantise(&tensors.q, rows.first, mine, block);
+        let mut stages = tile.stages::<C, N, D>(p, range.end - 1, block);
+        let mut kv = ring.start(|_, slot| stages.copy::<true>(&slot, range.end - 1, block));
+        let (q, scale) = match P::IN_ORDER {
+            false => q.quantise(&tensors.q, rows.first, mine, block),
+            true => q.quantise_in_order(&tensors.q, rows.first, mine, block),
+        };
         let scores = Mask::scores(p, &(), &of);
         // Functions of scores need whole scores, which have one factor for all rows.
         let whole = kept.keep(
             core::array::from_fn(|i| match i {
                 0 => scale,
-                _ => tensors.q.dot(rows.first, mine, &means),
+                _ => tile.of_means::<E, M, W, N, D>(p, (&tensors.q, rows.first), mine),
             }),
             block,
         );
@@ -127,7 +130,7 @@ impl<
         let mut step = |n: u32, edge: bool| {
             let stage = kv.advance(block, |slot, block| {
                 if n > range.start {
-                    slot.copy(&images, n - 1, block);
+                    stages.copy::<false>(&slot, n - 1, block);
                 }
             });
             let at = At { rows: &rows, row0, key0: n * tile_n, warp };
@@ -160,8 +163,7 @@ impl<
             tensors.lse.store(&lse.map(|lse| lse * LN_2), row0, warp);
         } else if p.lse.base != 0 {
             // The scores lack the product of the query and the mean of keys.
-            let (_, means): (StageImages<N, D>, _) = tile.images(p);
-            let dot = tensors.q.dot(first, mine, &means);
+            let dot = tile.of_means::<E, M, W, N, D>(p, (&tensors.q, first), mine);
             tensors.lse.store(&lse.zip(dot, |lse, dot| fma(dot, p.scale_log2, lse) * LN_2), row0, warp);
         }
     }

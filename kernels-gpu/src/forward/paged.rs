@@ -80,6 +80,12 @@ impl<'p, S: LoadScales> TensorTile for CacheTile<'p, S> {
 }
 
 impl<'p, S> CacheTile<'p, S> {
+    /// The sequence, and the key head.
+    #[inline(always)]
+    pub fn head(&self) -> [u32; 2] {
+        [self.of.sequence, self.of.tile.kv_head]
+    }
+
     /// Tile `tile` of a sequence's queries, in tiles of `tile_m` queries.
     #[inline(always)]
     pub fn of(
@@ -109,7 +115,12 @@ impl<'p, S> CacheTile<'p, S> {
 /// The tile at index `index` of the order, its sequence, and the queries of this sequence. Returns `None` if
 /// the tile does not exist at the current lengths. All warps of a block find the same tile.
 #[inline(always)]
-fn find<S>(p: &PagedParams<S>, index: u32, tile_m: u32, warp: Warp) -> Option<(WorkTile, u32, Span)> {
+pub(super) fn find<S>(
+    p: &PagedParams<S>,
+    index: u32,
+    tile_m: u32,
+    warp: Warp,
+) -> Option<(WorkTile, u32, Span)> {
     let PagedParams { forward, sequences, cu_seqlens_q, .. } = p;
     let tile = forward.order.tile(index);
     if cu_seqlens_q.count() == 0 {

@@ -3,7 +3,7 @@ use crate::global::{GlobalRows, RowQuantiser};
 use crate::mma::Unpack;
 use crate::shared::StageImage;
 use crate::{Block, Smem, Warp};
-use contract::{F32, Kernel};
+use contract::{F32, Int8, Kernel};
 use cuda_std::math::{opaque, pack_e4m3_x4, stay_a_loop};
 use cuda_std::memory::st_global_b32_if;
 
@@ -173,17 +173,7 @@ impl<const N: usize, const D: usize, const DV: usize> StageImage<N, D, DV> {
                 }
             }
         }
-        let largest = warp.largest(largest);
-        let most = smem.lend::<_, 4>(block, |tally, block| {
-            let all = tally.write(core::iter::once((warp.index, largest)), block);
-            (0..4).fold(0, |most, i| most.max(all.get(i)))
-        });
-        let most = f32::from_bits(most);
-        let (scale, inverse) = match most {
-            most if most < SMALLEST => (0.0, 0.0),
-            most if most < f32::INFINITY => (most / LARGEST, LARGEST / most),
-            _ => (f32::NAN, 0.0),
-        };
+        let (scale, inverse) = scale_of_block(largest, block, smem);
         for (i, own) in own.iter().enumerate() {
             for column in 0..2 {
                 let row = (16 * i + column) as u32 + 2 * pair;
@@ -194,5 +184,61 @@ impl<const N: usize, const D: usize, const DV: usize> StageImage<N, D, DV> {
         if warp.index == 0 && warp.lane == 0 {
             self.store_scale(scale, warp);
         }
+    }
+
+    /// [`StageImage::round_columns`] of integers, of which `load(row)` returns one row, below `16 N`, and the
+    /// row's scale.
+    #[inline(always)]
+    pub fn round_columns_of<K: Kernel>(
+        &self,
+        load: impl Fn(u32) -> (GlobalRows<Int8, DV>, f32),
+        block: &mut Block<K>,
+        smem: &mut Smem<K>,
+    ) {
+        const { assert!(K::THREADS == 128 && N == 4 && DV.is_multiple_of(2), "a warp has 16 rows") }
+        let warp = block.warp();
+        let (group, four) = (warp.index, warp.lane / 4);
+        // A lane has four columns of four rows, which are four bytes of four rows of the image.
+        let mut own = [[[0.0; 4]; 4]; DV];
+        let mut largest = 0;
+        for c in 0..4 {
+            let (row, scale) = load(group * 16 + warp.lane % 4 * 2 + c / 2 * 8 + c % 2);
+            for i in 0..DV / 2 {
+                let word = row.predicated_word(0, (2 * i) as u32 + four / 4, four % 4);
+                for column in 0..4 {
+                    let x = ((word << (24 - 8 * column)) as i32 >> 24) as f32 * scale;
+                    own[i][column][c as usize] = x;
+                    largest = largest.max(x.to_bits() & 0x7fff_ffff);
+                }
+            }
+        }
+        let (scale, inverse) = scale_of_block(largest, block, smem);
+        for i in 0..DV / 2 {
+            for column in 0..4 {
+                let row = (32 * i + column) as u32 + 4 * four;
+                let word = pack_e4m3_x4(own[i][column].map(|x| x * inverse));
+                self.store_floats(row, group * 4 + warp.lane % 4, word, warp);
+            }
+        }
+        if warp.index == 0 && warp.lane == 0 {
+            self.store_scale(scale, warp);
+        }
+    }
+}
+
+/// The scale of a block's numbers, and its inverse. `largest` are the bits of this lane's largest magnitude.
+#[inline(always)]
+fn scale_of_block<K: Kernel>(largest: u32, block: &mut Block<K>, smem: &mut Smem<K>) -> (f32, f32) {
+    let warp = block.warp();
+    let largest = warp.largest(largest);
+    let most = smem.lend::<_, 4>(block, |tally, block| {
+        let all = tally.write(core::iter::once((warp.index, largest)), block);
+        (0..4).fold(0, |most, i| most.max(all.get(i)))
+    });
+    let most = f32::from_bits(most);
+    match most {
+        most if most < SMALLEST => (0.0, 0.0),
+        most if most < f32::INFINITY => (most / LARGEST, LARGEST / most),
+        _ => (f32::NAN, 0.0),
     }
 }

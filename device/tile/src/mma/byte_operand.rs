@@ -44,6 +44,29 @@ impl<const R: usize, const M: usize, const D: usize, const HELD: usize> BytePlac
         rows: WarpRows<R, M>,
         _: &Block<C>,
     ) -> (ByteOperand<M, D, HELD>, RowVec<M>) {
+        self.quantise_words::<E, C>(row0, rows, |row, warp| words(from, row, warp))
+    }
+
+    /// [`BytePlace::quantise`], with columns in order instead of that of
+    /// [`byte_of_column`](crate::layout::byte_of_column).
+    #[inline(always)]
+    pub fn quantise_in_order<E: Unpack, C: Kernel>(
+        self,
+        from: &GlobalRows<E, D>,
+        row0: u32,
+        rows: WarpRows<R, M>,
+        _: &Block<C>,
+    ) -> (ByteOperand<M, D, HELD>, RowVec<M>) {
+        self.quantise_words::<E, C>(row0, rows, |row, warp| words_in_order(from, row, warp))
+    }
+
+    #[inline(always)]
+    fn quantise_words<E: Unpack, C: Kernel>(
+        self,
+        row0: u32,
+        rows: WarpRows<R, M>,
+        words: impl Fn(u32, Warp) -> [[u32; 2]; D],
+    ) -> (ByteOperand<M, D, HELD>, RowVec<M>) {
         const { assert!(D.is_multiple_of(2), "a k-step has two base tiles") }
         const { assert!(C::THREADS as usize == R / M * 32, "each warp must have its own part") }
         let (warp, row0) = (rows.warp(), row0 + rows.first());
@@ -53,7 +76,7 @@ impl<const R: usize, const M: usize, const D: usize, const HELD: usize> BytePlac
         for m in 0..M {
             let mut bytes = [[0; 2]; D];
             for r in 0..2 {
-                let words = words(from, row0 + (m * 16 + r * 8) as u32, warp);
+                let words = words(row0 + (m * 16 + r * 8) as u32, warp);
                 let quantiser = RowQuantiser::of_quad(words.as_flattened(), E::unpack, warp);
                 scales.0[m][r] = quantiser.scale();
                 for k in 0..D {
@@ -79,6 +102,17 @@ impl<const R: usize, const M: usize, const D: usize, const HELD: usize> BytePlac
 fn words<E: Unpack, const D: usize>(from: &GlobalRows<E, D>, first: u32, warp: Warp) -> [[u32; 2]; D] {
     let (row, own) = (first + warp.lane / 4, warp.lane % 4);
     core::array::from_fn(|k| [0, 1].map(|half| from.word(row, 2 * k as u32 + half, own)))
+}
+
+/// This lane's words of row `lane / 4` behind row `first`: of each base tile, four neighbouring columns.
+#[inline(always)]
+fn words_in_order<E: Unpack, const D: usize>(
+    from: &GlobalRows<E, D>,
+    first: u32,
+    warp: Warp,
+) -> [[u32; 2]; D] {
+    let (row, own) = (first + warp.lane / 4, warp.lane % 4);
+    core::array::from_fn(|k| [0, 1].map(|next| from.word(row, 2 * k as u32 + own / 2, own % 2 * 2 + next)))
 }
 
 impl<E: Unpack, const D: usize> GlobalRows<E, D> {

@@ -3,17 +3,17 @@ use crate::copy::CpAsync;
 use crate::global::GlobalRows;
 use crate::group::{Capability, ThreadGroup};
 use crate::shared::reader::Reader;
-use crate::shared::{SharedLayout, SharedTile};
+use crate::shared::{CopiedScales, SharedLayout, SharedTile, TileSlot};
 use crate::{Warp, layout};
 use contract::{F32, Int8, Tensor};
 use core::marker::PhantomData;
-use cuda_std::cp_async::cp_async;
+use cuda_std::cp_async::{cp_async, cp_async_4_or_zero};
 use cuda_std::memory::{ld_shared_b32, ld_shared_v4_b32, st_global_b32, st_global_v4_b32};
 
 /// One or two operands for products `a b^T`, whose rows are columns of the products' results. Their bytes lie
-/// in the order of [`layout::byte_of_column`].
+/// in the order of [`layout::byte_of_column`], but those of integers that a cache has lie in order.
 ///
-/// - `N x D` base tiles: integers with one scale per row.
+/// - `N x D` base tiles: integers with one scale per row. With `D` = 0, there is neither.
 /// - `DV x N` base tiles: e4m3, with one scale for all of them. With `DV` = 0, there is neither.
 ///
 /// Parts: the tiles in panels, one f32 per row in the order of [`layout::byte_of_column`], one more f32.
@@ -33,7 +33,7 @@ impl<const N: usize, const D: usize, const DV: usize> ByteStage<N, D, DV> {
     /// Offset of the scales of rows.
     const SCALES: u32 = Self::TILE + (N * DV * 256) as u32;
     /// Offset of the scale of the second operand.
-    const SCALE: u32 = Self::SCALES + N as u32 * 64;
+    const SCALE: u32 = Self::SCALES + if D == 0 { 0 } else { N as u32 * 64 };
     /// Number of bytes of a stage in global memory, which is a multiple of 16.
     pub const IMAGE_BYTES: u32 = Self::SCALE + if DV == 0 { 0 } else { layout::CHUNK };
 
@@ -135,6 +135,79 @@ impl<const N: usize, const D: usize, const DV: usize, W: ThreadGroup> ByteStageS
                 // as `Tensor` promises. No thread reads the stage before the copy has landed.
                 unsafe { cp_async(self.base + mine + step, from.wrapping_add(step as u64)) }
             }
+        }
+    }
+}
+
+/// The scales of a stage's integers, of `R` base tiles of rows.
+pub struct KeyScales<const R: usize>;
+
+/// [`KeyScales`] while copies of transport `By` write them.
+pub struct KeyScalesSlot<const R: usize, By> {
+    base: u32,
+    by: PhantomData<By>,
+}
+
+// SAFETY: `Slot` addresses only the words of the scales, and `Self` none.
+unsafe impl<const R: usize> SharedLayout for KeyScales<R> {
+    const BYTES: usize = R * 64;
+    const ALIGN: usize = 16;
+    type Slot<By> = KeyScalesSlot<R, By>;
+    #[inline(always)]
+    unsafe fn at(_: u32) -> Self {
+        KeyScales
+    }
+    #[inline(always)]
+    unsafe fn slot<By>(base: u32) -> KeyScalesSlot<R, By> {
+        KeyScalesSlot { base, by: PhantomData }
+    }
+}
+
+impl<const R: usize> CopiedScales for KeyScales<R> {
+    const EXIST: bool = true;
+    const COUNT: u32 = Self::ROWS;
+    const ROWS: u32 = R as u32 * 16;
+    #[inline(always)]
+    fn place(i: u32) -> [u32; 2] {
+        [0, i / 16 * 16 + layout::column_of_byte(i % 16)]
+    }
+    #[inline(always)]
+    unsafe fn copy<W: ThreadGroup>(slot: &KeyScalesSlot<R, CpAsync<W>>, i: u32, from: u64, present: bool) {
+        // SAFETY: the word is a word of this slot, because the caller promises that `i` is below the count;
+        // no thread reads it before the copy has landed. The caller promises that `from` may be read.
+        unsafe { cp_async_4_or_zero(slot.base + i * 4, from, present) }
+    }
+}
+
+impl<const N: usize, const D: usize, const DV: usize, W: ThreadGroup> ByteStageSlot<N, D, DV, CpAsync<W>> {
+    /// The integers, in order, and their scales, for copies from a cache.
+    #[inline(always)]
+    pub fn keys(&self) -> (TileSlot<Int8, N, D, CpAsync<W>>, KeyScalesSlot<N, CpAsync<W>>) {
+        // SAFETY: both are parts of the stage, which may be written. Only readers that know the stage's base
+        // compute the swizzle.
+        unsafe {
+            let scales = KeyScales::<N>::slot(self.base + ByteStage::<N, D, DV>::SCALES);
+            (SharedTile::<Int8, N, D>::slot(self.base), scales)
+        }
+    }
+
+    /// Starts the copies of the e4m3 of image `n`, which must exist, and of their scale.
+    #[inline(always)]
+    pub fn copy_floats(&self, images: &StageImages<N, 0, DV>, n: u32, group: &W) {
+        let (chunks, mine) = ((N * DV * 16) as u32, group.member() * layout::CHUNK);
+        const { assert!((N * DV * 16).is_multiple_of(W::THREADS as usize), "all threads copy alike") }
+        let from = images.image(n, group).base.wrapping_add(mine as u64);
+        let (to, scale) = (self.base + ByteStage::<N, D, DV>::TILE, ByteStage::<N, D, DV>::SCALE);
+        for i in 0..chunks / W::THREADS {
+            let step = i * W::THREADS * layout::CHUNK;
+            // SAFETY: the chunk is a part of the stage and of its image, whose bases are multiples of 16, as
+            // `Tensor` promises. No thread reads the stage before the copy has landed.
+            unsafe { cp_async(to + mine + step, from.wrapping_add(step as u64)) }
+        }
+        if group.member() == 0 {
+            let last = from.wrapping_add((chunks * layout::CHUNK) as u64);
+            // SAFETY: as above: the scale's chunk is the last one of both.
+            unsafe { cp_async(self.base + scale, last) }
         }
     }
 }

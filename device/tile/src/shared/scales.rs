@@ -13,12 +13,14 @@ pub trait Scaled: Element {
     type Scales<const R: usize>: StageScales;
 }
 
-/// The scales beside a tile of keys and a tile of values: [`RowScales`], or `()`.
-pub trait StageScales: SharedLayout {
+/// Scales of a stage's rows, which threads copy from a cache: one each.
+pub trait CopiedScales: SharedLayout {
     /// Whether rows have scales.
     const EXIST: bool;
-    /// Number of scales, of keys and of values.
+    /// Number of scales.
     const COUNT: u32;
+    /// Number of rows of a stage.
+    const ROWS: u32;
     /// Scale `i`: whether it is a key's (0) or a value's (1), and the row.
     fn place(i: u32) -> [u32; 2];
     /// Starts the copy of scale `i`. If `present` is false, or the scale does not exist, the scale is 0.
@@ -27,6 +29,10 @@ pub trait StageScales: SharedLayout {
     /// - If `present` is true, a f32 may be read at `from`, a multiple of 4.
     /// - `i` is below `COUNT`.
     unsafe fn copy<W: ThreadGroup>(slot: &Self::Slot<CpAsync<W>>, i: u32, from: u64, present: bool);
+}
+
+/// The scales beside a tile of keys and a tile of values: [`RowScales`], or `()`.
+pub trait StageScales: CopiedScales {
     /// The scale of row `row` of keys (0) or of values (1). A row that does not exist has the scale of
     /// another row.
     fn load(&self, which: usize, row: u32) -> f32;
@@ -47,13 +53,11 @@ pub struct RowScalesSlot<const R: usize, By> {
 }
 
 impl<const R: usize> RowScales<R> {
-    const ROWS: u32 = R as u32 * 16;
-
     /// A lane of a product with few columns has rows `row` and `row + 8` of a base tile. The four scales of
     /// these rows lie side by side.
     #[inline(always)]
     fn at_row(&self, which: usize, row: u32) -> u32 {
-        let row = row % Self::ROWS;
+        let row = row % <Self as CopiedScales>::ROWS;
         self.base + (row / 16 * 32 + row % 8 * 4 + row / 8 % 2 * 2 + which as u32) * 4
     }
 }
@@ -73,9 +77,10 @@ unsafe impl<const R: usize> SharedLayout for RowScales<R> {
     }
 }
 
-impl<const R: usize> StageScales for RowScales<R> {
+impl<const R: usize> CopiedScales for RowScales<R> {
     const EXIST: bool = true;
     const COUNT: u32 = 2 * Self::ROWS;
+    const ROWS: u32 = R as u32 * 16;
     #[inline(always)]
     fn place(i: u32) -> [u32; 2] {
         [i % 2, i / 32 * 16 + i / 2 % 2 * 8 + i / 4 % 8]
@@ -86,6 +91,9 @@ impl<const R: usize> StageScales for RowScales<R> {
         // no thread reads it before the copy has landed. The caller promises that `from` may be read.
         unsafe { cp_async_4_or_zero(slot.base + i * 4, from, present) }
     }
+}
+
+impl<const R: usize> StageScales for RowScales<R> {
     #[inline(always)]
     fn load(&self, which: usize, row: u32) -> f32 {
         // SAFETY: a word of a readable place.
@@ -111,15 +119,19 @@ unsafe impl SharedLayout for () {
     unsafe fn slot<By>(_: u32) {}
 }
 
-impl StageScales for () {
+impl CopiedScales for () {
     const EXIST: bool = false;
     const COUNT: u32 = 0;
+    const ROWS: u32 = 0;
     #[inline(always)]
     fn place(_: u32) -> [u32; 2] {
         [0; 2]
     }
     #[inline(always)]
     unsafe fn copy<W: ThreadGroup>((): &(), _: u32, _: u64, _: bool) {}
+}
+
+impl StageScales for () {
     #[inline(always)]
     fn load(&self, _: usize, _: u32) -> f32 {
         1.0

@@ -42,6 +42,14 @@ fn int8_caches() {
     check_on("paged", "int8-window", &int8(ragged), &["--window", "20,0"]);
 }
 
+/// Products of int8 of keys as they are, and of e4m3.
+#[test]
+fn products_of_int8() {
+    let many = || int8(tensors(40));
+    let precision = ["--precision", "int8-fp8"];
+    check_on("int8_fp8_paged", "int8-products", &many(), &[&precision[..], &["--window", "30,0"]].concat());
+}
+
 /// The window hides all keys of the first sequence but the last 16, so the scales of its first page do not
 /// matter.
 #[test]

@@ -78,14 +78,19 @@ pub fn e4m3_tensors(columns: usize, seed: u64) -> Vec<Case> {
     all.into_iter().map(case).chain(varlen).map(|case| case.seeded(seed)).collect()
 }
 
-/// Returns problems of products of e4m3 on a KV cache of e4m3 with up to this number of columns: pages of
-/// several sizes and layouts, uneven lengths, sequences without keys or queries, grouped heads, fewer columns
-/// of V, masks that the planner's kernels take, and other integers under one plan, some of them invalid.
-pub fn e4m3_pages(columns: usize, seed: u64) -> Vec<Case> {
-    let lengths = device_lengths::others();
+/// Returns problems of products of eight bits on a KV cache of this dtype, with up to this number of columns:
+/// pages of several sizes and layouts, uneven lengths, sequences without keys or queries, grouped heads,
+/// fewer columns (of V alone, where kernels take them), masks that the planner's kernels take, and other
+/// integers under one plan, some of them invalid.
+pub fn laid_pages(dtype: DType, columns: usize, seed: u64) -> Vec<Case> {
+    let (lengths, kv_dtype) = (device_lengths::others(), Some(dtype));
+    let (precision, of_values) = match dtype {
+        DType::Int8 => (Precision::Int8Fp8, None),
+        _ => (Precision::Fp8, Some(48)),
+    };
     let case = |dtype, heads, keys: &[usize], mask| Case {
-        kv_dtype: Some(DType::E4m3),
-        precision: Precision::Fp8,
+        kv_dtype,
+        precision,
         head_dim: columns,
         dtype,
         heads,
@@ -104,7 +109,7 @@ pub fn e4m3_pages(columns: usize, seed: u64) -> Vec<Case> {
         Case { pages: Pages::Hnd(8), ..uneven(bf16, [2, 2], Mask::Full) },
         Case { pages: Pages::Interleaved(128), head_dim: columns - 16, ..uneven(bf16, [3, 1], Mask::Causal) },
         Case { pages: Pages::Rows, device_lengths: lengths, ..equal(Mask::Causal) },
-        Case { pages: Pages::Nhd(48), head_dim_v: Some(48), scale: Some(0.3), ..equal(Mask::Full) },
+        Case { pages: Pages::Nhd(48), head_dim_v: of_values, scale: Some(0.3), ..equal(Mask::Full) },
         Case { pages: Pages::Dense, softcap: Some(5.0), rows: RowOutputs::NONE, ..equal(window) },
         Case { pages: Pages::Nhd(16), ..uneven(f16, [4, 2], Mask::Causal).padded(PADDING) },
     ];

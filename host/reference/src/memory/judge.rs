@@ -124,7 +124,7 @@ impl Memory {
             if case.kv_dtype() == DType::Int8 { rows.scaled(&scales[which]) } else { Ok(rows) }
         };
         let inputs = Inputs::new(case.problem_of(b, keys), q, kv(0, case.head_dim)?, kv(1, case.columns())?)?;
-        let inputs = inputs.extras(&self.extras, [b, 0]).operands(case.precision == Precision::Fp8);
+        let inputs = inputs.extras(&self.extras, [b, 0]).operands(case.precision != Precision::Inputs);
         let reference = Reference::new(&inputs);
         let reference = match case.shared {
             Some(_) => reference.of_merged_states(&inputs, 1.0),

@@ -96,7 +96,7 @@ impl Input {
             _ => [k, v],
         };
         let inputs = Inputs::new(problem, q, k, v)?.extras(&self.extras, [b, head * group]);
-        let inputs = inputs.operands(problem.precision == Precision::Fp8);
+        let inputs = inputs.operands(problem.precision != Precision::Inputs);
         let reference = Reference::new(&inputs);
         let is_int8 = self.pages.dtype == DType::Int8;
         let reference = if is_int8 { reference } else { reference.scale_values(dtype, v_scale) };

@@ -1,0 +1,83 @@
+//! Tests products of int8 and e4m3 on KV caches of int8 in the simulator: pages of every size, garbage in
+//! device memory. `simulated.rs` runs each kernel on its edge cases.
+use ferroflash::driver::SimDriver;
+use ferroflash::request::{Mask, Precision};
+use ferroflash::spec::{AttnInfo, attention, lay_of};
+use ferroflash::{Attention, DType};
+use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
+use ferroflash_tests::is_carried;
+use ferroflash_tests::mutation::Subject;
+use ferroflash_tests::on_cache::{check_garbage, check_on};
+use ptx_sim::Options;
+use reference::{Case, Pages};
+
+/// An L4 with two SMs.
+fn l4() -> Attention<SimDriver> {
+    with(Options::default())
+}
+
+fn with(options: Options) -> Attention<SimDriver> {
+    Attention::new(SimDriver::of_multiprocessors("l4", options, Some(2)).expect("a known card"))
+}
+
+/// The f16 kernels of head dim 64, one for each mask.
+fn smallest() -> impl Iterator<Item = &'static AttnInfo> {
+    let is_it = |e: &&AttnInfo| {
+        let is_laid = e.kv_dtype == DType::Int8 && lay_of(e).is_some();
+        is_laid && (e.dtype, e.head_dim) == (DType::F16, 64) && is_carried(e.contract.symbol)
+    };
+    let all: Vec<_> = attention().filter(is_it).collect();
+    assert!(!all.is_empty(), "a build carries one");
+    all.into_iter()
+}
+
+/// A case with products of int8 and e4m3.
+fn int8(case: Case) -> Case {
+    Case { kv_dtype: Some(DType::Int8), precision: Precision::Int8Fp8, mask: Mask::Causal, ..case }
+}
+
+#[test]
+fn pages_of_every_size() {
+    let lengths = [261, 130, 256, 0, 37, 128];
+    let sizes = [Pages::Nhd(1), Pages::Hnd(3), Pages::Interleaved(7), Pages::Nhd(16), Pages::Nhd(80)];
+    let large = [Pages::Hnd(128), Pages::Interleaved(192), Pages::Nhd(256), Pages::Dense, Pages::Rows];
+    for entry in smallest() {
+        for (turn, pages) in sizes.into_iter().chain(large).enumerate() {
+            let case = int8(Case { pages, ..Case::new(lengths) });
+            // The queries are varlen, or each sequence has the same number of queries.
+            let case = match turn % 2 {
+                0 => case.varlen_queries([1, 130, 20, 3, 0, 12]),
+                _ => Case { queries: 9, ..case },
+            };
+            check_on(&l4(), &case, Some(entry.contract.symbol));
+        }
+    }
+}
+
+#[test]
+fn garbage_lengths_starts_and_pages() {
+    for (entry, pages) in smallest().zip([Pages::Dense, Pages::Hnd(5)]) {
+        check_garbage(l4, entry, pages, int8);
+    }
+}
+
+/// The clamps of the kernel that rounds values whose removal changes no result: a negative length would round
+/// values that the attention kernel does not read.
+const SUPERFLUOUS: &[&[&str]] = &[&["max.s32", "lengths.rs"]];
+
+/// As above, of the attention kernel: a column of the block table follows from a clamped length, and the host
+/// has checked that the table has pages for this length.
+const AHEAD: &[&[&str]] = &[&["column.min(cache.columns - 1)"]];
+
+#[test]
+fn a_clamp_that_is_missing_is_noticed() {
+    let of = smallest().next().expect("a kernel");
+    let lay = lay_of(of).expect("it rounds values");
+    let subject = |kernel| Subject { kernel, of };
+    let mut garbage = garbage_on_pages(Pages::Hnd(5));
+    garbage.iter_mut().for_each(|launch| launch.case = int8(launch.case.clone()));
+    for (kernel, superfluous) in [(lay, SUPERFLUOUS), (of.contract, AHEAD)] {
+        let unnoticed = unnoticed(&subject(kernel), &garbage, superfluous);
+        assert!(unnoticed.is_empty(), "{}: {}", kernel.symbol, unnoticed.join("\n"));
+    }
+}
