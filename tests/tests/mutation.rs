@@ -107,7 +107,7 @@ fn latents() {
     }
 }
 
-/// Portable kernels with products of eight bits, on tensors.
+/// Portable kernels with products of eight bits, on tensors and on a cache.
 #[test]
 fn products_of_eight_bits() {
     let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
@@ -119,8 +119,12 @@ fn products_of_eight_bits() {
 }
 
 /// The beginnings of these kernels' symbols.
-const EIGHT_BITS: [&str; 3] =
-    ["int8_fp8_f16_d64_causal_128x64", "int8_fp8_f16_d64_local_128x64", "int8_f16_f16_d64_causal_128x64"];
+const EIGHT_BITS: [&str; 4] = [
+    "int8_fp8_f16_d64_causal_128x64",
+    "int8_fp8_f16_d64_local_128x64",
+    "int8_f16_f16_d64_causal_128x64",
+    "int8_fp8_paged_f16_int8_d64_causal",
+];
 
 /// The beginnings of these kernels' symbols, each of which one kernel has.
 const LATENTS: [&str; 4] = [

@@ -6,6 +6,7 @@ use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::DType;
+use ferroflash::spec::{Entry, LayInt8Pages};
 use reference::fuzz::{Findings, Fuzz, Limits, families, faults, refused};
 use reference::{ENOUGH_ELEMENTS, Random, lacks_kernel, score_limit};
 use serde::Serialize;
@@ -114,7 +115,9 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let runner = device.kernels("fuzz")?;
     let capabilities = runner.capabilities();
     let limits = if capabilities.name.contains("simulated") { Limits::SIMULATOR } else { Limits::GPU };
-    let limits = Limits { decades: args.decades, ..limits };
+    // The kernel has the products of e4m3.
+    let int8_fp8 = capabilities.runs(&<LayInt8Pages<4, 4> as Entry>::CONTRACT).is_ok();
+    let limits = Limits { decades: args.decades, int8_fp8, ..limits };
     let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
     let bar = console.progress("fuzz, seconds", args.seconds as usize);
     let mut random = Random::new(args.seed);

@@ -32,6 +32,9 @@ const DRAWS: [(&str, Draw); 7] = [
     ("prefix", cases::prefix),
 ];
 
+/// The family of products of eight bits.
+const EIGHT_BITS: &str = "eight-bits";
+
 /// A random valid problem in memory. Equal seeds and limits give equal problems.
 pub struct Fuzz {
     /// The seed that drew the problem.
@@ -81,15 +84,21 @@ pub struct Limits {
     /// Decades above and below 1. In one of three problems, scale, softcap and inputs are drawn from this
     /// range, within the limits of the planner and the type. 0 draws no such problem.
     pub decades: u8,
+    /// Whether the device computes [`Precision::Int8Fp8`].
+    pub int8_fp8: bool,
 }
 
 impl Limits {
     /// Limits for a GPU.
     pub const GPU: Self =
-        Limits { seqlen: 800, heads: 12, sequences: 16, products: 300 << 20, overlaps: true, decades: 30 };
-    /// Limits for the simulator: a case takes a fraction of a second.
+        Limits { products: 300 << 20, overlaps: true, int8_fp8: false, ..Self::of([800, 12, 16]) };
+    /// Limits for a simulated L4: a case takes a fraction of a second.
     pub const SIMULATOR: Self =
-        Limits { seqlen: 150, heads: 3, sequences: 6, products: 30 << 20, overlaps: false, decades: 30 };
+        Limits { products: 30 << 20, overlaps: false, int8_fp8: true, ..Self::of([150, 3, 6]) };
+
+    const fn of([seqlen, heads, sequences]: [usize; 3]) -> Self {
+        Limits { seqlen, heads, sequences, products: 0, overlaps: false, decades: 30, int8_fp8: false }
+    }
 }
 
 fn below(random: &mut Random, limit: usize) -> usize {
@@ -107,7 +116,7 @@ fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 /// Returns the names of the families of [`Fuzz::other`].
 pub fn families() -> impl Iterator<Item = &'static str> {
     let backward = (!GRADIENTS.is_empty()).then_some("backward");
-    DRAWS.iter().map(|(family, _)| *family).chain(backward)
+    DRAWS.iter().map(|(family, _)| *family).chain([EIGHT_BITS]).chain(backward)
 }
 
 impl Fuzz {
@@ -122,9 +131,10 @@ impl Fuzz {
     pub fn other(seed: u64, limits: Limits) -> Self {
         let random = &mut Random::new(seed);
         // Other seeds draw the same problems in a build without backward kernels.
-        let (family, draw) = match GRADIENTS.is_empty() || seed % 8 != 5 {
-            true => DRAWS[below(random, DRAWS.len())],
-            false => ("backward", cases::backward as Draw),
+        let (family, draw) = match seed % 16 {
+            5 | 13 if !GRADIENTS.is_empty() => ("backward", cases::backward as Draw),
+            11 => (EIGHT_BITS, cases::eight_bits as Draw),
+            _ => DRAWS[below(random, DRAWS.len())],
         };
         let (task, text) = draw(random, limits);
         let work = task.work();

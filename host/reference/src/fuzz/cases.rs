@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use crate::subject::Task;
 use ferroflash::DType;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Index, Mask, MaskBits, Prefix, Splits};
+use ferroflash::request::{Alignment, Index, Mask, MaskBits, Precision, Prefix, Splits};
 
 pub(super) fn dtype(random: &mut Random) -> DType {
     pick(random, &[DType::F16, DType::Bf16])
@@ -89,6 +89,29 @@ pub(super) fn varlen(random: &mut Random, limits: Limits) -> Drawn {
         ..case
     };
     let text = format!("{} {}, {:?}", case.problem(), case.pages, case.sequences().unwrap_or_default());
+    (Task::Attention(case), text)
+}
+
+/// Draws a problem with products of eight bits, on varlen tensors or on a KV cache of int8.
+pub(super) fn eight_bits(random: &mut Random, limits: Limits) -> Drawn {
+    let head_dim = pick(random, &[16, 48, 64, 80, 96, 128]);
+    let int8_fp8 = limits.int8_fp8 && one_in(random, 2);
+    let precision = if int8_fp8 { Precision::Int8Fp8 } else { Precision::Int8F16 };
+    let is_cached = int8_fp8 && one_in(random, 2);
+    let (task, _) = if is_cached { on_cache(random, limits, true) } else { varlen(random, limits) };
+    let Task::Attention(mut case) = task else { return (task, String::new()) };
+    (case.precision, case.head_dim) = (precision, head_dim);
+    if is_cached {
+        // With fewer rows, decode waits for the bytes of the cache.
+        let least = 65_usize.div_ceil(case.heads[0] / case.heads[1]);
+        case.kv_dtype = Some(DType::Int8);
+        case.queries = case.queries.max(least);
+        if let Some(first) = case.varlen_queries.as_mut().and_then(|queries| queries.first_mut()) {
+            *first = (*first).max(least);
+        }
+        case.splits = Splits::Auto;
+    }
+    let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.varlen_queries);
     (Task::Attention(case), text)
 }
 
