@@ -12,7 +12,7 @@ use ptx_sim::{
     Options,
     mutate::{Mutant, Operator, mutants},
 };
-use reference::{Case, Pages, paged_edges};
+use reference::{Case, Loaded, Pages, paged_edges};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -150,6 +150,23 @@ fn pages_of_every_size() {
             let case = Case { kv_dtype: Some(entry.kv_dtype), ..case.clone() };
             check_on(&h200(), &case, Some(entry.contract.symbol));
         }
+    }
+}
+
+/// The block table ends with the last sequence's row. The row of its padding would begin in the middle.
+#[test]
+fn padding_reads_no_page() {
+    let attention = h200();
+    for entry in smallest() {
+        let case = Case { pages: Pages::Nhd(16), mask: Mask::Causal, ..Case::new([150, 70]) };
+        let case = Case { kv_dtype: Some(entry.kv_dtype), ..case }.varlen_queries([20, 3]);
+        let memory = case.padded([70, 9]).memory();
+        let loaded = Loaded::new(&attention, &memory, Some(entry.contract.symbol));
+        let outcome = loaded.and_then(|loaded| loaded.run()).expect("runs");
+        // The first row of each sequence and of its padding, and the end.
+        let rows = [0, 20, 90, 93, 102].map(|row| memory.o.row(row * memory.problem.heads_q));
+        let zeros = rows.windows(2).map(|w| outcome.o()[w[0]..w[1]].iter().all(|bits| *bits == 0));
+        assert_eq!(zeros.collect::<Vec<_>>(), [false, true, false, true]);
     }
 }
 
