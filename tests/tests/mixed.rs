@@ -32,26 +32,19 @@ struct Pair {
     scored: fn(Case) -> Case,
 }
 
-/// Returns the kernel of `list` whose name is `symbol` with another family: the kernel for every sequence of
-/// a cache.
+/// Returns the kernel for every sequence of a cache: its name is `symbol` with another family.
 fn same_tiles(class: Class, symbol: &str, [mixed, family]: [&str; 2]) -> &'static str {
     let symbol = symbol.replace(mixed, family);
     let is_own = |e: &&AttnInfo| e.contract.symbol == symbol;
     plain(Isa::Sm80, class).find(is_own).expect("equal tiles").contract.symbol
 }
 
-/// The mask of the kernels of full and causal masks.
-fn mask(cache: DType) -> MaskKind {
-    if cache == DType::Int8 { MaskKind::Local } else { MaskKind::Causal }
-}
-
-/// The kernels of mixed batches that every build carries. Portable kernels on KV caches of f16, e4m3 and int8
-/// come first, then Hopper's on KV caches of f16 and e4m3.
+/// The kernels that every build carries: portable ones on KV caches of f16, e4m3 and int8, then Hopper's.
 fn pairs() -> [Pair; 5] {
-    let portable = |cache| {
+    let portable = |cache, mask| {
         let of = |e: &&AttnInfo| {
             let kind = (e.head_dim, e.dtype, e.kv_dtype, e.mask);
-            kind == (64, DType::F16, cache, mask(cache)) && is_carried(e.contract.symbol)
+            kind == (64, DType::F16, cache, mask) && is_carried(e.contract.symbol)
         };
         let few = plain(Isa::Sm80, Class::Few).find(of).expect("a build carries one");
         let many = beside(few).next().expect("in the table");
@@ -65,7 +58,8 @@ fn pairs() -> [Pair; 5] {
             scored: |case| case,
         }
     };
-    let [f16, e4m3, int8] = [DType::F16, DType::E4m3, DType::Int8].map(portable);
+    let [f16, e4m3] = [DType::F16, DType::E4m3].map(|cache| portable(cache, MaskKind::Causal));
+    let int8 = portable(DType::Int8, MaskKind::Local);
     let pages = [Pages::Dense, Pages::Nhd(16), Pages::Hnd(24), Pages::Nhd(8)];
     let hopper = |pair: Pair| {
         let of = |e: &&AttnInfo| {
@@ -94,8 +88,8 @@ fn general() -> Vec<Pair> {
         let many = beside(few).find(|many| many.symbol.contains("_sink_") == sink)?;
         is_carried(many.symbol).then(|| Pair { few, many, scored, ..pairs()[0] })
     };
-    let of = |head_dim, mask, sink, scored| on(DType::F16, head_dim, mask, sink, scored);
     let (local, causal) = (MaskKind::Local, MaskKind::Causal);
+    let of = |head_dim, mask, sink, scored| on(DType::F16, head_dim, mask, sink, scored);
     let all = [
         on(DType::E4m3, 64, local, true, |case| Case { mask: window(5, 0), sinks: true, ..case }),
         on(DType::Int8, 64, local, false, |case| Case { mask: window(70, 0), ..case }),

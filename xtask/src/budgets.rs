@@ -8,18 +8,18 @@ use crate::process::Result;
 
 /// The compressed code of the kernels that every user's library embeds, in MB: all kernels except those of
 /// the features `lineage` and `training`. The code is without source lines, which only a simulator needs.
-/// Every program that uses FerroFlash contains this code. The 610 kernels of one time took 2.33 MB, and 4.84
-/// MB without `compression::numbers`. 18 kernels of mixed batches with windows and sinks came later, and two
-/// small ones: about 0.06 MB. Four kernels of e4m3 products came, and two that round for them: 0.05 MB. With
-/// 24 kernels for latents of eight bits, and two for lists of latents on Hopper, it is 3.07 MB. 20 more
-/// kernels of e4m3 products came, for windows, varlen tensors and head dim 64, and three that prepare their
-/// tensors: about 0.15 MB. 22 kernels with scores of int8 came, of which eight take windows: 0.155 MB. It is
-/// 3.35 MB then. 24 of them on varlen tensors: 0.17 MB. Eight for KV caches of e4m3, and two that lay their
-/// values: about 0.06 MB. Six of Hopper's for latents of eight bits: LZMA alone makes 0.17 MB of them.
-/// With 18 for windows and sinks on KV caches of eight bits, of which 14 are for mixed batches, and eight for
-/// masks of bits, it makes 0.18 MB more; with eight for products of int8 on KV caches, and two that round their
-/// values, about 0.06 MB more. Eight that leave states of windows: 0.03 MB.
-pub const EMBEDDED_MB: f64 = 4.0;
+/// Every program that uses FerroFlash contains this code. Kernels that came for one purpose, in MB:
+///
+/// | kernels | MB |
+/// |---|---|
+/// | 610 of one time (4.84 MB without `compression::numbers`) | 2.33 |
+/// | 72 for mixed batches, latents of eight bits, lists of latents, products of e4m3 | 0.74 |
+/// | 23 more for products of e4m3: windows, varlen tensors, head dim 64 | 0.15 |
+/// | 46 for products of int8, of which 24 are on varlen tensors | 0.33 |
+/// | 10 for products of e4m3 on KV caches, 6 of Hopper's for latents of eight bits | 0.23 |
+/// | 26 for windows, sinks and masks of bits on KV caches of eight bits | 0.19 |
+/// | 10 for products of int8 on KV caches, 8 that leave states of windows | 0.08 |
+pub const EMBEDDED_MB: f64 = 4.1;
 
 /// The compressed code of the kernels that the feature `training` adds, in MB. LZMA alone makes 0.39 MB of 84
 /// portable kernels, about 0.06 MB of 16 of Hopper's, 0.22 MB of 48 of masks and biases, 0.06 MB of ten of

@@ -84,7 +84,7 @@ pub struct Limits {
     /// Decades above and below 1. In one of three problems, scale, softcap and inputs are drawn from this
     /// range, within the limits of the planner and the type. 0 draws no such problem.
     pub decades: u8,
-    /// Whether the device computes [`Precision::Int8Fp8`].
+    /// Whether the device computes `Precision::Int8Fp8`.
     pub int8_fp8: bool,
 }
 

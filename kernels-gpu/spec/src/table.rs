@@ -193,8 +193,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     int8_d256 [Local] 64x32: Paged<FwdDequant<E, Int8, Mask, 4, 1, 2, 16, 4>>;
     }
     // Hopper's kernels for dense tensors. `MaskKind::Local` kernels support softcap, but no ALiBi slopes.
-    // Kernels of the same head dim and mask are sorted by preference for long sequences. A kernel with the
-    // suffix `_split` is a split-KV kernel.
+    // Kernels of the same head dim and mask are sorted by preference for long sequences.
     hopper {
     d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
     d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
@@ -283,7 +282,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] sink_128x96: With<FwdHopper<E, Scored<Mask, Sink>, 2, 6, 8, 2, true>>;
     d64 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 4, 3, true>>;
     d128 [Causal] alibi_128x128: With<FwdHopper<E, Scored<Mask, CausalAlibi>, 2, 8, 8, 2, true>>;
-    // Of the tensors' own dtype.
     d64 [Full, Causal] bias_128x128: With<FwdHopper<E, TmaBias<Mask, E>, 2, 8, 4, 3, true>>;
     d128 [Full, Causal] bias_128x96: With<FwdHopperWide<E, TmaBias<Mask, E>, 2, 6, 8, 2, true>>;
     d64 [Prefix, Chunked] 192x96: With<FwdHopper<E, Mask, 3, 6, 4, 3, true>>;
@@ -308,7 +306,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d64 [Causal, Local] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
     e4m3_d128 [Causal, Local] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
     e4m3_d256 [Local] 8_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 1, 16, 4, 3>>;
-    // Caches of integers with a scale for each row.
     int8_d64 [Local] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 4, 8, 4>>;
     int8_d128 [Causal] 16_rows: FewQueries<Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>>;
     }

@@ -107,7 +107,7 @@ impl<
         let (ring, (q, kept)): (ByteRing<C, N, D>, (BytePlace<M, W, D, HELD>, RowPlace<M, W, KEPT>)) =
             smem.split();
         let mut stages = tile.stages::<C, N, D>(p, range.end - 1, block);
-        let mut kv = ring.start(|_, slot| stages.copy::<true>(&slot, range.end - 1, block));
+        let mut kv = ring.start(|_, slot| stages.copy::<true>(slot, range.end - 1, block));
         let (q, scale) = match P::IN_ORDER {
             false => q.quantise(&tensors.q, rows.first, mine, block),
             true => q.quantise_in_order(&tensors.q, rows.first, mine, block),
@@ -130,7 +130,7 @@ impl<
         let mut step = |n: u32, edge: bool| {
             let stage = kv.advance(block, |slot, block| {
                 if n > range.start {
-                    stages.copy::<false>(&slot, n - 1, block);
+                    stages.copy::<false>(slot, n - 1, block);
                 }
             });
             let at = At { rows: &rows, row0, key0: n * tile_n, warp };
