@@ -6,7 +6,7 @@ parts() {
     cat << 'END'
 forward: the portable forward kernels, f16
 forward-bf16: the portable forward kernels, bf16; statistics, append kernels
-int8: portable kernels with scores of int8, dense and varlen; Hopper's of e4m3, varlen and paged
+int8: portable kernels with scores of int8; Hopper's of e4m3, varlen and paged; kernels that lay values
 varlen: portable varlen, split-KV and merge kernels; padded queries, largest scores of heads
 hopper: Hopper's kernels on dense tensors, in eight bits too
 hopper-keys: Hopper's kernels: varlen, paged, MLA, lists of keys; portable MLA kernels
@@ -99,9 +99,9 @@ part() {
     case $1 in
         forward) kernels '^fwd_f16' '_packed$|_split' ;;
         forward-bf16) kernels '^fwd_bf16|^stats|^append' '^fwd.*(_packed$|_split)' ;;
-        int8) kernels '^int8|^fp8_(packed|paged)' ;;
+        int8) kernels '^int8|^lay|^fp8_(packed|paged)' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^used_queries|^head_maxima' ;;
-        hopper) kernels '^(hopper|fp8)_(f16|bf16)|^lay' ;;
+        hopper) kernels '^(hopper|fp8)_(f16|bf16)' ;;
         hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^mla' ;;
         cache) kernels '^decode' ;;
         paged) kernels '^paged|^mixed_few|^sparse' ;;

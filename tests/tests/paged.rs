@@ -3,13 +3,19 @@
 use ferroflash::DType;
 use ferroflash::kernels::MaskKind;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, Class, Isa, plain};
+use ferroflash::spec::{AttnInfo, Class, Isa, Precision, plain};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check, check_garbage};
 use ferroflash_tests::{is_carried, is_thorough, simulator_with};
 use ptx_sim::Options;
 use reference::{Case, Loaded, Pages};
+
+/// The kernels that this build carries, but for those of another precision.
+fn kernels() -> impl Iterator<Item = &'static AttnInfo> {
+    let is_of_inputs = |e: &&AttnInfo| e.precision() == Precision::Inputs;
+    plain(Isa::Sm80, Class::Paged).filter(is_of_inputs).filter(|e| is_carried(e.contract.symbol))
+}
 
 /// Tests pages that contain whole tiles, parts of a tile, or several tiles, in any order. Two sequences share
 /// their first page. There are more rows than decode kernels take, and the queries are not varlen, so the
@@ -27,8 +33,7 @@ fn pages_of_every_size() {
 /// with the same memory, the same plan, and other integers on the device.
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
-    let causal = plain(Isa::Sm80, Class::Paged)
-        .filter(|e| e.mask == MaskKind::Causal && is_carried(e.contract.symbol));
+    let causal = kernels().filter(|e| e.mask == MaskKind::Causal);
     for (entry, pages) in causal.zip([Pages::Nhd(16), Pages::Hnd(5)].into_iter().cycle()) {
         let case = Case { pages, mask: Mask::Causal, splits: Splits::Keys(1024), ..Case::new([300]) };
         let (dtype, head_dim) = (entry.dtype, entry.head_dim as usize);
@@ -57,8 +62,7 @@ fn chunks_give_the_bits_of_the_whole() {
 #[test]
 fn garbage_lengths_and_starts() {
     // The planner would use two kernels for this batch (`mixed.rs`).
-    let carried =
-        plain(Isa::Sm80, Class::Paged).filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
+    let carried = kernels().filter(|e| e.head_dim == 64);
     // One kernel takes every mask on int8 caches.
     let meant = |e: &&AttnInfo| e.mask == MaskKind::Causal || e.kv_dtype == DType::Int8;
     for entry in carried.filter(|e| e.dtype == DType::F16).filter(meant) {
@@ -70,8 +74,7 @@ fn garbage_lengths_and_starts() {
 
 #[test]
 fn a_clamp_that_is_missing_is_noticed() {
-    let smallest =
-        plain(Isa::Sm80, Class::Paged).filter(|e| e.head_dim == 64 && is_carried(e.contract.symbol));
+    let smallest = kernels().filter(|e| e.head_dim == 64);
     // The clamps do not depend on the mask.
     for entry in smallest.filter(|e| e.mask == MaskKind::Causal || is_thorough()) {
         let (symbol, dtypes) = (entry.contract.symbol, (entry.dtype, Some(entry.kv_dtype)));

@@ -39,7 +39,7 @@ fn int8_caches() {
     check_on("decode", "int8-few", &int8(tensors(4)), &["--window", "20,0", "--softcap", "20"]);
     let ragged = [tensors(4), vec![integers("cu_seqlens_q", &[4], &[0, 7, 10, 10])]].concat();
     check_on("mixed_few", "int8-ragged", &int8(ragged.clone()), &["--causal"]);
-    check_on("paged", "int8-window", &int8(ragged), &["--window", "20,0"]);
+    check_on("mixed_few", "int8-window", &int8(ragged), &["--window", "20,0"]);
 }
 
 /// Products of int8 of keys as they are, and of e4m3.

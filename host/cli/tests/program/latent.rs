@@ -111,5 +111,5 @@ fn latents_with_scales_in_their_rows() {
     let odd = of_eight_bits(("k_cache", Dtype::U8, vec![9, 16, 1, 576], bytes[..9 * 16 * 576].into()));
     let input = write(&folder, "odd.safetensors", &odd);
     let run = [&["run", "--device", "sim", "--input", &input][..], &OPTIONS].concat();
-    refused(&run, 2, "rows of e4m3_scaled have 656 bytes");
+    refused(&run, 2, "a U8 cache has rows of 656 bytes");
 }
