@@ -9,7 +9,7 @@ from ._library import Invalid, Unsupported, WrongType
 
 # Results do not depend on how FlashAttention-3 schedules its work.
 HINTS = ("num_splits", "pack_gqa", "sm_margin", "scheduler_metadata")
-_WIDE = "only tensors of float8_e4m3fn have factors, all three of them; multiply {0} by it, and leave it None"
+_WIDE = "scales need q, k and v of float8_e4m3fn; multiply {0} by it, and leave it None"
 REFUSED = {
     "qv": "scores have one product; concatenate q with qv, and k with v, along head_dim; for a latent cache call "
           "flash_mla_with_kvcache",

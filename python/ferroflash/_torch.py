@@ -184,7 +184,7 @@ def has_levels() -> bool:
     return getattr(_FORWARD, "_current_level", -1) >= 0
 
 
-# Modes and transforms of torch.func see operators only.
+# Modes, transforms of torch.func and forward-mode derivatives see operators only.
 _SEES_OPERATORS = [test for test in (getattr(torch.utils._python_dispatch, "is_in_torch_dispatch_mode", None),
                                      getattr(torch._C, "_are_functorch_transforms_active", None),
                                      torch.compiler.is_compiling, has_levels) if test]
@@ -241,8 +241,8 @@ def refuse_tracked(**options: Any) -> None:
 
 
 def refuse_tangents(function: str, *arguments: Any) -> None:
-    """Raises an error if a forward-mode derivative of a tensor is wanted. torch calls an operator without one, and takes 0
-    for it."""
+    """Raises an error if a forward-mode derivative of a tensor is wanted. torch calls an operator without the
+    tangent, and takes a derivative of 0."""
     if torch.compiler.is_compiling() or not has_levels():
         return
     for of in arguments:

@@ -193,7 +193,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
 
     `deterministic` changes nothing: results are always the same in every bit. With `invariance` "batch", the bits of a
     sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout
-    is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0), "int8-fp8" (8.9) or "int8-f16"
+    is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0), "int8-fp8" (8.9, 10.0 and later) or "int8-f16"
     computes products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. On 9.0, q, k
     and v may be float8_e4m3fn, with FlashAttention-3's q_descale, k_descale and v_descale; o is then bfloat16. docs/python.md
     says what becomes of `fa3`, FlashAttention-3's arguments. Returns o; with return_lse, return_max_logits or
@@ -321,7 +321,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     `num_splits`. `shared_prefixes` is (groups, pages, rest): the sequences of a group share their first pages, and rest,
     int32 (batch), has the keys of each sequence behind them. `page_table` is FlashAttention-3's name of `block_table`.
     `precision` "fp8" (compute capability 9.0) computes products of float8_e4m3fn on a cache of it, with more than 64 rows
-    (queries x query heads per key head); "int8-fp8" (8.9, 10.0 and later) those of int8 on a cache of int8. bias, prefix, chunked, mask_bits, mask_keys and invariance are flash_attn_func's.
+    (queries x query heads per key head); "int8-fp8" (8.9, 10.0 and later) those of int8 on a cache of int8. bias, prefix,
+    chunked, mask_bits, mask_keys and invariance are flash_attn_func's.
 
     Returns o; with return_softmax_lse, return_max_logits or return_entropy (in nats) a tuple of o and each, in this
     order, float32 (batch, heads, seqlen_q), or (heads, rows) for varlen, and at its end, with return_max_logits_head, the

@@ -99,7 +99,7 @@ def described(plan):
 
 
 def judged(launch, streams):
-    """Returns a launch that refuses the addresses that the library refuses, of which plans do not depend. It adds its
+    """Returns a launch that refuses the addresses that the library refuses, although plans do not depend on them. It adds its
     streams to a list."""
 
     def judges(context, plan, where, stream):

@@ -258,13 +258,13 @@ def twice(q, k, v):
     first.sum().backward()
 
 
-# What the error must say, its class, the call on q, k and v that require gradients
 def forward_of_gradient(q, k, v):
     o = flash_attn_func(q, k, v, **SIM)
     with torch.autograd.forward_ad.dual_level():
         o.backward(torch.autograd.forward_ad.make_dual(torch.ones_like(o), torch.ones_like(o)))
 
 
+# What the error must say, its class, the call on q, k and v that require gradients
 REFUSED = {
     "device=\"sim\"": (TypeError, lambda q, k, v: flash_attn_func(q.detach(), k.detach(), v.detach())),
     "q is on cpu": (TypeError, lambda q, k, v: flash_attn_func(q, k, v)),

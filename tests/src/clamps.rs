@@ -87,7 +87,7 @@ pub fn unnoticed(subject: &Subject, launches: &[Garbage], superfluous: &[&[&str]
     let load = |text: &str| {
         let options = Options { budget: BUDGET, max_reports: 1, ..Options::default() };
         let attention = subject.simulator(options.clone());
-        // Equal bits need no exact sums.
+        // Bits of one simulator are compared, which need no exact sums of Hopper's, and these are slow.
         attention.driver().set_options(options);
         // SAFETY: the simulator checks every access.
         unsafe { attention.load_from(kernel.symbol, text).expect("loads") };

@@ -153,7 +153,8 @@ fn pages_of_every_size() {
     }
 }
 
-/// The block table ends with the last sequence's row. The row of its padding would begin in the middle.
+/// The block table ends with the last sequence's row. The row of its padding would begin in the middle of
+/// that row, and end behind the table.
 #[test]
 fn padding_reads_no_page() {
     let attention = h200();

@@ -125,7 +125,9 @@ fn each_check_is_needed(on: &On) {
     };
     assert!(passes(&text), "{symbol}");
     let all = without_each_comparison(&text, &["/listed.rs"]);
-    assert!(all.len() >= 6, "{symbol}: {}", all.len());
+    // Hopper's kernel of rows with scales has three comparisons, and the others have four.
+    let is_short = on.kernel.isa == Isa::Sm90a && on.kernel.kv_dtype == DType::E4m3Scaled;
+    assert!(all.len() >= if is_short { 6 } else { 8 }, "{symbol}: {}", all.len());
     let unnoticed: Vec<_> = all.iter().filter(|one| passes(&one.text)).map(ToString::to_string).collect();
     assert!(unnoticed.is_empty(), "{symbol}:\n{}", unnoticed.join("\n"));
 }

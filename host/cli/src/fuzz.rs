@@ -115,7 +115,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let runner = device.kernels("fuzz")?;
     let capabilities = runner.capabilities();
     let limits = if capabilities.name.contains("simulated") { Limits::SIMULATOR } else { Limits::GPU };
-    // The kernel has the products of e4m3.
+    // This kernel runs where the products of e4m3 do.
     let int8_fp8 = capabilities.runs(&<LayInt8Pages<4, 4> as Entry>::CONTRACT).is_ok();
     let limits = Limits { decades: args.decades, int8_fp8, ..limits };
     let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));

@@ -57,8 +57,9 @@ enum PrecisionOption {
     /// scores of int8; dense and varlen tensors, full and causal masks and windows, softcap, slopes
     #[value(name = "int8-f16")]
     Int8F16,
-    /// scores of int8, probabilities and values of e4m3; dense and varlen tensors, full and causal masks and
-    /// windows, softcap, slopes, compute capability 8.9, and 10.0 and newer
+    /// scores of int8, probabilities and values of e4m3; dense and varlen tensors, and I8 caches with more
+    /// than 64 rows (queries x query heads per key head), full and causal masks and windows, softcap, slopes,
+    /// compute capability 8.9, and 10.0 and newer
     Int8Fp8,
     /// queries, keys, values and probabilities of e4m3; dense and varlen tensors, and F8_E4M3 caches with
     /// more than 64 rows (queries x query heads per key head), full and causal masks and windows, softcap,

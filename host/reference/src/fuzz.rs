@@ -32,7 +32,7 @@ const DRAWS: [(&str, Draw); 7] = [
     ("prefix", cases::prefix),
 ];
 
-/// The family of products of eight bits.
+/// The family of products of int8 (`Int8F16`, `Int8Fp8`).
 const EIGHT_BITS: &str = "eight-bits";
 
 /// A random valid problem in memory. Equal seeds and limits give equal problems.

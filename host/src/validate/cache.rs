@@ -92,7 +92,9 @@ pub(super) fn whole_chunks(what: &str, dtype: DType, columns: usize) -> Result<(
     }
     let feature = format_args!("{what} {columns} of an {} cache", dtype.name());
     let next = columns.div_ceil(of_chunk).saturating_mul(of_chunk);
-    Err(Error::unsupported(feature, format_args!("kernels take multiples of {of_chunk}; pad it to {next}")))
+    let scale = if what == "head_dim" { format!(", and set the scale of {columns}") } else { String::new() };
+    let reason = format!("kernels take multiples of {of_chunk}; pad tensors with zeros to {next}{scale}");
+    Err(Error::unsupported(feature, reason))
 }
 
 /// Checks that no size is 0.

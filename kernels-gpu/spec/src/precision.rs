@@ -19,7 +19,7 @@ pub enum Precision {
     /// their mean. Sums of 512 keys are added in f32. Relative to exact attention, the sum of all errors is
     /// at most 10 % of the sum of all magnitudes, but for small weights: key blocks come from the last to the
     /// first, and weights below 2^-10 of the largest so far become multiples of 2^-13. If many nearly equal
-    /// ones have most of the weight of a row, the sum of errors may be 85 % (docs/limits.md).
+    /// ones have a third of a row's weight, the sum of errors may be 85 % (docs/limits.md).
     Fp8,
 }
 

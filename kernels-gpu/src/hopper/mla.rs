@@ -91,7 +91,7 @@ fn attend<C: Kernel<Params: Latents<E, S>>, E: TensorCore + WarpgroupCore, S: 's
 ) {
     let p = all.decode();
     let (needed, warp) = (item.keys.div_ceil(KEYS), block.warp());
-    // The compiler does not see that a work item has a split: without the first maximum, it divides by zero.
+    // A work item has a split. Without `item.splits.max(1)`, rustc compiles a panic for a division by zero.
     let count = warp.uniform(needed.saturating_sub(item.split).div_ceil(item.splits.max(1)).max(1));
     // Numbers of eight bits may have one scale for each latent head, a factor of scores and of O.
     let factor = const { <C::Params as Latents<E, S>>::FACTOR };

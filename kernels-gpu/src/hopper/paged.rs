@@ -132,7 +132,8 @@ impl<S: LoadScales> Found for CacheTile<S> {
         CacheTile { of, apart, factors: [1.0; 2], kind: PhantomData }
     }
 
-    /// Factors take the place of what only masks and scores with parameters need.
+    /// Factors take the place of `before`, from which consumers compute `shift`, `queries` and `tile` of a
+    /// sequence. Sinks and windows, the only masks and scores of the table's kernels with factors, read none.
     #[inline(always)]
     fn info(&self, with_variant: bool) -> TileInfo {
         let info @ [a, b, c, d, e, f, _, _] = self.of.info(with_variant);

@@ -63,8 +63,9 @@ impl<const M: usize, const N: usize> Integers<M, N> {
         Integers(sums)
     }
 
-    /// The integers, times the scale of each column, which is a row of the stage. Scales have at most 22
-    /// significant bits, so that `ZERO` times a scale is exact and each result is rounded once.
+    /// The integers, times the scale of each column, which is a row of the stage. With a scale of at most 22
+    /// significant bits, `ZERO` times it is exact, and each result is rounded once. With more bits, all
+    /// results of the column are off by the same amount, at most 0.75 units of their integers.
     #[inline(always)]
     pub fn scaled<const D: usize, const DV: usize>(
         &self,

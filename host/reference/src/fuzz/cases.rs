@@ -92,7 +92,7 @@ pub(super) fn varlen(random: &mut Random, limits: Limits) -> Drawn {
     (Task::Attention(case), text)
 }
 
-/// Draws a problem with products of eight bits, on varlen tensors or on a KV cache of int8.
+/// Draws a problem with scores of int8, on varlen tensors or on a KV cache of int8.
 pub(super) fn eight_bits(random: &mut Random, limits: Limits) -> Drawn {
     let head_dim = pick(random, &[16, 48, 64, 80, 96, 128]);
     let int8_fp8 = limits.int8_fp8 && one_in(random, 2);
@@ -102,7 +102,7 @@ pub(super) fn eight_bits(random: &mut Random, limits: Limits) -> Drawn {
     let Task::Attention(mut case) = task else { return (task, String::new()) };
     (case.precision, case.head_dim) = (precision, head_dim);
     if is_cached {
-        // With fewer rows, decode waits for the bytes of the cache.
+        // The planner refuses this precision for up to 64 rows.
         let least = 65_usize.div_ceil(case.heads[0] / case.heads[1]);
         case.kv_dtype = Some(DType::Int8);
         case.queries = case.queries.max(least);
