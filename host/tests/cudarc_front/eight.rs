@@ -3,7 +3,7 @@ use super::{launched, of, zeros};
 use crate::fake_cuda::in_fake_cuda;
 use cudarc::driver::CudaContext;
 use ferroflash::cudarc::{Cache, FlashAttention, Inputs, Integers, Pages, ScratchMemory, Tensor};
-use ferroflash::request::{KvScale, Mask, Queries, Sinks, Splits, VarlenQueries};
+use ferroflash::request::{KvScale, Mask, Queries, Splits, VarlenQueries};
 use half::f16;
 
 #[test]
@@ -62,7 +62,6 @@ fn prompts_on_e4m3_caches() {
             ("cache.v_scale.elements: 7", Inputs::of_cache(even, short)),
             ("cache.k_scale: -5e-1", Inputs::of_cache(even, cache(KvScale::Value(-0.5), KvScale::One))),
             ("only decode kernels support splits", prompts.splits(Splits::Exactly(2))),
-            ("attention sinks", varlen(256).sinks(Sinks::of(&floats))),
             ("chunked 9", prompts.mask(Mask::Chunked { chunk: 9 })),
         ] {
             let error =
