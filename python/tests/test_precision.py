@@ -147,7 +147,7 @@ def test_tensors_of_eight_bits_are_refused_elsewhere():
         with pytest.raises(ferroflash.WrongType, match=r"q_descale is .*0\.5.*; it must be a tensor of float32 \(batch, heads_k"):
             ferroflash.flash_attn_func(q, q, q, q_descale=number, **HOPPER)
     wide = numbers(1, 1, 4, 1, 64)
-    with pytest.raises(ferroflash.Unsupported, match="q_descale: only tensors of float8_e4m3fn have .*leave it None"):
+    with pytest.raises(ferroflash.Unsupported, match="q_descale: scales need q, k and v of float8_e4m3fn; .*leave it None"):
         ferroflash.flash_attn_func(wide, wide, wide, q_descale=scale, **SIM)
 
 
