@@ -208,7 +208,7 @@ pub(super) fn at_most(factor: f32, with: &str) -> Result<(), Error> {
     Err(Error::unsupported(format_args!("scale {factor:e}{with}"), reason))
 }
 
-/// What to do with a head dim of K, or of V (`at` is 1), that is no multiple of 8.
+/// Returns the remedy for a head dim of K, or of V (`at` is 1), that is no multiple of 8.
 fn padding(p: &Problem, at: usize) -> String {
     let columns = p.columns()[at];
     let next = columns.next_multiple_of(8);

@@ -309,7 +309,7 @@ fn pages(file: &File<'_>, layout: FileLayout, keys: &Elements) -> Result<TensorV
     })
 }
 
-/// What a file without values needs.
+/// The remedy that the error of a file without values names.
 const NO_VALUES: &str =
     "there is no `v_cache`; add it, or use --v-width if values are the first columns of `k_cache`";
 
