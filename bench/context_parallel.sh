@@ -137,7 +137,7 @@ part_lost() {
 }
 part_ring() {
     [ -n "$forms" ] || return
-    run ring.log 75 --checks first --forms "$forms" --tokens 16384,65536,131072 --keys 1048576 --rounds 20
+    run ring.log 75 --checks first --forms "$forms" --tokens 16384,32768,65536,131072 --keys 1048576 --rounds 20
 }
 part_many() {
     [ -n "$forms" ] || return
@@ -146,7 +146,7 @@ part_many() {
 part_torch() {
     step torch.log 75 python3 -m torch.distributed.run --nnodes 1 --nproc-per-node "$gpus" \
         --master-addr 127.0.0.1 --master-port 29517 "$here/context_parallel.py" \
-        --tokens 16384 65536 131072 --methods alltoall --backends cudnn flash
+        --tokens 16384 32768 65536 131072 --methods alltoall --backends cudnn flash
 }
 part_long() {
     run ring.log 45 --checks first --forms ring --tokens 262144 --keys "" --rounds 2

@@ -10,7 +10,7 @@ use crate::process::{Result, cargo, spinner, stdout};
 const FOLDER: &str = "gpu-pack";
 
 /// Largest size of the folder in bytes, because it is copied to rented machines.
-const LIMIT: u64 = 60 << 20;
+const LIMIT: u64 = 80 << 20;
 
 /// The program, the examples `embed` and `cudarc`, and the tests that need a GPU.
 const PROGRAMS: [&str; 14] = [
