@@ -1,15 +1,18 @@
 //! Device memory. Allocations lie at distant addresses, and their pages are allocated at the first access.
 //! For each byte, the simulator records whether it was written, and by which access.
 
+mod page;
+
 use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed},
+    MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use crate::{
     error::MemoryError,
     shadow::{CELL, Readers, Shadow},
 };
+use page::Page;
 
 /// Allocation `i` begins within the 2^STRIDE_BITS bytes from `(i + 1) << STRIDE_BITS` on.
 const STRIDE_BITS: u32 = 36;
@@ -28,22 +31,8 @@ pub(crate) enum Fault {
 
 /// Number of bytes of a page. The first access to a page allocates it.
 const PAGE: usize = 4096;
-const WORDS: usize = PAGE / 4;
 /// Number of cells of a page.
 pub(crate) const PAGE_CELLS: u64 = (PAGE / CELL) as u64;
-
-/// The content of a page. Blocks run in parallel, so every element is atomic.
-#[derive(Debug)]
-struct Page {
-    words: [AtomicU32; WORDS],
-    /// For each byte of a word, a bit that says whether the byte was written, and four bits further up a bit
-    /// that says whether a kernel wrote it since the last launch that was not dependent began.
-    written: [AtomicU8; WORDS],
-    /// Whether a kernel wrote bytes of the page since then.
-    recent: AtomicBool,
-    /// The accesses of this launch to the page.
-    shadow: Mutex<Option<Box<Shadow>>>,
-}
 
 /// The initial content of an allocation: a function that fills in the bytes from an offset on.
 pub(crate) type Content = dyn Fn(usize, &mut [u8]) + Send + Sync;
@@ -182,19 +171,13 @@ impl Allocation {
     /// The page that begins at byte `at` of the allocation's pages.
     #[cold]
     fn new_page(&self, at: usize) -> Box<Page> {
-        let page = Box::new(Page {
-            words: [const { AtomicU32::new(u32::from_ne_bytes([POISON; 4])) }; WORDS],
-            written: [const { AtomicU8::new(0) }; WORDS],
-            recent: AtomicBool::new(false),
-            shadow: Mutex::new(None),
-        });
+        let page = Page::new();
         if let Some(content) = &self.content {
             let base = self.place(self.base);
             let (from, to) = (at.max(base), (at + PAGE).min(base + self.len));
             let mut bytes = vec![0; to - from];
             content(from - base, &mut bytes);
-            page.store(from - at, &bytes);
-            page.written.iter().for_each(|word| _ = word.fetch_and(15, Relaxed));
+            page.put(from - at, &bytes);
         }
         page
     }
@@ -244,9 +227,13 @@ impl Allocation {
     }
 
     /// Stores bytes of the host, which waits for all launches.
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
-        self.store(offset, bytes);
-        self.clear(offset, bytes.len(), 0x10);
+    pub fn write(&self, offset: usize, mut bytes: &[u8]) {
+        let mut at = self.place(self.base) + offset;
+        while !bytes.is_empty() {
+            let (part, rest) = bytes.split_at(bytes.len().min(PAGE - at % PAGE));
+            self.page(at).put(at % PAGE, part);
+            (at, bytes) = (at + part.len(), rest);
+        }
     }
 
     /// Whether a launch for which a dependent launch must wait wrote one of the bytes.
@@ -285,62 +272,39 @@ impl Allocation {
     }
 }
 
-impl Page {
-    #[inline]
-    fn load(&self, at: usize, out: &mut [u8]) -> u64 {
-        let mut missing = 0;
-        if at.is_multiple_of(4) && out.len().is_multiple_of(4) {
-            for (i, chunk) in out.chunks_exact_mut(4).enumerate() {
-                chunk.copy_from_slice(&self.words[at / 4 + i].load(Relaxed).to_le_bytes());
-                missing |= u64::from(!self.written[at / 4 + i].load(Relaxed) & 15) << (4 * i % 64);
-            }
-        } else {
-            for (i, byte) in out.iter_mut().enumerate() {
-                let at = at + i;
-                *byte = self.words[at / 4].load(Relaxed).to_le_bytes()[at % 4];
-                missing |= u64::from(!self.written[at / 4].load(Relaxed) >> (at % 4) & 1) << (i % 64);
-            }
-        }
-        missing
-    }
-
-    #[inline]
-    fn store(&self, at: usize, bytes: &[u8]) -> u64 {
-        let mut changed = 0;
-        if at.is_multiple_of(4) && bytes.len().is_multiple_of(4) {
-            for (i, chunk) in bytes.chunks_exact(4).enumerate() {
-                let word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
-                let differs = self.words[at / 4 + i].swap(word, Relaxed) ^ word;
-                if differs != 0 {
-                    let bytes = (0..4).filter(|byte| differs >> (8 * byte) & 0xff != 0);
-                    changed |= bytes.fold(0, |mask, byte| mask | 1 << byte) << (4 * i % 64);
-                }
-                self.mark(at / 4 + i, 15);
-            }
-        } else {
-            for (i, &byte) in bytes.iter().enumerate() {
-                let (word, shift) = ((at + i) / 4, (at + i) % 4 * 8);
-                let merge = |old: u32| Some(old & !(0xff << shift) | u32::from(byte) << shift);
-                let old = self.words[word].fetch_update(Relaxed, Relaxed, merge).unwrap_or_default();
-                changed |= u64::from((old >> shift) as u8 != byte) << (i % 64);
-                self.mark(word, 1 << ((at + i) % 4));
-            }
-        }
-        changed
-    }
-
-    fn mark(&self, word: usize, bits: u8) {
-        let bits = bits * 0x11;
-        if self.written[word].load(Relaxed) & bits != bits {
-            self.written[word].fetch_or(bits, Relaxed);
-            self.recent.store(true, Relaxed);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The host writes as a kernel does, but leaves no mark for dependent launches.
+    #[test]
+    fn the_hosts_bytes_are_those_of_a_kernels_store() {
+        let bytes: Vec<u8> = (0..9000).map(|i| (i * 7 + i / 256) as u8).collect();
+        for (offset, len) in
+            [(0, 8), (1, 1), (1, 2), (3, 2), (2, 9), (5, 4), (4090, 13), (4095, 4200), (7, 0)]
+        {
+            let mut memory = GlobalMemory::default();
+            let address = memory.alloc("x", 9000, 4, None).unwrap();
+            let other = memory.alloc("y", 9000, 4, None).unwrap();
+            let (host, kernel) =
+                (memory.resolve(address, 9000).unwrap().0, memory.resolve(other, 9000).unwrap().0);
+            for allocation in [host, kernel] {
+                allocation.store(0, &[1, 2, 3, 4, 5, 6, 7]);
+            }
+            host.write(offset, &bytes[..len]);
+            kernel.store(offset, &bytes[..len]);
+            for at in 0..9000 {
+                let read = |allocation: &Allocation| {
+                    let mut byte = [0];
+                    let missing = allocation.load(at, &mut byte);
+                    (byte, missing, allocation.is_written(at))
+                };
+                assert_eq!(read(host), read(kernel), "{at} of {len} at {offset}");
+                let is_hosts = (offset..offset + len).contains(&at);
+                assert_eq!(host.recent(at, 1), at < 7 && !is_hosts, "{at} of {len} at {offset}");
+            }
+        }
+    }
 
     /// If several writers write the same bytes, exactly one of the writes changes them.
     #[test]

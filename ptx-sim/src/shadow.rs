@@ -66,6 +66,8 @@ pub(crate) struct Shadow {
     reads: Vec<Column>,
     /// The columns of `reads` that have a stamp, in ascending order. Most agents never read shared memory.
     reading: Vec<usize>,
+    /// For each column of `reads`, the largest clock of its stamps.
+    newest: Vec<u32>,
     /// The first reads through the read-only path.
     constant: Column,
     rest: Rest,
@@ -86,6 +88,7 @@ impl Shadow {
             writes: Column::default(),
             reads: (0..columns).map(|_| Column::default()).collect(),
             reading: Vec::new(),
+            newest: vec![0; columns],
             constant: Column::default(),
             rest: Rest::default(),
         }
@@ -125,8 +128,8 @@ impl Shadow {
         if mask == WHOLE && self.cells[cell].1 == 0 {
             return (self.cells[cell].0 as usize, 0, 1);
         }
-        let words = (0..4).filter(|word| mask >> (4 * word) & 15 != 0);
-        let words: u16 = words.fold(0, |words, word| words | 1 << word);
+        let any = mask | mask >> 1 | mask >> 2 | mask >> 3;
+        let words = any & 1 | any >> 3 & 2 | any >> 6 & 4 | any >> 9 & 8;
         let whole_words = words.count_ones() * 4 == mask.count_ones();
         let needed = if mask == WHOLE {
             0
@@ -199,14 +202,24 @@ impl Shadow {
             if !constant.is_none() {
                 return Hazard::of(HazardKind::Written, constant);
             }
-            let columns = self.reading.iter().map(|&column| self.reads[column].get(at));
-            for read in columns.filter(|read| !read.is_none()) {
+            let columns = self.reading.iter().filter(|&&column| !self.is_known(now, column, actor.stamp));
+            let reads = columns.map(|&column| self.reads[column].get(at));
+            for read in reads.filter(|read| !read.is_none()) {
                 if let Some(kind) = after_read(now, read, actor) {
                     return Hazard::of(kind, read);
                 }
             }
         }
         if self.rest.is_empty() { None } else { self.check_rest(now, at, actor, access, changes) }
+    }
+
+    /// Whether `writer` knows all reads in a column, so that none of them conflicts with its write. Most
+    /// writes follow a barrier, and then need no look at the stamps, which lie far from each other in memory.
+    #[inline]
+    fn is_known(&self, now: &impl Knows, column: usize, writer: &Stamp) -> bool {
+        let agent = column as u16;
+        let last = Stamp { block: writer.block, agent, clock: self.newest[column], ..Stamp::NONE };
+        matches!(self.readers, Readers::Warps(_)) && agent != writer.agent && now.knows(&last)
     }
 
     #[cold]
@@ -255,6 +268,7 @@ impl Shadow {
         if self.reads[slot].0.is_empty() {
             self.reads_begin(slot);
         }
+        self.newest[slot] = self.newest[slot].max(actor.stamp.clock);
         let last = self.reads[slot].slot(at, self.records);
         if last.is_none() || last.same_agent(actor.stamp) {
             if !(last.is_none() || last.epoch == actor.stamp.epoch || last.reaches_as_far(actor.stamp)) {

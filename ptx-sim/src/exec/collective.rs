@@ -170,18 +170,18 @@ impl<'a> Block<'a> {
     }
 
     /// The offsets in shared memory of the rows of all matrices, indexed by the lane that gives the row's
-    /// address.
+    /// address. Lanes that give no address have 0.
     fn matrix_rows(
         &mut self,
         warp: &mut Warp<'a>,
         matrix: &Matrix,
         touched: &mut Touched,
         what: &str,
-    ) -> Option<Vec<usize>> {
+    ) -> Option<[usize; LANES]> {
         let count = 8 * matrix.regs.len();
         let used = if count == LANES { FULL } else { (1 << count) - 1 };
         let addresses = self.addresses(warp, &matrix.addr, used);
-        let mut rows = Vec::with_capacity(count);
+        let mut rows = [0; LANES];
         for (lane, &at) in addresses.iter().enumerate().take(count) {
             let (space, within) = self.place(warp, matrix.space, at, 16, lane, what)?;
             if space != crate::ast::Space::Shared {
@@ -194,7 +194,7 @@ impl<'a> Block<'a> {
                 return None;
             };
             touched.add(shared_cells(offset), 16, lane, u64::MAX);
-            rows.push(offset);
+            rows[lane] = offset;
         }
         Some(rows)
     }

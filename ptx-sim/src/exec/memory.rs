@@ -10,13 +10,16 @@ use crate::{
     ast::Space,
     memory::POISON,
     op::{Access, Addr, Extend, Slot},
-    regs::{LANES, R, lanes},
+    regs::{LANES, R, Row64, lanes},
     report::Kind,
     shadow::{self, CELL},
 };
 
 /// Number of address bits within a window of the generic address space (see [`crate::decode`]).
 pub(super) const WINDOW_BITS: u32 = 60;
+
+/// Largest number of elements that one lane loads or stores.
+const MOST: usize = 8;
 
 /// The access of one lane.
 #[derive(Clone, Copy)]
@@ -104,6 +107,7 @@ impl<'a> Block<'a> {
     }
 
     /// Reads `out.len()` bytes for one lane. Returns false if it could not read.
+    #[inline(always)]
     pub(super) fn read_lane(
         &mut self,
         warp: &mut Warp<'a>,
@@ -170,6 +174,7 @@ impl<'a> Block<'a> {
     }
 
     /// Writes `data` for one lane.
+    #[inline(always)]
     pub(super) fn write_lane(
         &mut self,
         warp: &mut Warp<'a>,
@@ -233,54 +238,109 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn load(&mut self, warp: &mut Warp<'a>, access: &Access, mask: u32) {
+        match (access.bytes, access.slots.len()) {
+            (2, 1) => self.load_of::<2, 1>(warp, access, 1, mask),
+            (4, 1) => self.load_of::<4, 1>(warp, access, 1, mask),
+            (4, 2) => self.load_of::<4, 2>(warp, access, 2, mask),
+            (4, 4) => self.load_of::<4, 4>(warp, access, 4, mask),
+            (8, 1) => self.load_of::<8, 1>(warp, access, 1, mask),
+            (8, 2) => self.load_of::<8, 2>(warp, access, 2, mask),
+            (1, n) => self.load_of::<1, MOST>(warp, access, n, mask),
+            (2, n) => self.load_of::<2, MOST>(warp, access, n, mask),
+            (4, n) => self.load_of::<4, MOST>(warp, access, n, mask),
+            (_, n) => self.load_of::<8, MOST>(warp, access, n, mask),
+        }
+    }
+
+    /// Loads `n` elements of `BYTES` bytes per lane. The compiler knows the sizes of the usual accesses, and
+    /// needs no calls to copy them.
+    #[inline(always)]
+    fn load_of<const BYTES: usize, const N: usize>(
+        &mut self,
+        warp: &mut Warp<'a>,
+        access: &Access,
+        n: usize,
+        mask: u32,
+    ) {
         let addresses = self.addresses(warp, &access.addr, mask);
-        let (bytes, n) = (access.bytes as usize, access.slots.len());
-        let mut values = [[0u64; LANES]; 8];
+        let mut values = [[0u64; LANES]; N];
         let mut touched = self.touched();
-        let mut data = [0u8; 64];
         for lane in lanes(mask) {
-            let data = &mut data[..bytes * n];
-            data.fill(0);
+            let mut data = [[0; BYTES]; N];
             let one = LaneAccess { space: access.space, at: addresses[lane], lane };
-            self.read_lane(warp, one, data, &mut touched);
-            for (value, raw) in values.iter_mut().zip(data.chunks_exact(bytes)) {
+            self.read_lane(warp, one, data[..n].as_flattened_mut(), &mut touched);
+            for (value, raw) in values.iter_mut().zip(data) {
                 let mut wide = [0; 8];
-                wide[..bytes].copy_from_slice(raw);
+                wide[..BYTES].copy_from_slice(&raw);
                 let raw = u64::from_le_bytes(wide);
-                let shift = 64 - 8 * bytes as u32;
+                let shift = 64 - 8 * BYTES as u32;
                 value[lane] =
                     if access.extend == Extend::Sign { ((raw << shift) as i64 >> shift) as u64 } else { raw };
             }
         }
         let kind = if access.read_only { shadow::Access::ReadOnly } else { shadow::Access::Read };
         self.check_access(warp, touched, kind, access.order);
-        for lane in lanes(mask) {
-            self.speak(warp, (access.space, addresses[lane]), Touches::Read, access.order);
-        }
+        self.speak_all(warp, access, &addresses, Touches::Read, mask);
         for (slot, values) in access.slots.iter().zip(&values) {
             set_slot(warp, *slot, mask, values);
         }
     }
 
     pub(super) fn store(&mut self, warp: &mut Warp<'a>, access: &Access, mask: u32) {
+        match (access.bytes, access.slots.len()) {
+            (2, 1) => self.store_of::<2, 1>(warp, access, 1, mask),
+            (4, 1) => self.store_of::<4, 1>(warp, access, 1, mask),
+            (4, 2) => self.store_of::<4, 2>(warp, access, 2, mask),
+            (4, 4) => self.store_of::<4, 4>(warp, access, 4, mask),
+            (8, 1) => self.store_of::<8, 1>(warp, access, 1, mask),
+            (8, 2) => self.store_of::<8, 2>(warp, access, 2, mask),
+            (1, n) => self.store_of::<1, MOST>(warp, access, n, mask),
+            (2, n) => self.store_of::<2, MOST>(warp, access, n, mask),
+            (4, n) => self.store_of::<4, MOST>(warp, access, n, mask),
+            (_, n) => self.store_of::<8, MOST>(warp, access, n, mask),
+        }
+    }
+
+    /// Stores `n` elements of `BYTES` bytes per lane: see [`Self::load_of`].
+    #[inline(always)]
+    fn store_of<const BYTES: usize, const N: usize>(
+        &mut self,
+        warp: &mut Warp<'a>,
+        access: &Access,
+        n: usize,
+        mask: u32,
+    ) {
         let addresses = self.addresses(warp, &access.addr, mask);
-        let (bytes, n) = (access.bytes as usize, access.slots.len());
-        let mut values = [[0u64; LANES]; 8];
+        let mut values = [[0u64; LANES]; N];
         for (slot, values) in access.slots.iter().zip(&mut values) {
             *values = get_slot(warp, *slot, mask);
         }
         let mut touched = self.touched();
-        let mut data = [0u8; 64];
         for lane in lanes(mask) {
-            for (value, out) in values.iter().zip(data.chunks_exact_mut(bytes)).take(n) {
-                out.copy_from_slice(&value[lane].to_le_bytes()[..bytes]);
+            let mut data = [[0; BYTES]; N];
+            for (value, out) in values.iter().zip(&mut data) {
+                out.copy_from_slice(&value[lane].to_le_bytes()[..BYTES]);
             }
             let one = LaneAccess { space: access.space, at: addresses[lane], lane };
-            self.write_lane(warp, one, &data[..bytes * n], &mut touched);
+            self.write_lane(warp, one, data[..n].as_flattened(), &mut touched);
         }
         self.check_access(warp, touched, shadow::Access::Write, access.order);
-        for lane in lanes(mask) {
-            self.speak(warp, (access.space, addresses[lane]), Touches::Write, access.order);
+        self.speak_all(warp, access, &addresses, Touches::Write, mask);
+    }
+
+    /// Lets the access of each lane order warps, if it is strong.
+    fn speak_all(
+        &mut self,
+        warp: &Warp<'a>,
+        access: &Access,
+        addresses: &Row64,
+        touches: Touches,
+        mask: u32,
+    ) {
+        if access.order.strong {
+            for lane in lanes(mask) {
+                self.speak(warp, (access.space, addresses[lane]), touches, access.order);
+            }
         }
     }
 }
@@ -297,7 +357,11 @@ fn differences(old: &[u8], new: &[u8]) -> u64 {
 
 pub(super) fn set_slot(warp: &mut Warp<'_>, slot: Slot, mask: u32, values: &[u64; LANES]) {
     match slot {
-        Slot::W32(r) => warp.regs().set32(r, mask, &values.map(|value| value as u32)),
+        Slot::W32(r) => {
+            let mut row = [0; LANES];
+            row.iter_mut().zip(values).for_each(|(lane, value)| *lane = *value as u32);
+            warp.regs().set32(r, mask, &row);
+        }
         Slot::W64(r) => warp.regs().set64(r, mask, values),
         Slot::Sink => {}
     }
@@ -305,7 +369,11 @@ pub(super) fn set_slot(warp: &mut Warp<'_>, slot: Slot, mask: u32, values: &[u64
 
 pub(super) fn get_slot(warp: &mut Warp<'_>, slot: Slot, mask: u32) -> [u64; LANES] {
     match slot {
-        Slot::W32(r) => warp.regs().row32(r, mask).map(u64::from),
+        Slot::W32(r) => {
+            let mut row = [0; LANES];
+            row.iter_mut().zip(warp.regs().row32(r, mask)).for_each(|(lane, value)| *lane = (*value).into());
+            row
+        }
         Slot::W64(r) => *warp.regs().row64(r, mask),
         Slot::Sink => [0; LANES],
     }

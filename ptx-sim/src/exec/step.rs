@@ -192,11 +192,18 @@ impl<'a> Block<'a> {
     /// The addresses of the lanes in `mask`.
     pub(super) fn addresses(&self, warp: &mut Warp<'a>, addr: &Addr, mask: u32) -> Row64 {
         let regs = warp.regs();
+        // Loops take less time than `map` of an array, which the compiler does not vectorise.
+        let mut addresses = [0; LANES];
         if addr.wide {
-            regs.row64(addr.base, mask).map(|base| base.wrapping_add_signed(addr.offset))
+            for (address, base) in addresses.iter_mut().zip(regs.row64(addr.base, mask)) {
+                *address = base.wrapping_add_signed(addr.offset);
+            }
         } else {
-            regs.row32(addr.base, mask).map(|base| u64::from(base.wrapping_add(addr.offset as u32)))
+            for (address, base) in addresses.iter_mut().zip(regs.row32(addr.base, mask)) {
+                *address = u64::from(base.wrapping_add(addr.offset as u32));
+            }
         }
+        addresses
     }
 }
 
