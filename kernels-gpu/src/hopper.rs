@@ -113,7 +113,7 @@ macro_rules! run {
     )*};
 }
 run! {
-    FwdHopper<>;
+    FwdHopper<OF>;
     FwdHopperWide<DV>;
     FwdHopperHalves<H>;
 }

@@ -14,6 +14,7 @@ use cuda_std::wgmma::Operand;
 use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
+mod first_columns;
 mod five;
 mod guarded;
 mod joint_a;
@@ -22,6 +23,7 @@ mod seesaw;
 mod short_sums;
 mod stage_token;
 
+pub use first_columns::AbtOfFirst;
 pub use five::{KeptRows, Never, Step, StepOrder, ValuedStage};
 pub use joint_a::JointA;
 pub use operand_exchange::OperandExchange;
@@ -38,11 +40,12 @@ pub struct Abt<'p, E: Element, const N: usize, const K: usize, const W: usize, c
     pub &'p mut Consumer<SharedTile<E, N, K>, S, By>,
 );
 
-/// The product `acc += a b`. `b` is the next stage of a pipeline.
-pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma>(
+/// The product `acc += a b`, where `b` is the first `N` of the `D` base tiles of columns of a pipeline's next
+/// stage.
+pub struct Ab<'p, E, const N: usize, const K: usize, const S: usize, By = Tma, const D: usize = N>(
     pub &'p mut Acc<1, N>,
     pub &'p AFrag<E, 1, K>,
-    pub &'p mut Consumer<SharedTile<E, K, N>, S, By>,
+    pub &'p mut Consumer<SharedTile<E, K, D>, S, By>,
 );
 
 /// Number of k-steps of `a` whose descriptors may stay in uniform registers from product to product.
@@ -111,21 +114,8 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn issue(&mut self, group: u32) {
-        const { assert!(wgmma::has_width(N), "there is no product of this width") }
-        let (a, b) = (self.1.tile(group).operand(), self.2.descriptor().operand());
-        let anew = a.opaque();
-        // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
-        // tile `b` has landed.
-        unsafe {
-            wgmma::fence();
-            for k in 0..K {
-                let a = if k < hoisted(K) { a } else { anew };
-                let (a, b) =
-                    (a + SharedTile::<E, 4, K>::along_rows(k), b + SharedTile::<E, N, K>::along_rows(k));
-                E::abt(&mut self.0.0[0], a, b, k > 0);
-            }
-            wgmma::commit_group();
-        }
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { self.issue_steps::<K>(group) }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
@@ -142,6 +132,33 @@ unsafe impl<
     }
 }
 
+impl<E: WarpgroupCore, const N: usize, const K: usize, const W: usize, const S: usize, By: TmaTransport>
+    Abt<'_, E, N, K, W, S, By>
+{
+    /// Starts the product of the first `C` k-steps.
+    ///
+    /// # Safety
+    /// - The preconditions of [`Issue::issue`] hold.
+    #[inline(always)]
+    unsafe fn issue_steps<const C: usize>(&mut self, group: u32) {
+        const { assert!(wgmma::has_width(N), "there is no product of this width") }
+        let (a, b) = (self.1.tile(group).operand(), self.2.descriptor().operand());
+        let anew = a.opaque();
+        // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
+        // tile `b` has landed.
+        unsafe {
+            wgmma::fence();
+            for k in 0..C {
+                let a = if k < hoisted(C) { a } else { anew };
+                let (a, b) =
+                    (a + SharedTile::<E, 4, K>::along_rows(k), b + SharedTile::<E, N, K>::along_rows(k));
+                E::abt(&mut self.0.0[0], a, b, k > 0);
+            }
+            wgmma::commit_group();
+        }
+    }
+}
+
 // SAFETY: `issue` starts one group, which accesses the accumulator, the registers of `a` and the stage.
 unsafe impl<
     E: WarpgroupCore,
@@ -150,7 +167,8 @@ unsafe impl<
     const W: usize,
     const S: usize,
     By: TmaTransport,
-> Issue<W> for Ab<'_, E, N, K, S, By>
+    const D: usize,
+> Issue<W> for Ab<'_, E, N, K, S, By, D>
 {
     type Acc = Acc<1, N>;
     #[inline(always)]
@@ -159,8 +177,17 @@ unsafe impl<
     }
     #[inline(always)]
     unsafe fn issue(&mut self, _: u32) {
+        const { assert!(wgmma::has_width(N) && N <= D, "there is no product of this width") }
+        let b = self.2.descriptor().operand();
         // SAFETY: the caller keeps the preconditions; the stage has landed.
-        unsafe { issue_ab(self.0, self.1, self.2.descriptor().operand()) }
+        unsafe {
+            wgmma::fence();
+            for k in 0..K {
+                let b = b + SharedTile::<E, K, D>::along_columns(k);
+                E::ab(&mut self.0.0[0], self.1.registers[k][0], b);
+            }
+            wgmma::commit_group();
+        }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {

@@ -121,7 +121,8 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     console.report(&Report { device: device.to_string(), kept_in: path, shapes: rows }, early)
 }
 
-/// Returns every entry that solves `p`, fits the device, and computes no needless columns or masks.
+/// Returns every entry that solves `p`, fits the device, and computes no needless masks, and no more columns
+/// than a portable kernel must.
 fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
     let mask = p.mask_kind();
     let solves = |e: &&AttnInfo| {
@@ -131,8 +132,8 @@ fn candidates(p: &Problem, on: &Capabilities) -> Vec<&'static AttnInfo> {
             && !(e.has_maps() && p.alibi)
     };
     let entries = || plain(Isa::Sm80, Class::Dense).chain(plain(Isa::Sm90a, Class::Dense)).filter(solves);
-    let columns = entries().map(AttnInfo::columns).min();
-    entries().filter(|e| Some(e.columns()) == columns).collect()
+    let columns = entries().filter(|e| !e.has_maps()).map(AttnInfo::columns).min();
+    entries().filter(|e| columns.is_none_or(|columns| e.columns() <= columns)).collect()
 }
 
 fn sweep(

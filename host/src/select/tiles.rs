@@ -23,6 +23,10 @@ const MERGED: &str = "no kernel of this head dim, mask and dtype of keys takes s
 /// as fast with a full mask, 1.18 times with a causal mask).
 const WHOLE_PANELS: [u32; 2] = [128; 2];
 
+/// The columns of the kernel for head dims 72 and 80, which has only tiles of 192 queries: a rule may take a
+/// kernel with more columns and 128 queries instead.
+const NARROW: [u32; 2] = [80; 2];
+
 /// Returns Hopper's kernel if a rule takes it, otherwise a portable kernel.
 ///
 /// # Errors
@@ -92,7 +96,7 @@ fn hopper(
     let able = |e: &AttnInfo| fits(e) && e.head_dim <= portable.head_dim;
     let mut kernels = best(q, all, able);
     let plain_cache = q.kind.class() == Class::Paged && !q.needs_params();
-    let Some(first) = kernels.first() else {
+    let Some(&first) = kernels.first() else {
         // Slopes alone do not make the reason.
         let flat = ProblemKind { slopes: false, ..q.kind };
         let converts = |e: &AttnInfo| able(e) && e.solves(&flat);
@@ -100,7 +104,10 @@ fn hopper(
         let refusal = if portable.kv_dtype == DType::Int8 { INTEGERS } else { EIGHT };
         return (none && !q.class(Class::Paged).any(converts)).then_some(Err(refusal));
     };
-    let within_sectors = first.columns()[0] == 96 && !q.problem.head_dim.is_multiple_of(16);
+    if first.columns() == NARROW {
+        kernels.extend(best(q, all, |e| able(e) && e.columns() > NARROW));
+    }
+    let within_sectors = matches!(first.columns()[0], 80 | 96) && !q.problem.head_dim.is_multiple_of(16);
     if within_sectors && !q.is_special(first) {
         let mask = first.mask;
         kernels.retain(|e| e.tile_m == 192);

@@ -12,6 +12,9 @@ use core::marker::PhantomData;
 ///
 /// `ORDERED` selects the order of row sums. This order only affects the order in which ptxas puts
 /// instructions.
+///
+/// Products compute the first `OF` of the `D` base tiles of columns. The others complete the last panel of
+/// tiles in shared memory.
 pub struct FwdHopper<
     E,
     Mask,
@@ -20,6 +23,7 @@ pub struct FwdHopper<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
+    const OF: usize = D,
 >(PhantomData<(E, Mask)>);
 
 /// [`FwdHopper`] for head dims whose Q leaves no shared memory for O: O is stored through Q's shared memory,
@@ -135,8 +139,10 @@ impl<Mask: MaskMarker, const N: usize, const D: usize> Boxes<Mask, N, D> {
 }
 
 macro_rules! hopper {
-    ($($config:ident<$($v:ident)?>, $schedule:ident, values $dv:ident of $all:ident: smem tiles $tiles:expr;)*
-    ) => {$(
+    ($(
+        $config:ident<$($v:ident)?>, $schedule:ident, columns $d:ident, values $dv:ident of $all:ident:
+        smem tiles $tiles:expr;
+    )*) => {$(
         impl<
             E: Element,
             Mask: MaskMarker,
@@ -153,6 +159,8 @@ macro_rules! hopper {
             const THREADS: u32 = 128 * (W as u32 + 1);
             const SMEM_BYTES: usize = {
                 assert!(panel(D as u32 * 16) == panel($dv as u32 * 16), "one box must fit keys and values");
+                assert!($d <= D && D - $d < panel(D as u32 * 16) as usize / 16, "a panel has no column");
+                assert!(panel(D as u32 * 16) == panel($d as u32 * 16), "one box must fit the columns");
                 let tiles = ($tiles)([D, $dv], W, N * STAGES);
                 tile_bytes::<E>() * tiles + RING_BYTES + staged_bytes::<Mask>(W, N)
             };
@@ -188,7 +196,7 @@ macro_rules! hopper {
                 kv_dtype: E::DTYPE,
                 o_dtype: E::DTYPE,
                 grad_dtype: None,
-                head_dim: D as u32 * 16,
+                head_dim: $d as u32 * 16,
                 head_dim_v: $all as u32 * 16,
                 mask: Mask::KIND,
                 scores: Mask::SCORES,
@@ -228,9 +236,9 @@ macro_rules! hopper {
     )*};
 }
 hopper! {
-    FwdHopper<>, PingPong, values D of D: smem tiles narrow_tiles;
-    FwdHopperWide<DV>, PingPong, values DV of DV: smem tiles wide_tiles;
-    FwdHopperHalves<H>, Halves, values H of D: smem tiles wide_tiles;
+    FwdHopper<OF>, PingPong, columns OF, values D of OF: smem tiles narrow_tiles;
+    FwdHopperWide<DV>, PingPong, columns D, values DV of DV: smem tiles wide_tiles;
+    FwdHopperHalves<H>, Halves, columns D, values H of D: smem tiles wide_tiles;
 }
 
 /// Base tiles of shared memory: two tiles of Q and one tile of O, of `w` warpgroups, and all stages of K and

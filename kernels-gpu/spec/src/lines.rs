@@ -16,7 +16,8 @@
 /// | `FwdInt8F16` | `M`, `W`, `N`, `D`, `HELD` |
 /// | `FwdInt8Fp8` | `M`, `W`, `N`, `D`, `HELD`, `KEPT` (default 0) |
 /// | `Statistics` | `M`, `W`, `N`, `D`, `Q_STEPS`, `STAGES` |
-/// | `FwdHopper`, `FwdHopperDequant` | `W`, `N`, `D`, `STAGES`, `ORDERED` |
+/// | `FwdHopper` | `W`, `N`, `D`, `STAGES`, `ORDERED`, `OF` (default `D`) |
+/// | `FwdHopperDequant` | `W`, `N`, `D`, `STAGES`, `ORDERED` |
 /// | `FwdHopperWide` | `W`, `N`, `D`, `STAGES`, `ORDERED`, `DV` (default `D`) |
 /// | `FwdHopperHalves` | `W`, `N`, `D`, `STAGES`, `ORDERED`, `H` |
 /// | `FwdHopperFp8` | `W`, `N`, `D`, `STAGES` |

@@ -198,6 +198,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, false>;
     d64 [Causal] 192x96: FwdHopper<E, Mask, 3, 6, 4, 3, true>;
     d64 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 4, 3, true>;
+    d80 [Full] 192x96: FwdHopper<E, Mask, 3, 6, 6, 3, true, 5>;
     d96 [Full] 192x80: FwdHopper<E, Mask, 3, 5, 6, 2, false>;
     d96 [Causal] 192x64: FwdHopper<E, Mask, 3, 4, 6, 3, true>;
     d96 [Full, Causal, Local] 128x128: FwdHopper<E, Mask, 2, 8, 6, 2, true>;
@@ -214,8 +215,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Local] 128x96_split: Split<FwdHopperWide<E, Mask, 2, 6, 8, 3, true>>;
     }
     // Hopper's `Varlen` kernels. Each head dim and mask has one tiling, with the most keys that leave
-    // registers for the sequence's values. (Causal and general kernels of head dim 96 always spill at the end
-    // of work tiles.) `MaskKind::Local` kernels support softcap, but no ALiBi slopes.
+    // registers for the sequence's values. (At head dim 96, causal masks spill.) None supports ALiBi slopes.
     hopper_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;
@@ -228,8 +228,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Full, Causal, Local] 128x32: Varlen<FwdHopperHalves<E, Mask, 2, 2, 32, 2, true, 16>>;
     }
     // Hopper's `Paged` kernels. Causal kernels also run full masks, but no softcap. No kernel supports ALiBi
-    // slopes. (Kernels of head dim 256 spill at the end of work tiles, and windows on e4m3 caches of head dim
-    // 128 spill with 96 keys.)
+    // slopes. (Head dim 256 spills, and windows on e4m3 caches of head dim 128 spill with 96 keys.)
     hopper_paged {
     d64 [Causal, Local] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Causal] 128x128: Paged<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;

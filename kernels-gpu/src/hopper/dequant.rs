@@ -30,6 +30,6 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        across_tiles::<S, C, E, F, Mask, W, N, D, STAGES, ORDERED>((p, variant), source, block, smem)
+        across_tiles::<S, C, E, F, Mask, W, N, D, STAGES, ORDERED, D>((p, variant), source, block, smem)
     }
 }

@@ -31,7 +31,8 @@ impl<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
-> Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED>
+    const OF: usize,
+> Body for FwdHopper<E, Mask, W, N, D, STAGES, ORDERED, OF>
 {
     #[inline(always)]
     fn body<S: Scheduler, C: Kernel<Params: AsRef<ForwardOf<S::Tile>> + HasVariant<Mask::Params>>>(
@@ -41,11 +42,12 @@ impl<
         block: Block<C>,
         smem: Smem<C>,
     ) {
-        across_tiles::<S, C, E, E, Mask, W, N, D, STAGES, ORDERED>((p, variant), source, block, smem)
+        across_tiles::<S, C, E, E, Mask, W, N, D, STAGES, ORDERED, OF>((p, variant), source, block, smem)
     }
 }
 
-/// Processes the work tiles of a block, with keys and values of type `F`.
+/// Processes the work tiles of a block, with keys and values of type `F`. Products compute the first `OF`
+/// base tiles of columns.
 #[inline(always)]
 pub fn across_tiles<
     S: Scheduler,
@@ -58,6 +60,7 @@ pub fn across_tiles<
     const D: usize,
     const STAGES: usize,
     const ORDERED: bool,
+    const OF: usize,
 >(
     (p, variant): (&ParamsOf<S>, &Mask::Params),
     source: impl Fn(u32, u32) -> S,
@@ -94,12 +97,19 @@ pub fn across_tiles<
             let mut now = view(tile, warp);
             let mut q_tile = q.wait();
             let mut s = Acc::unset();
-            group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
+            group.run_ping_pong(Abt(&mut s, &q_tile, &mut k).of_first::<OF>());
             now.see_first(&mut s, &mut staged, (first_row, warp));
             let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, now.scale_log2(), warp);
-            let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
+            let mut so_far = Attended { softmax, acc_o: Acc::<1, OF>::cleared(), probs };
             loop {
-                now.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut staged, &mut group);
+                now.attend::<_, _, _, OF, _, _, _, _>(
+                    &mut so_far,
+                    &q_tile,
+                    &mut k,
+                    &mut v,
+                    &mut staged,
+                    &mut group,
+                );
                 drop(q_tile);
                 let Some(tile) = tiles.receive(&mut q) else { break };
 
@@ -107,7 +117,7 @@ pub fn across_tiles<
                 let next = view(tile, warp);
                 q_tile = q.wait();
                 let (softmax, probs) = group.overlap(
-                    Abt(&mut Acc::unset(), &q_tile, &mut k),
+                    Abt(&mut Acc::unset(), &q_tile, &mut k).of_first::<OF>(),
                     Ab(&mut so_far.acc_o, &so_far.probs, &mut v),
                     &mut (),
                     |(), s| {

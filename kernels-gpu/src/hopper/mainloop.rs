@@ -194,18 +194,21 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
     }
 
     /// Processes all key blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The
-    /// caller must issue the last block's O += P V.
+    /// caller must issue the last block's O += P V. Products compute the first `OF` base tiles of columns of
+    /// Q and K, and the first `OV` of V.
     #[inline(always)]
     pub fn attend<
         E: WarpgroupCore,
         const D: usize,
         const DV: usize,
+        const OF: usize,
+        const OV: usize,
         const STAGES: usize,
         const ORDERED: bool,
         By: TmaTransport,
     >(
         &self,
-        so_far: &mut Attended<E, N, DV, ORDERED>,
+        so_far: &mut Attended<E, N, OV, ORDERED>,
         q_tile: &StageGuard<'_, QTiles<E, W, D>>,
         k: &mut Consumer<SharedTile<E, N, D>, STAGES, By>,
         v: &mut Consumer<SharedTile<E, N, DV>, STAGES, By>,
@@ -217,7 +220,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         while n > self.range.start {
             n -= 1;
             so_far.probs = group.overlap(
-                Abt(&mut Acc::unset(), q_tile, k),
+                Abt(&mut Acc::unset(), q_tile, k).of_first::<OF>(),
                 Ab(&mut so_far.acc_o, &so_far.probs, v),
                 &mut so_far.softmax,
                 |softmax, s| {

@@ -88,7 +88,14 @@ pub fn one_by_one<
                 view.see_first(&mut s, &mut staged, (first_row, warp));
                 let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, view.scale_log2(), warp);
                 let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
-                view.attend(&mut so_far, &q_tile, &mut k, &mut v, &mut staged, &mut group);
+                view.attend::<_, _, _, D, _, _, _, _>(
+                    &mut so_far,
+                    &q_tile,
+                    &mut k,
+                    &mut v,
+                    &mut staged,
+                    &mut group,
+                );
                 group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
                 store(view, so_far, q_tile, &mut group);
                 let Some(next) = tiles.receive(&mut q) else { break };

@@ -46,20 +46,23 @@ impl<E: Element, const C: usize, const W: usize> Specialized for StoreBuffer<E, 
 
 impl<E: Mma, const C: usize, const W: usize> StoreBuffer<E, C, W> {
     /// Waits until TMA has read the previous tile, then stores the warpgroup's rows. `at` are the coordinates
-    /// of the tile's first row. TMA does not store rows that do not exist.
+    /// of the tile's first row. `acc` has the first `P` of the tile's base tiles of columns; the others
+    /// become 0. TMA does not store rows and columns that do not exist.
     #[inline(always)]
-    pub fn store<M: StoreMapKind>(
+    pub fn store<M: StoreMapKind, const P: usize>(
         &mut self,
-        acc: &Acc<1, C>,
+        acc: &Acc<1, P>,
         to: &TmaTensor<E, 4, C, M>,
         at: M::At,
         group: &mut Warpgroup<W>,
     ) {
         let tile = self.base + group.index * SharedTile::<E, 4, C>::BYTES as u32;
         tma::wait_group_read::<0>();
+        let mut all = Acc::<1, C>::zero();
+        all.0[0][..P].copy_from_slice(&acc.0[0]);
         // SAFETY: this is the warpgroup's own tile, which TMA has read.
         unsafe {
-            store(tile, group.warp.lane, acc, to, |group| (0, M::down(at, group.first_of_group())), group)
+            store(tile, group.warp.lane, &all, to, |group| (0, M::down(at, group.first_of_group())), group)
         }
     }
 }
