@@ -8,7 +8,7 @@ use crate::cache;
 use crate::cargo::{DebugInfo, Invocation};
 #[cfg(feature = "ptxas")]
 use crate::gate;
-use crate::group::Group;
+use crate::group::{self, Group};
 use crate::output::{Module, Output};
 use crate::progress::{Progress, Report};
 #[cfg(feature = "ptxas")]
@@ -191,15 +191,21 @@ impl CudaBuilder {
         let alone = if compiles { site.alone()? } else { None };
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
         let progress = Progress::new(self.report.clone(), self.missing(&site, &wanted)?);
-        for (arch, contracts) in self.groups(&wanted)? {
-            let folder = site.folder.join(arch.name());
+        let groups = self.groups(&wanted)?.into_iter().map(|(arch, contracts)| {
+            let mut group = self.group(&site, arch, &contracted, &progress);
+            group.invocation.alone = alone.as_deref();
+            (group, contracts)
+        });
+        let groups: Vec<_> = groups.collect();
+        let built = match &groups[..] {
+            [(group, contracts)] if contracts.is_empty() => vec![group.build_all()?],
+            groups => group::build(groups, self.jobs)?,
+        };
+        for ((group, _), built) in groups.iter().zip(built) {
             // Crates of one name share the cache, but each crate has its own files.
             let crate_root = cache::hex(&site.crate_root);
             let out = env::var_os("OUT_DIR").map(|out| Path::new(&out).join("ptx").join(&crate_root));
-            let ptx: Vec<_> = [folder.join("ptx").join(crate_root)].into_iter().chain(out).collect();
-            let mut group = self.group(&site, arch, &contracted, &folder, &progress);
-            group.invocation.alone = alone.as_deref();
-            let built = if wanted.is_empty() { group.build_all()? } else { group.build(&contracts)? };
+            let ptx: Vec<_> = [group.folder.join("ptx").join(crate_root)].into_iter().chain(out).collect();
             let mut others = built.others.into_iter();
             if let Some(symbol) = others.find(|symbol| !contracted.contains(&symbol.as_str())) {
                 return Err(Error::UncontractedEntry { symbol });
@@ -209,7 +215,7 @@ impl CudaBuilder {
                 if let Some(copies) = &self.copy_to {
                     write_module(slice::from_ref(copies), contract.symbol, &text)?;
                 }
-                output.modules.push(Module { contract, arch, text, path });
+                output.modules.push(Module { contract, arch: group.invocation.arch, text, path });
             }
             inputs.extend(built.inputs);
             if output.warnings.is_empty() {
@@ -246,8 +252,7 @@ impl CudaBuilder {
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
         let silent = Progress::new(None, 0);
         let count = |(arch, contracts): (Arch, Vec<&Contract>)| {
-            let folder = site.folder.join(arch.name());
-            self.group(site, arch, &contracted, &folder, &silent).missing(&contracts)
+            self.group(site, arch, &contracted, &silent).missing(&contracts)
         };
         self.groups(wanted)?.into_iter().map(count).sum()
     }
@@ -256,13 +261,12 @@ impl CudaBuilder {
         Site::find(&self.crate_root, self.target_dir.as_deref())
     }
 
-    /// The group of entries for `arch`, in `folder`.
+    /// The group of entries for `arch`.
     fn group<'a>(
         &'a self,
         site: &'a Site,
         arch: Arch,
         contracted: &'a [&'static str],
-        folder: &'a Path,
         progress: &'a Progress,
     ) -> Group<'a> {
         let invocation = Invocation {
@@ -278,7 +282,7 @@ impl CudaBuilder {
             llvm_args: &self.llvm_args,
             verbose: self.verbose,
         };
-        let compilers = site.compilers.join(arch.compilers());
+        let (folder, compilers) = (site.folder.join(arch.name()), site.compilers.join(arch.compilers()));
         Group { invocation, contracted, folder, compilers, jobs: self.jobs, progress }
     }
 

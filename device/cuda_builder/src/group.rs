@@ -1,5 +1,6 @@
-//! Compiles the entries for one target that are not in the cache, on all cores.
+//! Compiles the entries that are not in the cache, target by target, on all cores.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -30,7 +31,7 @@ pub(crate) struct Group<'a> {
     /// for other contracts are not used.
     pub contracted: &'a [&'static str],
     /// The folder of cached modules.
-    pub folder: &'a Path,
+    pub folder: PathBuf,
     /// The working folder of all compilers for the target. Builds of other crates use it too, so that `core`
     /// is compiled once.
     pub compilers: PathBuf,
@@ -67,103 +68,42 @@ impl Group<'_> {
         contracts.iter().map(|contract| is_kept(&contract).map(|kept| usize::from(!kept))).sum()
     }
 
-    /// Returns the modules of `contracts`, from the cache or newly compiled.
-    pub(crate) fn build(&self, contracts: &[&Contract]) -> Result<Built, Error> {
+    /// The modules of `contracts` in the cache, and the batches of the others.
+    fn part<'p>(&'p self, contracts: &'p [&'p Contract]) -> Result<Part<'p>, Error> {
         let directives: Vec<_> = contracts.iter().map(|c| stamp::directives(c)).collect::<Result<_, _>>()?;
         let cache = self.cache();
         let kept = cache.current();
         let find = |(contract, directives): (&&Contract, &String)| {
             kept.as_ref().and_then(|state| state.module(contract.symbol, directives))
         };
-        let mut texts: Vec<_> = contracts.iter().zip(&directives).map(find).collect();
-        let missing: Vec<Wanted<'_>> = (0..texts.len())
-            .filter(|&n| texts[n].is_none())
-            .map(|n| Wanted { place: n, symbol: contracts[n].symbol, directives: &directives[n] })
-            .collect();
-        let mut built = match kept {
+        let texts: Vec<_> = contracts.iter().zip(&directives).map(find).collect();
+        let missing = (0..texts.len()).filter(|&n| texts[n].is_none());
+        let missing: Vec<_> =
+            missing.map(|place| Wanted { place, symbol: contracts[place].symbol }).collect();
+        let built = match kept {
             Some(state) if missing.is_empty() => Built::of(state),
             _ => Built::default(),
         };
-        for (place, text) in self.compile_missing(&cache, &missing, &mut built)? {
-            texts[place] = Some(text);
-        }
-        let aligned = |(&&contract, text)| Ok((contract, stamp::align_parameter(&contract, text)?));
-        built.modules =
-            contracts.iter().zip(texts.into_iter().flatten()).map(aligned).collect::<Result<_, _>>()?;
-        Ok(built)
-    }
-
-    /// Compiles entries in batches, one compiler per core, and caches the modules of every batch.
-    fn compile_missing(
-        &self,
-        cache: &Cache<'_>,
-        missing: &[Wanted<'_>],
-        built: &mut Built,
-    ) -> Result<Vec<(usize, String)>, Error> {
-        let started = SystemTime::now();
-        let asked: BTreeSet<_> = missing.iter().map(|wanted| wanted.symbol).collect();
-        let (compilers, batches) = self.deal(missing);
-        let all: Vec<_> = asked.iter().copied().collect();
-        Workplace::fill(&self.compilers, compilers, |folder| self.invocation.check(&all, folder))?;
-        let queue = Mutex::new(batches.into_iter());
-        let done = Mutex::new((built, Vec::new()));
-        let tokens = Tokens::ask(compilers.saturating_sub(1));
-        let work = |n: usize| -> Result<(), Error> {
-            let token = if n == 0 { None } else { tokens.next() };
-            if n > 0 && token.is_none() {
-                return Ok(());
-            }
-            let place = Workplace::take(&self.compilers, n, cores())?;
-            loop {
-                let batch = lock(&queue).next();
-                let Some(batch) = batch else {
-                    tokens.end();
-                    return Ok(());
-                };
-                let made = self.compile_batch(&place.folder, &batch, &asked);
-                if made.is_err() {
-                    // The other compilers then stop after their current batch.
-                    lock(&queue).by_ref().for_each(drop);
-                    tokens.end();
-                }
-                let made = made?;
-                let mut done = lock(&done);
-                let (built, texts) = &mut *done;
-                built.take(&made.compiled);
-                built.others.extend(made.others.iter().cloned());
-                let modules: Vec<_> = batch
-                    .iter()
-                    .zip(&made.texts)
-                    .map(|(wanted, text)| (wanted.symbol, wanted.directives, text.as_str()))
-                    .collect();
-                let kept = Made { modules: &modules, others: &built.others, warnings: &built.warnings };
-                cache.keep(&built.inputs, started, &kept)?;
-                texts.extend(batch.iter().map(|wanted| wanted.place).zip(made.texts));
-                self.progress.made(batch.len());
-            }
-        };
-        thread::scope(|scope| {
-            let work = &work;
-            let handles: Vec<_> = (0..compilers).map(|n| scope.spawn(move || work(n))).collect();
-            let ends: Vec<_> =
-                handles.into_iter().map(|handle| handle.join().expect("compile does not panic")).collect();
-            ends.into_iter().collect::<Result<(), _>>()
-        })?;
-        Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner).1)
+        let asked = missing.iter().map(|wanted| wanted.symbol).collect();
+        let (compilers, batches) = self.deal(&missing);
+        let done = Mutex::new((built, texts));
+        let filled = Mutex::new(Filled::No);
+        Ok(Part { group: self, contracts, directives, cache, asked, compilers, batches, filled, done })
     }
 
     /// Runs one compiler for the entries of `batch`. `asked` contains the entries of all batches.
     fn compile_batch(
         &self,
         folder: &Path,
-        batch: &[Wanted<'_>],
+        batch: &[Wanted],
         asked: &BTreeSet<&str>,
+        directives: &[String],
     ) -> Result<Batch, Error> {
         let symbols: Vec<_> = batch.iter().map(|wanted| wanted.symbol).collect();
         let compiled = self.invocation.compile(&symbols, folder)?;
         let parsed = Ptx::parse(&compiled.ptx)?;
-        let module = |wanted: &Wanted<'_>| {
-            let text = parsed.module(wanted.symbol, wanted.directives);
+        let module = |wanted: &Wanted| {
+            let text = parsed.module(wanted.symbol, &directives[wanted.place]);
             text.ok_or_else(|| Error::MissingEntry { symbol: wanted.symbol.to_owned() })
         };
         let texts = batch.iter().map(module).collect::<Result<_, _>>()?;
@@ -187,7 +127,7 @@ impl Group<'_> {
 
     /// The number of compilers, and the batches of entries. Neighbours in the table take about the same time,
     /// so they go to different batches.
-    fn deal<'w>(&self, wanted: &[Wanted<'w>]) -> (usize, Vec<Vec<Wanted<'w>>>) {
+    fn deal(&self, wanted: &[Wanted]) -> (usize, Vec<Vec<Wanted>>) {
         let most = wanted.len().div_ceil(WORTH_A_COMPILER);
         let compilers = self.jobs.unwrap_or_else(cores).clamp(1, most.max(1)).min(wanted.len());
         if compilers == 0 {
@@ -201,10 +141,128 @@ impl Group<'_> {
 
 /// An entry to compile, and its index among the requested entries.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct Wanted {
     place: usize,
     symbol: &'static str,
-    directives: &'a str,
+}
+
+/// The entries of a group, and its compilers' work.
+struct Part<'a> {
+    group: &'a Group<'a>,
+    contracts: &'a [&'a Contract],
+    directives: Vec<String>,
+    cache: Cache<'a>,
+    /// The entries to compile.
+    asked: BTreeSet<&'static str>,
+    compilers: usize,
+    batches: Vec<Vec<Wanted>>,
+    filled: Mutex<Filled>,
+    /// The texts of the contracts, as far as they are made.
+    done: Mutex<(Built, Vec<Option<String>>)>,
+}
+
+/// Whether the compilers' folders have the compiled dependencies.
+#[derive(PartialEq)]
+enum Filled {
+    No,
+    Yes,
+    /// They do not compile. The compiler that has tried returns the error.
+    Failed,
+}
+
+/// Returns the modules of the groups' contracts, from the cache or newly compiled, group by group.
+///
+/// One compiler per core takes batch after batch, of every group: at the end of each group, and while one
+/// compiles `core` for its target, the other cores have work.
+pub(crate) fn build(
+    groups: &[(Group<'_>, Vec<&Contract>)],
+    jobs: Option<usize>,
+) -> Result<Vec<Built>, Error> {
+    let parts: Vec<_> =
+        groups.iter().map(|(group, contracts)| group.part(contracts)).collect::<Result<_, _>>()?;
+    // Two compilers begin with two groups, and each compiles the dependencies of its group. The smallest
+    // batches come last, so that all compilers end at about the same time.
+    let numbered = parts.iter().flat_map(|part| part.batches.iter().enumerate().map(move |of| (part, of)));
+    let mut queue: Vec<_> = numbered.collect();
+    queue.sort_by_key(|(_, (n, batch))| (*n > 0, Reverse(batch.len())));
+    let compilers = parts.iter().map(|part| part.compilers).sum::<usize>().min(jobs.unwrap_or_else(cores));
+    let started = SystemTime::now();
+    let tokens = Tokens::ask(compilers.saturating_sub(1));
+    let queue = Mutex::new(queue.into_iter());
+    let work = |n: usize| -> Result<(), Error> {
+        let token = if n == 0 { None } else { tokens.next() };
+        if n > 0 && token.is_none() {
+            return Ok(());
+        }
+        loop {
+            let next = lock(&queue).next();
+            let Some((part, (_, batch))) = next else {
+                tokens.end();
+                return Ok(());
+            };
+            if let Err(error) = part.compile(batch, n, started) {
+                // The other compilers then stop after their current batch.
+                lock(&queue).by_ref().for_each(drop);
+                tokens.end();
+                return Err(error);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let work = &work;
+        let handles: Vec<_> = (0..compilers).map(|n| scope.spawn(move || work(n))).collect();
+        let ends: Vec<_> =
+            handles.into_iter().map(|handle| handle.join().expect("compile does not panic")).collect();
+        ends.into_iter().collect::<Result<(), _>>()
+    })?;
+    parts.into_iter().map(Part::end).collect()
+}
+
+impl Part<'_> {
+    /// Compiles a batch as compiler number `n`, and caches its modules.
+    fn compile(&self, batch: &[Wanted], n: usize, started: SystemTime) -> Result<(), Error> {
+        let Self { group, asked, directives, .. } = self;
+        if !self.fill()? {
+            return Ok(());
+        }
+        let place = Workplace::take(&group.compilers, n % self.compilers, cores())?;
+        let made = group.compile_batch(&place.folder, batch, asked, directives)?;
+        let mut done = lock(&self.done);
+        let (built, texts) = &mut *done;
+        built.take(&made.compiled);
+        built.others.extend(made.others);
+        let modules = batch.iter().zip(&made.texts);
+        let modules: Vec<_> = modules
+            .map(|(wanted, text)| (wanted.symbol, &*directives[wanted.place], text.as_str()))
+            .collect();
+        let kept = Made { modules: &modules, others: &built.others, warnings: &built.warnings };
+        self.cache.keep(&built.inputs, started, &kept)?;
+        for (wanted, text) in batch.iter().zip(made.texts) {
+            texts[wanted.place] = Some(text);
+        }
+        group.progress.made(batch.len());
+        Ok(())
+    }
+
+    /// Compiles the dependencies, unless another compiler has done so. Returns false if that compiler has
+    /// failed.
+    fn fill(&self) -> Result<bool, Error> {
+        let mut filled = lock(&self.filled);
+        if *filled == Filled::No {
+            let (group, all) = (self.group, self.asked.iter().copied().collect::<Vec<_>>());
+            *filled = Filled::Failed;
+            Workplace::fill(&group.compilers, self.compilers, |folder| group.invocation.check(&all, folder))?;
+            *filled = Filled::Yes;
+        }
+        Ok(*filled == Filled::Yes)
+    }
+
+    fn end(self) -> Result<Built, Error> {
+        let (built, texts) = self.done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let aligned = |(&&contract, text)| Ok((contract, stamp::align_parameter(&contract, text)?));
+        let modules = self.contracts.iter().zip(texts.into_iter().flatten());
+        Ok(Built { modules: modules.map(aligned).collect::<Result<_, _>>()?, ..built })
+    }
 }
 
 /// The output of one compiler run.
