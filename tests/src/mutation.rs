@@ -110,7 +110,7 @@ pub fn score(
     started(all.len());
     let mut trials = trial::trials(subject, &text, cases::cases(subject));
     let end = |mutant: &Mutant, trials: &[Trial]| {
-        let (fate, by, differs) = fate(subject, mutant, &text, trials);
+        let (fate, by, differs) = fate(subject, mutant, &text, trials, true);
         done();
         (fate, differs, by)
     };
@@ -162,8 +162,15 @@ fn sharpen(trials: &mut [Trial], caught: impl Iterator<Item = usize>) {
 /// Runs `mutant` in the trials in which it may differ from the unbroken kernel, until a trial reveals it.
 /// Also returns the trial that revealed it, and whether the mutant differs from the unbroken kernel in at
 /// least one trial. A survivor does not differ if, between the same synchronisations, each warp makes the
-/// same accesses with the same values.
-fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fate, Option<usize>, bool) {
+/// same accesses with the same values. Without `compares`, this function does not find out whether a survivor
+/// differs, and takes less time.
+fn fate(
+    subject: &Subject,
+    mutant: &Mutant,
+    text: &str,
+    trials: &[Trial],
+    compares: bool,
+) -> (Fate, Option<usize>, bool) {
     let kernel = match Kernel::load(subject, &mutant.apply(text)) {
         Ok(kernel) => kernel,
         Err(error) => return (Fate::Refused(error.to_string()), None, true),
@@ -174,7 +181,7 @@ fn fate(subject: &Subject, mutant: &Mutant, text: &str, trials: &[Trial]) -> (Fa
         let due = |trial: &Trial| mutant.differs(&trial.coverage) && !(trial.is_of_a_sweep() && round > 0);
         for (index, trial) in trials.iter().enumerate().filter(|(_, trial)| due(trial)) {
             // The unbroken kernel's effects are those of the first schedule.
-            let compares = round == 0 && !differs;
+            let compares = compares && round == 0 && !differs;
             let (noticed, effects) = kernel.run(trial, *schedule, compares);
             if let Some(found) = noticed {
                 return (found, Some(index), true);

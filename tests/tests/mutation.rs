@@ -195,8 +195,6 @@ fn every_hopper_kernel() {
     let is_hopper = |subject: &Subject| subject.kernel.symbol.starts_with("hopper");
     let all: Vec<_> =
         Subject::all().filter(|subject| is_hopper(subject) && is_carried(subject.kernel.symbol)).collect();
-    let of_kind =
-        |subject: &Subject| all.iter().filter(|a| kind(a.kernel.symbol) == kind(subject.kernel.symbol));
     for (at, subject) in all.iter().enumerate() {
         // If a build has a line for both dtypes, the test alternates between the two.
         let twin = |other: &&Subject| {
@@ -205,9 +203,7 @@ fn every_hopper_kernel() {
         if all.iter().filter(twin).count() > 1 && at / 2 % 2 != at % 2 {
             continue;
         }
-        // If a kind has few kernels, the test runs more mutants per kernel.
-        let each = 10_usize.div_ceil(of_kind(subject).count()).min(3);
-        let spot = spot(subject, Sample { each: Some(each), seed: 1 });
+        let spot = spot(subject, SAMPLE);
         assert_noticed(&spot, 2);
         let caught = kinds.entry(kind(spot.entry)).or_default();
         for (mutant, fate, reason) in &spot.ends {

@@ -29,7 +29,7 @@ pub fn spot(subject: &Subject, sample: Sample) -> Spot {
     let (text, drawn, _) = planted(subject, sample);
     let trials = trial::trials(subject, &text, cases::few(subject));
     let end = |mutant: Mutant| {
-        let (fate, ..) = fate(subject, &mutant, &text, &trials);
+        let (fate, ..) = fate(subject, &mutant, &text, &trials, false);
         let known = || redundant::reason(&mutant, &text).or(harmless::reason(subject, &mutant, &text, true));
         let reason = if fate == Fate::Survived { known() } else { None };
         (mutant, fate, reason)
