@@ -16,9 +16,7 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
     };
     let card = ["orin", "a100", "l4", "h200"].into_iter().find(runs);
     let card = card.unwrap_or_else(|| panic!("no card runs {}", subject.contract().symbol));
-    // Hopper cuts sums of e4m3 to 13 bits, for which the tolerances must have room.
-    let mma = if has_cut_sums(subject.contract()) { MmaMode::Exact(MmaArch::Hopper) } else { options.mma };
-    let options = Options { mma, ..options };
+    let options = with_sums(subject, options);
     if is_persistent(subject.contract()) || is_gradient(subject.contract()) {
         // With two SMs, a persistent block has several tiles even in small problems. A block of a backward
         // kernel has several query heads, except in problems of few blocks.
@@ -26,6 +24,13 @@ pub fn simulator(subject: &dyn Subject, options: Options) -> Attention<SimDriver
         return Attention::new(card.expect("a known card"));
     }
     Attention::new(SimDriver::with_options(card, options).expect("a known card"))
+}
+
+/// Options with the sums of a subject's products: Hopper cuts sums of e4m3 to 13 bits, for which the
+/// tolerances must have room.
+fn with_sums(subject: &dyn Subject, options: Options) -> Options {
+    let mma = if has_cut_sums(subject.contract()) { MmaMode::Exact(MmaArch::Hopper) } else { options.mma };
+    Options { mma, ..options }
 }
 
 /// Whether the kernel's launches compute products of e4m3 on Hopper.
@@ -80,7 +85,8 @@ pub fn check_edges(subject: &dyn Subject, is_asked: impl Fn(u64) -> bool) {
     let takes = |task: &Task| subject.takes(task, attention.capabilities());
     let asked = schedules.zip(subject.edges(1)).filter(|((at, _), task)| is_asked(*at) && takes(task));
     for ((seed, completion), task) in asked {
-        attention.driver().set_options(Options { seed, completion, ..Options::default() });
+        let options = Options { seed, completion, ..Options::default() };
+        attention.driver().set_options(with_sums(subject, options));
         run(&attention, subject, &task).unwrap_or_else(|error| {
             let reports: String = attention.driver().take_reports().iter().map(ToString::to_string).collect();
             let symbol = subject.contract().symbol;
