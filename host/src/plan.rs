@@ -320,7 +320,8 @@ impl<S: Subject> Plan<S> {
 fn suffices(kernel: &Contract, scratch: Scratch, [workspace, counters]: [u64; 2]) -> Result<(), Error> {
     let check = |what, bytes: u64, needed: u64| {
         let expected = format_args!(
-            "{} needs {needed} for this problem on this device; allocate the bytes that the plan states",
+            "{} needs {needed} for this problem on this device; plan with `Scratch::Fastest`, and allocate \
+             what `scratch_bytes` of that plan returns",
             kernel.symbol
         );
         if bytes >= needed { Ok(()) } else { Err(Error::invalid(what, bytes, expected)) }

@@ -6,6 +6,7 @@ mod named;
 mod others;
 mod pairs;
 mod pays;
+mod precision;
 mod refusals;
 mod rule;
 mod rules;
@@ -135,7 +136,7 @@ pub(crate) fn attention(q: &Query<'_>, config: Option<&str>) -> Result<Choice, E
     refusals::goes_together(p)?;
     match p.precision {
         Precision::Fp8 => fp8::takes(q, config.is_some())?,
-        _ => refusals::has_precision(q, config.is_some())?,
+        _ => precision::has_precision(q, config.is_some())?,
     }
     if p.cache.is_none() && on.arch() < 80 {
         let (major, minor) = on.compute_capability;

@@ -3,6 +3,8 @@ use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
 use ferroflash::plan::AnyPlan;
+use ferroflash::request::Mask;
+use ferroflash::spec::MaskKind;
 use ptx_sim::Kind;
 use reference::{Case, Loaded, Memory, Outcome, Pages};
 
@@ -88,6 +90,36 @@ pub fn check(case: &Case, config: Option<&str>) {
 pub fn check_on(attention: &Attention<SimDriver>, case: &Case, config: Option<&str>) {
     let lengths = case.filled.iter().map(|n| *n as i32).collect();
     check_lengths_on(attention, case, config, &[lengths]);
+}
+
+/// A mask that a kernel on a cache runs: causal, or a window.
+pub const fn mask_of(entry: &AttnInfo) -> Mask {
+    match entry.mask {
+        MaskKind::Local => Mask::Window { left: Some(90), right: Some(0) },
+        _ => Mask::Causal,
+    }
+}
+
+/// Runs a kernel on pages of each of these sizes. In turn, the queries are varlen, and each sequence has the
+/// same number of queries. `scored` gives the case the mask and the scores of the kernel.
+///
+/// # Panics
+/// Panics as [`check_lengths`] does.
+#[track_caller]
+pub fn check_pages(
+    attention: &Attention<SimDriver>,
+    entry: &AttnInfo,
+    sizes: &[Pages],
+    scored: impl Fn(Case) -> Case,
+) {
+    for (turn, pages) in sizes.iter().enumerate() {
+        let case = scored(Case { pages: *pages, ..Case::new([261, 130, 256, 0, 37, 128]) });
+        let case = match turn % 2 {
+            0 => case.varlen_queries([1, 130, 20, 3, 0, 12]),
+            _ => Case { queries: 9, ..case },
+        };
+        check_on(attention, &case, Some(entry.contract.symbol));
+    }
 }
 
 /// Checks launches with invalid lengths, starts and pages. A plan only knows bounds of these integers. A

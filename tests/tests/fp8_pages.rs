@@ -5,12 +5,12 @@ use ferroflash::request::{
     AttentionRequest, Descales, Index, KvCache, KvPages, KvScale, LseView, Mask, Precision, Scratch,
     TensorView, VarlenKeys, VarlenQueries,
 };
-use ferroflash::spec::{AttnInfo, attention, lay_of};
+use ferroflash::spec::{AttnInfo, MaskKind, attention, lay_of};
 use ferroflash::{Attention, DType};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{check_garbage, check_on};
+use ferroflash_tests::on_cache::{check_garbage, check_pages, mask_of};
 use half::f16;
 use ptx_sim::{MmaArch, MmaMode, Options};
 use reference::{Case, Loaded, Memory, Pages};
@@ -25,41 +25,42 @@ fn with(options: Options) -> Attention<SimDriver> {
     Attention::new(SimDriver::of_multiprocessors("h200", options, Some(2)).expect("a known card"))
 }
 
-/// The causal f16 kernel of head dim 64.
-fn smallest() -> &'static AttnInfo {
+/// The f16 kernels of head dim 64, one for each mask.
+fn every_mask() -> Vec<&'static AttnInfo> {
     let is_it = |e: &&AttnInfo| {
         let is_laid = e.is_hoppers() && lay_of(e).is_some();
         is_laid && (e.dtype, e.head_dim) == (DType::F16, 64) && is_carried(e.contract.symbol)
     };
-    attention().find(is_it).expect("a build carries one")
+    attention().filter(is_it).collect()
 }
 
-/// A case with products of e4m3.
-fn fp8(case: Case) -> Case {
-    Case { kv_dtype: Some(DType::E4m3), precision: Precision::Fp8, mask: Mask::Causal, ..case }
+/// The causal f16 kernel of head dim 64.
+fn smallest() -> &'static AttnInfo {
+    every_mask().into_iter().find(|e| e.mask == MaskKind::Causal).expect("a build carries one")
+}
+
+/// A case with products of e4m3, and a mask of the kernel.
+fn fp8(case: Case, entry: &AttnInfo) -> Case {
+    Case { kv_dtype: Some(DType::E4m3), precision: Precision::Fp8, mask: mask_of(entry), ..case }
 }
 
 #[test]
 fn pages_of_every_size() {
-    let lengths = [261, 130, 256, 0, 37, 128];
     let sizes = [Pages::Nhd(8), Pages::Hnd(24), Pages::Interleaved(32), Pages::Nhd(64), Pages::Nhd(80)];
     let large = [Pages::Hnd(128), Pages::Interleaved(192), Pages::Nhd(256), Pages::Dense, Pages::Rows];
-    for (turn, pages) in sizes.into_iter().chain(large).enumerate() {
-        let case = fp8(Case { pages, ..Case::new(lengths) });
-        // The queries are varlen, or each sequence has the same number of queries.
-        let case = match turn % 2 {
-            0 => case.varlen_queries([1, 130, 20, 3, 0, 12]),
-            _ => Case { queries: 9, ..case },
-        };
-        check_on(&h200(), &case, Some(smallest().contract.symbol));
+    for entry in every_mask() {
+        check_pages(&h200(), entry, &[sizes, large].concat(), |case| fp8(case, entry));
     }
 }
 
 /// With invalid starts, the kernels may find other rows of Q in the workspace than those that were rounded.
 #[test]
 fn garbage_lengths_starts_and_pages() {
-    for pages in [Pages::Dense, Pages::Hnd(40)] {
-        check_garbage(|| with(Options { initcheck: false, ..Options::default() }), smallest(), pages, fp8);
+    let uninitialised = || with(Options { initcheck: false, ..Options::default() });
+    for entry in every_mask() {
+        for pages in [Pages::Dense, Pages::Hnd(40)] {
+            check_garbage(uninitialised, entry, pages, |case| fp8(case, entry));
+        }
     }
 }
 
@@ -72,7 +73,7 @@ fn a_clamp_that_is_missing_is_noticed() {
     let lay = lay_of(smallest()).expect("it lays values");
     let subject = |kernel| Subject { kernel, of: smallest() };
     let mut garbage = garbage_on_pages(Pages::Hnd(40));
-    garbage.iter_mut().for_each(|launch| launch.case = fp8(launch.case.clone()));
+    garbage.iter_mut().for_each(|launch| launch.case = fp8(launch.case.clone(), smallest()));
     for (kernel, superfluous) in [(lay, SUPERFLUOUS), (smallest().contract, &[])] {
         let unnoticed = unnoticed(&subject(kernel), &garbage, superfluous);
         assert!(unnoticed.is_empty(), "{}: {}", kernel.symbol, unnoticed.join("\n"));
@@ -84,7 +85,7 @@ fn a_clamp_that_is_missing_is_noticed() {
 fn nan_in_padding_stays_in_padding() {
     const USED: usize = 20;
     const PADDING: usize = 70;
-    let case = fp8(Case { pages: Pages::Nhd(16), heads: [2, 1], ..Case::new([150]) });
+    let case = fp8(Case { pages: Pages::Nhd(16), heads: [2, 1], ..Case::new([150]) }, smallest());
     let mut memory = case.varlen_queries([USED]).padded([PADDING]).memory();
     let attention = h200();
     let run = |memory: &Memory| {

@@ -1,13 +1,13 @@
 //! Tests products of int8 and e4m3 on KV caches of int8 in the simulator: pages of every size, garbage in
 //! device memory. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
-use ferroflash::request::{Mask, Precision};
+use ferroflash::request::Precision;
 use ferroflash::spec::{AttnInfo, attention, lay_of};
 use ferroflash::{Attention, DType};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
 use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
-use ferroflash_tests::on_cache::{check_garbage, check_on};
+use ferroflash_tests::on_cache::{check_garbage, check_pages, mask_of};
 use ptx_sim::Options;
 use reference::{Case, Pages};
 
@@ -31,33 +31,24 @@ fn smallest() -> impl Iterator<Item = &'static AttnInfo> {
     all.into_iter()
 }
 
-/// A case with products of int8 and e4m3.
-fn int8(case: Case) -> Case {
-    Case { kv_dtype: Some(DType::Int8), precision: Precision::Int8Fp8, mask: Mask::Causal, ..case }
+/// A case with products of int8 and e4m3, and a mask of the kernel.
+fn int8(case: Case, entry: &AttnInfo) -> Case {
+    Case { kv_dtype: Some(DType::Int8), precision: Precision::Int8Fp8, mask: mask_of(entry), ..case }
 }
 
 #[test]
 fn pages_of_every_size() {
-    let lengths = [261, 130, 256, 0, 37, 128];
     let sizes = [Pages::Nhd(1), Pages::Hnd(3), Pages::Interleaved(7), Pages::Nhd(16), Pages::Nhd(80)];
     let large = [Pages::Hnd(128), Pages::Interleaved(192), Pages::Nhd(256), Pages::Dense, Pages::Rows];
     for entry in smallest() {
-        for (turn, pages) in sizes.into_iter().chain(large).enumerate() {
-            let case = int8(Case { pages, ..Case::new(lengths) });
-            // The queries are varlen, or each sequence has the same number of queries.
-            let case = match turn % 2 {
-                0 => case.varlen_queries([1, 130, 20, 3, 0, 12]),
-                _ => Case { queries: 9, ..case },
-            };
-            check_on(&l4(), &case, Some(entry.contract.symbol));
-        }
+        check_pages(&l4(), entry, &[sizes, large].concat(), |case| int8(case, entry));
     }
 }
 
 #[test]
 fn garbage_lengths_starts_and_pages() {
     for (entry, pages) in smallest().zip([Pages::Dense, Pages::Hnd(5)]) {
-        check_garbage(l4, entry, pages, int8);
+        check_garbage(l4, entry, pages, |case| int8(case, entry));
     }
 }
 
@@ -75,7 +66,7 @@ fn a_clamp_that_is_missing_is_noticed() {
     let lay = lay_of(of).expect("it rounds values");
     let subject = |kernel| Subject { kernel, of };
     let mut garbage = garbage_on_pages(Pages::Hnd(5));
-    garbage.iter_mut().for_each(|launch| launch.case = int8(launch.case.clone()));
+    garbage.iter_mut().for_each(|launch| launch.case = int8(launch.case.clone(), of));
     for (kernel, superfluous) in [(lay, SUPERFLUOUS), (of.contract, AHEAD)] {
         let unnoticed = unnoticed(&subject(kernel), &garbage, superfluous);
         assert!(unnoticed.is_empty(), "{}: {}", kernel.symbol, unnoticed.join("\n"));

@@ -172,10 +172,14 @@ fn of_problem(
 /// Returns the error for a problem that no kernel of statistics takes.
 fn unsolved(p: &Problem) -> Error {
     if p.precision != Precision::Inputs {
+        let remedy = match p.cache {
+            _ if p.is_eight_bit() => "leave both outputs out, or convert q, k and v to f16 or bf16",
+            Some(_) => "leave both outputs out, or use `Precision::Inputs` on a cache of the queries' dtype",
+            None => "leave both outputs out, or use `Precision::Inputs`",
+        };
         let feature = format_args!("entropy or max_logits with precision {}", p.precision.name());
-        let reason = "kernels of statistics compute scores in the precision of the inputs; leave both \
-                      outputs out, or take that precision";
-        return Error::unsupported(feature, reason);
+        let reason = "kernels of statistics compute scores in the precision of the inputs";
+        return Error::unsupported(feature, format_args!("{reason}; {remedy}"));
     }
     let feature = match p.variant {
         Some(variant) => format!("entropy or max_logits of variant {}", variant.name()),

@@ -1,9 +1,8 @@
 //! The errors of problems that no kernel solves.
 use super::Query;
-use crate::problem::MAX_ROWS;
 use crate::request::Splits;
 use crate::{AttnInfo, Contract, DType, Error, MaskKind, Problem};
-use spec::{Class, Precision, ProblemKind};
+use spec::{Class, ProblemKind};
 
 /// Checks that kernels with the request's mask take its softcap and slopes.
 ///
@@ -24,78 +23,6 @@ pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
             Err(Error::unsupported(format_args!("{scores} with mask {}", p.mask), reason))
         }
     }
-}
-
-/// Checks that kernels of the request's precision take its tensors, mask and scores, and run on the device.
-/// [`Precision::Fp8`] has its own check, `select::fp8::takes`. Few rows on a KV cache run if the request
-/// names a kernel.
-///
-/// # Errors
-/// Returns [`Error::Unsupported`], which names the precision, what it lacks, and the remedy.
-pub(super) fn has_precision(q: &Query<'_>, is_named: bool) -> Result<(), Error> {
-    let (p, arch) = (q.problem, q.on.arch());
-    if p.precision == Precision::Inputs {
-        return Ok(());
-    }
-    let scores = p.sinks || p.bias.is_some();
-    let masked = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
-    let kv_dtype = if p.cache.is_some() { DType::Int8 } else { p.dtype };
-    let of_dtypes =
-        [p.kv_dtype, p.o_dtype] == [kv_dtype, p.dtype] && matches!(p.dtype, DType::F16 | DType::Bf16);
-    let (what, reason) = match () {
-        () if p.cache.is_some() && p.precision == Precision::Int8F16 => {
-            (front(p).to_owned(), "its kernels take dense and varlen tensors")
-        }
-        () if p.cache.is_some_and(|cache| cache.latent || cache.listed) => (
-            "a latent cache".to_owned(),
-            "its kernels take tensors, and KV caches of int8 with keys and values",
-        ),
-        () if p.cache.is_some() && p.kv_dtype == DType::E4m3 => (
-            "a KV cache of e4m3".to_owned(),
-            "its scores are products of int8, for which keys would be rounded a second time; its kernels \
-             take KV caches of int8",
-        ),
-        () if p.cache.is_some() && p.kv_dtype != DType::Int8 => {
-            (format!("a KV cache of {}", p.kv_dtype.name()), "its kernels take KV caches of int8")
-        }
-        () if p.cache.is_some() && p.rows() <= MAX_ROWS && !is_named => (
-            format!("a KV cache with {} rows (queries x query heads per key head)", p.rows()),
-            "up to 64 rows wait for the bytes of the cache, and this precision copies the values first",
-        ),
-        () if scores || !masked || p.variant.is_some() => {
-            let scores = if scores { " with these scores" } else { "" };
-            let takes = "its kernels take full and causal masks and windows, softcap and slopes";
-            (format!("mask {}{scores}", p.mask), takes)
-        }
-        () if !of_dtypes => {
-            ("these dtypes".to_owned(), "its kernels take Q, K, V and O of f16, or all of bf16")
-        }
-        () if p.columns().iter().any(|columns| *columns > 128) => {
-            (p.named_columns(), "its kernels take head dims up to 128")
-        }
-        () if p.columns()[0] != p.columns()[1] => (p.named_columns(), "its kernels take equal head dims"),
-        () if p.precision == Precision::Int8F16 => return Ok(()),
-        () if arch == 90 => (
-            q.on.name.to_string(),
-            "compute capability 9.0 computes `mma.sync` of e4m3 by conversions and 16-bit products; its own \
-             kernels have precision fp8",
-        ),
-        () if arch < 89 => {
-            (q.on.name.to_string(), "products of e4m3 need compute capability 8.9, as of an L4, or newer")
-        }
-        () => return Ok(()),
-    };
-    Err(without_precision(p, what, reason))
-}
-
-/// Returns the error of a request whose precision lacks something.
-pub(super) fn without_precision(p: &Problem, what: impl std::fmt::Display, reason: &str) -> Error {
-    let (tensors, remedy) = match p.is_eight_bit() {
-        true => (" of e4m3 tensors", "convert q, k and v to f16 or bf16"),
-        false => ("", "use `Precision::Inputs`"),
-    };
-    let feature = format_args!("precision {}{tensors} on {what}", p.precision.name());
-    Error::unsupported(feature, format_args!("{reason}; {remedy}"))
 }
 
 /// Checks that the request does not need a number of splits that only decode kernels can make. Every kernel

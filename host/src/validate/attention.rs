@@ -188,7 +188,14 @@ fn on_cache(r: &AttentionRequest<'_>, KvPages { keys, .. }: &KvPages, p: &Proble
             let expected = format_args!("rows of e4m3_scaled stand for {columns} columns, which q must have");
             return Err(Error::invalid("head_dim", p.head_dim, expected));
         }
-        let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {}", p.head_dim);
+        let remedy = match (p.kv_dtype, columns) {
+            (DType::E4m3, E4m3Scaled::ROW_BYTES) => {
+                "; for rows with their own scales, use `KvPages::latent_scaled`"
+            }
+            _ => "",
+        };
+        let dim = p.head_dim;
+        let expected = format_args!("[pages, page, heads, head_dim] must end in q's head_dim {dim}{remedy}");
         return Err(Error::invalid("cache.keys.shape", format!("{:?}", keys.shape), expected));
     }
     let [shape, .., output] = p.shapes();
