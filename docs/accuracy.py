@@ -156,4 +156,4 @@ def tables(made):
 
 
 if __name__ == "__main__":
-    tables([("d64", lambda: table(64)), ("d128", lambda: table(128))])
+    tables([("d64", lambda: table(64)), ("d128", lambda: table(128)), ("d256", lambda: table(256))])

@@ -105,8 +105,15 @@ fn lack(q: &Query<'_>, is_named: bool) -> Option<Lack> {
         return Some(lack);
     }
     let [k, v] = p.columns();
+    let (of, most) = match (p.precision, p.varlen, p.cache) {
+        (Precision::Int8Fp8, None, None) => ("", 256),
+        (Precision::Int8Fp8, ..) => ("on varlen tensors and KV caches, ", 128),
+        _ => ("", 128),
+    };
     let lack = match () {
-        () if k.max(v) > 128 => Lack::new(p.named_columns(), "its kernels take head dims up to 128"),
+        () if k.max(v) > most => {
+            Lack::new(p.named_columns(), format!("{of}its kernels take head dims up to {most}"))
+        }
         () if k != v => Lack {
             remedy: p.cache.map(|_| "fill the narrower of keys and values up with columns of zeros"),
             ..Lack::new(p.named_columns(), "its kernels take equal head dims")

@@ -72,6 +72,7 @@ macro_rules! for_each_other { ($emit:ident) => {
     keys48_d128: QuantiseKv<E, 3, 8, 0>;
     d64: QuantiseKv<E, 4, 4>;
     d128: QuantiseKv<E, 4, 8>;
+    d256: QuantiseKv<E, 4, 16>;
     fp8_d64: RoundFp8<E, 8, 4>;
     fp8_d128: RoundFp8<E, 8, 8>;
     }

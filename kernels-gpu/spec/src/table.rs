@@ -190,8 +190,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d256 [Local] 64x32: Paged<FwdDequant<E, E4m3, Mask, 4, 1, 2, 16, 4>>;
     int8_d64 [Local] 128x64: Paged<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
     int8_d128 [Local] 128x32: Paged<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
-    int8_d256 [Local] 64x32: Paged<FwdDequant<E, Int8, Mask, 4, 1, 2, 16, 4>>;
-    }
+    int8_d256 [Local] 64x32: Paged<FwdDequant<E, Int8, Mask, 4, 1, 2, 16, 4>>; }
     // Hopper's kernels for dense tensors. `MaskKind::Local` kernels support softcap, but no ALiBi slopes.
     // Kernels of the same head dim and mask are sorted by preference for long sequences.
     hopper {
@@ -322,8 +321,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d128 [Local] 64x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 4, 1, 2, 8, 4>>;
     e4m3_d256 [Local] 64x32_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 4, 1, 2, 16, 4>>;
     int8_d64 [Local] 128x64: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 4, 4, 4>>;
-    int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>;
-    }
+    int8_d128 [Causal] 128x32: ManyQueries<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>; }
     int8_f16 {
     d64 [Full, Causal, Local] 128x64: FwdInt8F16<E, Mask, 8, 2, 4, 4, 2>;
     d64 [Full, Causal, Local] 128x64_packed: Varlen<FwdInt8F16<E, Mask, 8, 2, 4, 4, 2>>;
@@ -337,6 +335,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Local] 128x64_packed: Varlen<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 0, 2>>;
     d128 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0>;
     d128 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 2, 4, 8, 0, 2>;
+    d256 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 0>;
+    d256 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 1, 2>;
     d128 [Full, Causal] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4>>;
     d128 [Local] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>; }
     int8_fp8_paged {
