@@ -95,9 +95,9 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 /// Number of products that tensor cores add in one step.
 const STEP: usize = 32;
 
-/// The sum of products as Hopper's tensor cores compute it: they add 32 products and the accumulator, and cut
-/// each of them to 13 bits behind the exponent of the largest. Every test of kernels with such products spends
-/// most of its time here.
+/// The sum of products as Hopper's tensor cores compute it: they add 32 products and the accumulator, and
+/// cut each of them to 13 bits behind the exponent of the largest. Every test of kernels with such products
+/// spends most of its time here.
 fn cut_sum(a: &[f64], b: &[f64]) -> f64 {
     a.chunks(STEP).zip(b.chunks(STEP)).fold(0.0, |sum, (a, b)| {
         let mut terms = [0.0; STEP + 1];
