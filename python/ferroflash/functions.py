@@ -171,7 +171,7 @@ def _outputs(return_lse: bool, return_attn_probs: bool, return_max_logits: bool,
 
 @repeated
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
-                    causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                    causal: bool = False, window_size: Window | None = (-1, -1), softcap: float | None = 0.0,
                     alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False,
                     *, sinks: Array | None = None, bias: Array | None = None, prefix: Array | int | None = None,
                     chunked: int | None = None, mask_bits: Array | None = None, mask_keys: int = 0,
@@ -189,12 +189,12 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
     | bias | (batch or 1, heads or 1, seqlen_q or 1, seqlen_k), added to scaled scores |
     | prefix | a number of keys that every query sees beside the causal mask, or int32 (batch) |
     | chunked | positions per chunk: a query sees the keys of its chunk, causally |
-    | mask_bits | uint8 (batch or 1, heads or 1, seqlen_q, bytes): bits of the last `mask_keys` keys, or of all |
+    | mask_bits | uint8 (batch or 1, heads or 1, seqlen_q, bytes): bits of the last `mask_keys` keys, or of all; bit j is key max(n - mask_keys, 0) + j of n |
 
     `deterministic` changes nothing: results are always the same in every bit. With `invariance` "batch", the bits of a
     sequence do not depend on its batch; with "batch_and_chunks", nor on how its queries are divided among calls. Dropout
     is refused. `config` names a kernel. `precision` "fp8" (compute capability 9.0), "int8-fp8" (8.9, 10.0 and later) or "int8-f16"
-    computes products of eight bits, which is faster and less accurate (docs/accuracy.md), without gradients. On 9.0, q, k
+    computes products of eight bits: less accurate, and faster in long prefill (docs/accuracy.md, limits.md), without gradients. On 9.0, q, k
     and v may be float8_e4m3fn, with FlashAttention-3's q_descale, k_descale and v_descale; o is then bfloat16. docs/python.md
     says what becomes of `fa3`, FlashAttention-3's arguments. Returns o; with return_lse, return_max_logits or
     return_entropy (in nats) a tuple of o and each, in this order, float32 (batch, heads, seqlen_q), and at its end, with
@@ -215,8 +215,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
 @repeated
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
                            max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
-                           softmax_scale: float | None = None, causal: bool = False, window_size: Window = (-1, -1),
-                           softcap: float = 0.0, alibi_slopes: Array | None = None, deterministic: bool = False,
+                           softmax_scale: float | None = None, causal: bool = False, window_size: Window | None = (-1, -1),
+                           softcap: float | None = 0.0, alibi_slopes: Array | None = None, deterministic: bool = False,
                            return_attn_probs: bool = False, block_table: Array | None = None, *,
                            seqused_k: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
                            prefix: Array | int | None = None, chunked: int | None = None,
@@ -292,8 +292,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
                             rotary_cos: Array | None = None, rotary_sin: Array | None = None,
                             cache_seqlens: Array | int | None = None, cache_batch_idx: Array | None = None,
                             cache_leftpad: Array | None = None, block_table: Array | None = None,
-                            softmax_scale: float | None = None, causal: bool = False, window_size: Window = (-1, -1),
-                            softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
+                            softmax_scale: float | None = None, causal: bool = False, window_size: Window | None = (-1, -1),
+                            softcap: float | None = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
                             num_splits: int = 0, return_softmax_lse: bool = False, *,
                             cu_seqlens_q: Array | None = None, max_seqlen_q: int | None = None,
                             k_descale: Array | float | None = None, v_descale: Array | float | None = None,
@@ -357,7 +357,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
     layout = checks.CACHE if cu_seqlens_q is None else checks.VARLEN_CACHE
     checks.ranks(layout, k_cache=k_cache, v_cache=v_cache, block_table=block_table, k=k, v=v, cu_seqlens_q=cu_seqlens_q)
     kvcache.check(q, k_cache, v_cache, k, v, cu_seqlens_q, max_seqlen_q, causal, window_size, rotary_cos, rotary_sin,
-                  cache_leftpad, seqused_q)
+                  cache_leftpad, seqused_q, block_table, cache_batch_idx)
     outputs: tuple[str, ...] = wanted(return_softmax_lse, return_max_logits, return_entropy, return_max_logits_head)
     # Tensors of a device, even if the caller's are arrays.
     queries: Memory = q

@@ -19,8 +19,11 @@ def is_tensor(x: Memory) -> bool:
 
 def check(q: Memory, k_cache: Memory, v_cache: Memory, k: Memory, v: Memory, cu_seqlens_q: Memory,
           max_seqlen_q: int | None, causal: bool, window_size: Window, cos: Memory, sin: Memory,
-          leftpad: Memory, seqused_q: Memory) -> None:
+          leftpad: Memory, seqused_q: Memory, block_table: Memory, cache_batch_idx: Memory) -> None:
     """Checks which arguments of flash_attn_with_kvcache go together."""
+    if block_table is not None and cache_batch_idx is not None:
+        raise Unsupported("cache_batch_idx beside block_table: a row of the table names the pages of a sequence; leave "
+                          "cache_batch_idx out, and pass block_table[cache_batch_idx]")
     if (k is None) != (v is None):
         raise Invalid("k and v belong together: pass both, or neither")
     if leftpad is not None:
@@ -201,7 +204,8 @@ def append(k: Memory, v: Memory, k_cache: Memory, v_cache: Memory, slots: Memory
     `rotary` are the arguments of a rotation of k, and of queries if q is not None: cos, sin, positions, q, rotated,
     interleaved. With `head_dim_v`, and None for v and v_cache, k are rows of a latent cache (MLA), whose values are
     the first head_dim_v columns; the other columns rotate. With `scaled_rows`, the cache has rows of 656 bytes, uint8
-    (pages, page, 1, 656), into which the kernel writes the scales, and k has 576 columns of bfloat16.
+    (pages, page, 1, 656), into which the kernel writes the scales, and k has 576 columns of bfloat16. It needs a GPU: in
+    the simulator, flash_attn_with_kvcache appends.
     """
     device = _devices.of(k, "k")
     context, stream = device.context, device.stream()

@@ -19,7 +19,7 @@ def flash_attn_func_bhsd(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 
 
 def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
-                              causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                              causal: bool = False, window_size: Window | None = (-1, -1), softcap: float | None = 0.0,
                               alibi_slopes: Array | None = None, deterministic: bool = False,
                               return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of qkv (batch, seqlen, 3, heads, head_dim)."""
@@ -30,7 +30,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
-                             causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                             causal: bool = False, window_size: Window | None = (-1, -1), softcap: float | None = 0.0,
                              alibi_slopes: Array | None = None, deterministic: bool = False,
                              return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_func of q and kv (batch, seqlen_k, 2, heads_k, head_dim)."""
@@ -42,7 +42,7 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
 
 def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
                                      softmax_scale: float | None = None, causal: bool = False,
-                                     window_size: Window = (-1, -1), softcap: float = 0.0,
+                                     window_size: Window | None = (-1, -1), softcap: float | None = 0.0,
                                      alibi_slopes: Array | None = None, deterministic: bool = False,
                                      return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of qkv (rows of all sequences, 3, heads, head_dim)."""
@@ -57,7 +57,7 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
                                     max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
                                     softmax_scale: float | None = None, causal: bool = False,
-                                    window_size: Window = (-1, -1), softcap: float = 0.0,
+                                    window_size: Window | None = (-1, -1), softcap: float | None = 0.0,
                                     alibi_slopes: Array | None = None, deterministic: bool = False,
                                     return_attn_probs: bool = False, **options: Unpack[Varlen]) -> Tensor | Any:
     """Computes flash_attn_varlen_func of q and kv (rows of all sequences, 2, heads_k, head_dim)."""

@@ -315,6 +315,14 @@ pub fn with_different_products(modules: &[Module]) -> Vec<Module> {
     of_hopper(modules).filter(|module| known.insert(key(module))).cloned().collect()
 }
 
+/// Removes the compiled kernels, so that the next build compiles all of its kernels.
+pub fn forget(root: &Path) -> Result {
+    match fs::remove_dir_all(root.join("target/cuda-builder/ferroflash-kernels-gpu")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// The folder of cached reports. The builder also uses this folder, so that no module is assembled twice.
 pub fn cache(root: &Path) -> PathBuf {
     root.join("target/cuda-builder/reports")

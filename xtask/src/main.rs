@@ -137,7 +137,7 @@ fn run(task: Task) -> Result {
         Task::GpuPack { own } => pack::run(&root, own),
         Task::Wheel => python::wheel(&root),
         Task::Candle { task } => candle::run(&root, &task),
-        Task::Bless => test::bless(&root).and_then(|()| golden::bless(&root)),
+        Task::Bless => golden::bless(&root).and_then(|()| test::bless(&root)),
         Task::Evidence => evidence::run(&root),
         Task::Tidy => tidy::run(&root),
         Task::BuildCubin { build, targets } => kernels::build_cubin(

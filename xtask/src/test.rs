@@ -134,7 +134,7 @@ pub fn fuzz(root: &Path, arguments: &[String]) -> Result {
     loud(cargo().args(program).args(seed).args(arguments).current_dir(root))
 }
 
-/// The first half of `cargo xtask bless`: writes what today's planner says to the tables of plans, refusals
+/// The second half of `cargo xtask bless`: writes what today's planner says to the tables of plans, refusals
 /// and launches.
 pub fn bless(root: &Path) -> Result {
     let mut command = cargo();

@@ -237,8 +237,8 @@ typedef struct ferroflash_attention {
      * every prefix has mask_length keys. */
     const int32_t *prefix_lengths;
     /* For FERROFLASH_MASK_BITS, in device memory. Bit j of row [b, h, i] is 1 if query i of sequence b
-     * sees key j of the sequence's last mask_bits_keys keys. The least significant bit comes first. The
-     * query sees all earlier keys. */
+     * sees key max(n - mask_bits_keys, 0) + j of the sequence's n keys. The least significant bit comes
+     * first. The query sees all earlier keys. */
     const uint8_t *mask_bits;
     int64_t mask_bits_strides[3]; /* bytes from one sequence, head and query to the next; 0: shared */
     int64_t mask_bits_keys; /* number of bits per query; 0: seqlen_k */
@@ -278,7 +278,7 @@ typedef struct ferroflash_attention {
      * _BATCH_AND_CHUNKS. */
     int32_t invariance;
     /* The precision of the products: FERROFLASH_PRECISION_INPUTS, _INT8_F16, _INT8_FP8 or _FP8. The
-     * other ones than _INPUTS are faster and less accurate, and need a workspace. */
+     * other ones than _INPUTS are less accurate, faster in long prefill, and need a workspace. */
     int32_t precision;
     /* [batch] in device memory, beside cu_seqlens_q: the number of used rows of each sequence. The last
      * one aligns with the last key. Rows behind it are padding: they get o = 0 and lse = -inf, or the

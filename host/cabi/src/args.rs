@@ -117,6 +117,20 @@ pub(crate) unsafe fn name<'a>(what: &'static str, text: *const c_char) -> Result
     text.to_str().map(Some).map_err(|_| invalid(what, format!("{text:?}"), "it must be UTF-8"))
 }
 
+/// Returns the rows of a dense cache.
+///
+/// # Errors
+/// [`Error::Unsupported`] beside a block table, whose rows name the pages of sequences.
+pub(crate) fn cache_rows(rows: *const i32, table: *const i32) -> Result<Option<u64>, Error> {
+    let rows = present(rows);
+    if rows.is_none() || present(table).is_none() {
+        return Ok(rows);
+    }
+    let reason = "a row of the table names the pages of a sequence; leave cache_batch_idx NULL, and reorder \
+                  the table's rows";
+    Err(Error::unsupported("cache_batch_idx beside block_table", reason))
+}
+
 /// Returns the address of memory, or `None` if it is null.
 pub(crate) fn present<T>(pointer: *const T) -> Option<u64> {
     (!pointer.is_null()).then_some(pointer as u64)

@@ -189,22 +189,21 @@ impl AttentionArgs {
     }
 
     fn cache(&self, batch: usize, pages: KvPages, lengths: Index) -> Result<KvCache, Error> {
-        let mut cache = if let Some(address) = present(self.block_table) {
-            let columns = extent("columns", self.columns)?;
-            let entries = Index::new(address, reach(&[batch, columns], &[self.table_stride, 1]));
-            let stride = extent("table_stride", self.table_stride)?;
-            KvCache::paged(pages, entries, columns, lengths).table_stride(stride)
-        } else if let Some(address) = present(self.cache_batch_idx) {
-            KvCache::dense(pages, lengths).rows(Index::new(address, batch as u64))
-        } else {
-            KvCache::dense(pages, lengths)
+        let rows = crate::args::cache_rows(self.cache_batch_idx, self.block_table)?;
+        let mut cache = match (present(self.block_table), rows) {
+            (Some(address), _) => {
+                let columns = extent("columns", self.columns)?;
+                let entries = Index::new(address, reach(&[batch, columns], &[self.table_stride, 1]));
+                let stride = extent("table_stride", self.table_stride)?;
+                KvCache::paged(pages, entries, columns, lengths).table_stride(stride)
+            }
+            (None, Some(rows)) => KvCache::dense(pages, lengths).rows(Index::new(rows, batch as u64)),
+            (None, None) => KvCache::dense(pages, lengths),
         };
         if self.seqlen_k != 0 {
             cache.max_k = extent("seqlen_k", self.seqlen_k)?;
         }
-        if self.total_k != 0 {
-            cache.total_k = Some(extent("total_k", self.total_k)?);
-        }
+        cache.total_k = (self.total_k != 0).then(|| extent("total_k", self.total_k)).transpose()?;
         Ok(cache)
     }
 }

@@ -95,8 +95,8 @@ c_struct! {
         /// every prefix has mask_length keys.
         prefix_lengths: *const i32;
         /// For FERROFLASH_MASK_BITS, in device memory. Bit j of row [b, h, i] is 1 if query i of sequence b
-        /// sees key j of the sequence's last mask_bits_keys keys. The least significant bit comes first. The
-        /// query sees all earlier keys.
+        /// sees key max(n - mask_bits_keys, 0) + j of the sequence's n keys. The least significant bit comes
+        /// first. The query sees all earlier keys.
         mask_bits: *const u8;
         mask_bits_strides: [i64; 3], "bytes from one sequence, head and query to the next; 0: shared";
         mask_bits_keys: i64, "number of bits per query; 0: seqlen_k";
@@ -136,7 +136,7 @@ c_struct! {
         /// _BATCH_AND_CHUNKS.
         invariance: i32;
         /// The precision of the products: FERROFLASH_PRECISION_INPUTS, _INT8_F16, _INT8_FP8 or _FP8. The
-        /// other ones than _INPUTS are faster and less accurate, and need a workspace.
+        /// other ones than _INPUTS are less accurate, faster in long prefill, and need a workspace.
         precision: i32;
         /// [batch] in device memory, beside cu_seqlens_q: the number of used rows of each sequence. The last
         /// one aligns with the last key. Rows behind it are padding: they get o = 0 and lse = -inf, or the

@@ -38,8 +38,8 @@ pub(super) struct ScoreOptions {
     /// Replace each score by CAP * tanh(score / CAP). 0 turns it off.
     #[arg(long, value_name = "CAP", allow_hyphen_values = true)]
     softcap: Option<f32>,
-    /// Precision of the products. A lower precision than that of the inputs is faster and less accurate: see
-    /// docs/accuracy.md.
+    /// Precision of the products. A lower precision than that of the inputs is less accurate, and faster only
+    /// where the products take most of the time: see docs/accuracy.md and docs/limits.md.
     #[arg(long, value_enum, default_value_t)]
     precision: PrecisionOption,
     /// Batch invariance. batch: the bits of a sequence depend on its own tensors and lengths only. chunks:

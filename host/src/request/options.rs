@@ -40,9 +40,9 @@ options! {
     splits: Splits;
     /// Sets what the bits of a sequence's result may depend on (batch invariance).
     invariance: Invariance;
-    /// Sets the precision of the products. A lower precision than that of the inputs is faster and less
-    /// accurate: docs/accuracy.md. Its launches first quantise tensors, or the values of an int8 KV cache, to
-    /// a workspace.
+    /// Sets the precision of the products. A lower precision than that of the inputs is less accurate
+    /// (docs/accuracy.md), and faster only where the products take most of the time (docs/limits.md). Its
+    /// launches first quantise tensors, or the values of an int8 KV cache, to a workspace.
     ///
     /// ```
     /// use ferroflash::request::{AttentionRequest, Precision, Scratch, TensorView};

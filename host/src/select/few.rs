@@ -3,7 +3,7 @@
 //! docs/selection.md has the measurements.
 use super::pays::{has_measured_splits, of_short_splits};
 use super::rule::Case;
-use super::{Choice, INVARIANT, Query, rules, tiles};
+use super::{Choice, INVARIANT, Query, refusals, rules, tiles};
 use crate::problem::MAX_ROWS;
 use crate::request::{Invariance, Splits};
 use crate::schedule::{Decode, at_once, most_seen_keys, row_blocks};
@@ -75,7 +75,7 @@ fn least<K: Ord>(
     let of = |e: &&'static AttnInfo| key(e);
     let running = kernels.clone().filter(|e| q.runs(e)).min_by_key(of);
     let kernel = running.or_else(|| kernels.min_by_key(of))?;
-    Some(q.on.runs(&kernel.contract).map(|()| kernel))
+    Some(q.on.runs(&kernel.contract).map(|()| kernel).map_err(|error| refusals::without_kernel(q, error)))
 }
 
 /// Returns a kernel with the reason that the rules give.

@@ -1,5 +1,5 @@
 //! Selection of Hopper's kernels for products of e4m3, which no portable kernel has.
-use super::precision::{Lack, of_cache, of_dtypes};
+use super::precision::{Lack, mask_with, of_cache, of_dtypes};
 use super::refusals::no_tiles;
 use super::rule::Case;
 use super::{Choice, Query, rules};
@@ -18,9 +18,8 @@ pub(super) fn takes(q: &Query<'_>, is_named: bool) -> Result<(), Error> {
         return Err(lack.of(p));
     }
     if scores || !mask || p.variant.is_some() {
-        let scores = if scores { " with these scores" } else { "" };
         let reason = "its kernels take full and causal masks and windows, without scores but softcap";
-        return Err(Lack::new(format!("mask {}{scores}", p.mask), reason).of(p));
+        return Err(Lack::new(mask_with(p, p.alibi), reason).of(p));
     }
     if let Some(lack) = of_dtypes(p, DType::E4m3).filter(|_| !p.is_eight_bit()) {
         return Err(lack.of(p));

@@ -85,6 +85,15 @@ pub(super) fn has_precision(q: &Query<'_>, is_named: bool) -> Result<(), Error> 
     }
 }
 
+/// Names a problem's mask, and the parts of its scores that a precision lacks: sinks, a bias, and slopes if
+/// it lacks these.
+pub(super) fn mask_with(p: &Problem, slopes: bool) -> String {
+    let scores = [("slopes", slopes), ("sinks", p.sinks), ("a bias", p.bias.is_some())];
+    let scores: Vec<_> = scores.into_iter().filter_map(|(name, has)| has.then_some(name)).collect();
+    let with = if scores.is_empty() { "" } else { " with " };
+    format!("mask {}{with}{}", p.mask, scores.join(" and "))
+}
+
 /// Returns what the request has that kernels with scores of int8 do not take.
 fn lack(q: &Query<'_>, is_named: bool) -> Option<Lack> {
     let (p, arch) = (q.problem, q.on.arch());
@@ -97,9 +106,8 @@ fn lack(q: &Query<'_>, is_named: bool) -> Option<Lack> {
     let scores = p.sinks || p.bias.is_some();
     let masked = matches!(q.kind.mask, MaskKind::Full | MaskKind::Causal | MaskKind::Local);
     if scores || !masked || p.variant.is_some() {
-        let scores = if scores { " with these scores" } else { "" };
         let takes = "its kernels take full and causal masks and windows, softcap and slopes";
-        return Some(Lack::new(format!("mask {}{scores}", p.mask), takes));
+        return Some(Lack::new(mask_with(p, false), takes));
     }
     if let Some(lack) = of_dtypes(p, DType::Int8) {
         return Some(lack);

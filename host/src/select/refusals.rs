@@ -29,7 +29,8 @@ pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
 /// on KV caches accepts chunks: without split-KV, the result of a sequence depends on that sequence alone.
 pub(crate) fn needs_no_splits(p: &Problem) -> Result<(), Error> {
     const REASON: &str = "only decode kernels support splits: at most 64 rows (queries x query heads per key \
-                          head), equal query counts per sequence, bottom-right, without ALiBi slopes";
+                          head), equal query counts per sequence, bottom-right, without ALiBi slopes; leave \
+                          splits out";
     match p.splits {
         Splits::Exactly(2..) => Err(Error::unsupported(format_args!("{:?}", p.splits), REASON)),
         _ => Ok(()),
@@ -105,10 +106,27 @@ pub(super) fn no_tiles(q: &Query<'_>, all: &[&'static AttnInfo]) -> Error {
             let reason = format_args!("no kernel fits into its {bytes} bytes of shared memory per block");
             Error::unsupported(feature, reason)
         }
-        Some(Err(error)) => error,
+        Some(Err(error)) => without_kernel(q, error),
         _ if special => no_scores(q),
         _ => no_columns(q),
     }
+}
+
+/// Returns the error for a problem whose kernels need a newer device. `error` is the error of one of them.
+pub(super) fn without_kernel(q: &Query<'_>, error: Error) -> Error {
+    let p = q.problem;
+    if p.cache.is_none() || p.kv_dtype == p.dtype {
+        return error;
+    }
+    let (major, minor) = q.on.compute_capability;
+    let reason = format_args!(
+        "no kernel for {} masks on a cache of {} runs on compute capability {major}.{minor}; store the \
+         cache in {}",
+        q.kind.mask.name(),
+        p.kv_dtype.name(),
+        p.dtype.name()
+    );
+    Error::unsupported(format_args!("{p} on {}", q.on.name), reason)
 }
 
 /// Returns the error for numbers of columns that no kernel without parameters takes.
@@ -248,7 +266,14 @@ fn no_scores(q: &Query<'_>) -> Error {
         return Error::unsupported(p, reason);
     }
     if let Some(largest) = largest {
-        let reason = format_args!("kernels with this mask and these scores take head dims up to {largest}");
+        let remedy = match p.cache {
+            Some(_) if p.kv_dtype != p.dtype && q.kind.mask == MaskKind::Bits => {
+                format!("; a cache of {} takes head dims up to 256", p.dtype.name())
+            }
+            _ => String::new(),
+        };
+        let reason =
+            format_args!("kernels with this mask and these scores take head dims up to {largest}{remedy}");
         return Error::unsupported(p, reason);
     }
     let takes = |mask, bias| of_front().any(|e| e.mask == mask && e.scores.bias == Some(bias));

@@ -75,7 +75,7 @@ fn splits(p: &Problem) -> Result<(), Error> {
             let feature = format_args!("splits of {keys} keys");
             return Err(Error::unsupported(
                 feature,
-                format_args!("a split must have a multiple of {RUN} keys"),
+                format_args!("a split must have a multiple of {RUN} keys; round it up"),
             ));
         }
         Splits::Keys(keys) => max_k.div_ceil(keys.into()),

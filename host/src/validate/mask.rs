@@ -24,8 +24,11 @@ fn bits(bits: &MaskBits, p: &Problem) -> Result<Footprint, Error> {
     let MaskBits { address, bytes: elements, shape, strides } = *bits;
     let [_, _, rows, columns] = shape;
     if columns == 0 || columns > p.seqlen_k {
-        let expected =
-            format_args!("the last extent (columns) must be 1 to {}, the number of keys", p.seqlen_k);
+        let expected = format_args!(
+            "the last extent (columns: keys that have bits) must be 1 to {}, the number of keys; leave out \
+             the bits of others",
+            p.seqlen_k
+        );
         return Err(Error::invalid(MASK_BITS.shape, format!("{shape:?}"), expected));
     }
     let row = columns.div_ceil(8);

@@ -59,7 +59,13 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     let odd = |(_, columns): &(_, usize)| !columns.is_multiple_of(16);
     let of_columns = ["head_dim", "head_dim_v"].into_iter().zip(p.columns());
     if let Some((what, columns)) = of_columns.filter(|_| p.is_eight_bit()).find(odd) {
-        let reason = "kernels take tensors of e4m3 in multiples of 16 columns; pad q, k and v with zeros";
+        let next = columns.next_multiple_of(16);
+        let scale =
+            if what == "head_dim" { format!(", and set the scale of {columns}") } else { String::new() };
+        let reason = format_args!(
+            "kernels take tensors of e4m3 in multiples of 16 columns; pad q, k and v with zeros to {next} \
+             columns{scale}"
+        );
         return Err(Error::unsupported(format_args!("{what} {columns} of e4m3"), reason));
     }
     for (what, length) in lengths {

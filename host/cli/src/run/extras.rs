@@ -163,8 +163,8 @@ fn bits(file: &File<'_>, p: &Problem, keys: usize, asked: Option<usize>) -> Resu
     };
     if !(is(b, batch) && is(h, heads_q) && q == seqlen_q && row > 0) {
         let wanted = format_args!(
-            "[{heads_q} or 1, {seqlen_q}, bytes], query heads and queries, or [{batch} or 1, ..] with \
-             sequences"
+            "[{heads_q} or 1, {seqlen_q}, bytes], query heads and queries, or [{batch} or 1, {heads_q} or 1, \
+             ..] with sequences"
         );
         return Err(file.invalid(format_args!("`mask_bits` has shape {shape:?}; it must be {wanted}")));
     }
