@@ -277,6 +277,8 @@ REFUSED = {
     "softcap": (ValueError, lambda: func(Q, K, V, softcap=-1.0, **SIM)),
     "config": (ValueError, lambda: func(Q, K, V, config="no such kernel", **SIM)),
     "cache_leftpad": (NotImplementedError, lambda: kvcache(Q, CACHE, CACHE, cache_leftpad=np.zeros(1, I32), **SIM)),
+    "cache_batch_idx beside block_table": (NotImplementedError, lambda: kvcache(
+        Q, CACHE, CACHE, block_table=np.zeros((1, 1), I32), cache_batch_idx=np.zeros(1, I32), **SIM)),
     "rotary_cos and rotary_sin": (ValueError, lambda: kvcache(Q, CACHE, CACHE, rotary_cos=np.ones((4, 8), F32), **SIM)),
     "cache_seqlens (1,)": (ValueError, lambda: kvcache(numbers(1, (2, 1, 2, 64)), numbers(1, (2, 32, 2, 64)),
                                                        numbers(1, (2, 32, 2, 64)), cache_seqlens=np.ones(1, I32), **SIM)),

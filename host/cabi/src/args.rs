@@ -208,3 +208,16 @@ pub(crate) fn at_tokens(
 ) -> TensorView {
     view(address, dtype, [1, tokens, heads, head_dim], [0, token, head, 1])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_table_has_no_rows_beside_it() {
+        let (none, some) = (std::ptr::null(), std::ptr::dangling());
+        assert_eq!(cache_rows(none, some).map_err(|e| e.to_string()), Ok(None));
+        assert_eq!(cache_rows(some, none).map_err(|e| e.to_string()), Ok(Some(align_of::<i32>() as u64)));
+        assert!(cache_rows(some, some).is_err());
+    }
+}
