@@ -2,7 +2,7 @@
 (`Precision::Int8F16`, `Precision::Int8Fp8`), SageAttention2's published rules, and the latter with one level of
 sums. Writes the tables of accuracy.md. Needs numpy only.
 
-    python3 docs/accuracy.py            # both tables
+    python3 docs/accuracy.py            # the tables
     python3 docs/accuracy.py --write    # into accuracy.md
 """
 import pathlib

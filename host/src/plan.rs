@@ -321,7 +321,7 @@ fn suffices(kernel: &Contract, scratch: Scratch, [workspace, counters]: [u64; 2]
     let check = |what, bytes: u64, needed: u64| {
         let expected = format_args!(
             "{} needs {needed} for this problem on this device; plan with `Scratch::Fastest`, and allocate \
-             what `scratch_bytes` of that plan returns",
+             the bytes that `scratch_bytes` of that plan returns",
             kernel.symbol
         );
         if bytes >= needed { Ok(()) } else { Err(Error::invalid(what, bytes, expected)) }

@@ -25,13 +25,15 @@ fn with(options: Options) -> Attention<SimDriver> {
     Attention::new(SimDriver::of_multiprocessors("h200", options, Some(2)).expect("a known card"))
 }
 
-/// The f16 kernels of head dim 64, one for each mask.
+/// The f16 kernels of head dim 64, one for each mask, of which a build carries the causal one at least.
 fn every_mask() -> Vec<&'static AttnInfo> {
     let is_it = |e: &&AttnInfo| {
         let is_laid = e.is_hoppers() && lay_of(e).is_some();
         is_laid && (e.dtype, e.head_dim) == (DType::F16, 64) && is_carried(e.contract.symbol)
     };
-    attention().filter(is_it).collect()
+    let all: Vec<_> = attention().filter(is_it).collect();
+    assert!(all.iter().any(|e| e.mask == MaskKind::Causal), "a build carries one");
+    all
 }
 
 /// The causal f16 kernel of head dim 64.

@@ -1,4 +1,4 @@
-//! Compiles the entries that are not in the cache, target by target, on all cores.
+//! Compiles the entries that are not in the cache, of all targets, on all cores.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ impl Group<'_> {
         Cache::open(&self.folder.join("cache"), workspace, package, recipe)
     }
 
-    /// The number of `contracts` that [`build`](Self::build) would compile.
+    /// The number of `contracts` that [`build`] would compile.
     pub(crate) fn missing(&self, contracts: &[&Contract]) -> Result<usize, Error> {
         let Some(kept) = self.cache().current() else { return Ok(contracts.len()) };
         let is_kept = |contract: &&&Contract| {
@@ -172,8 +172,8 @@ enum Filled {
 
 /// Returns the modules of the groups' contracts, from the cache or newly compiled, group by group.
 ///
-/// One compiler per core takes batch after batch, of every group: at the end of each group, and while one
-/// compiles `core` for its target, the other cores have work.
+/// One compiler per core takes batch after batch, of every group, so that no core idles at the end of a
+/// group.
 pub(crate) fn build(
     groups: &[(Group<'_>, Vec<&Contract>)],
     jobs: Option<usize>,
@@ -185,7 +185,8 @@ pub(crate) fn build(
     let numbered = parts.iter().flat_map(|part| part.batches.iter().enumerate().map(move |of| (part, of)));
     let mut queue: Vec<_> = numbered.collect();
     queue.sort_by_key(|(_, (n, batch))| (*n > 0, Reverse(batch.len())));
-    let compilers = parts.iter().map(|part| part.compilers).sum::<usize>().min(jobs.unwrap_or_else(cores));
+    let compilers =
+        parts.iter().map(|part| part.compilers).sum::<usize>().min(jobs.unwrap_or_else(cores)).max(1);
     let started = SystemTime::now();
     let tokens = Tokens::ask(compilers.saturating_sub(1));
     let queue = Mutex::new(queue.into_iter());

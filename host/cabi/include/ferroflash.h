@@ -203,7 +203,7 @@ typedef struct ferroflash_attention {
     int64_t total_q; /* number of rows of q and o, if cu_seqlens_q is set */
     int64_t total_k;
     const int32_t *block_table; /* [batch, columns]: the pages of each sequence; NULL: a dense KV cache */
-    const int32_t *cache_batch_idx; /* [batch]: the page of each sequence in a dense cache; NULL: page b */
+    const int32_t *cache_batch_idx; /* [batch]: pages of a dense cache; NULL: page b, or block_table */
     int64_t pages; /* number of pages; a dense KV cache has one page per sequence */
     int64_t page; /* keys per page */
     int64_t columns; /* page indices per sequence in block_table */

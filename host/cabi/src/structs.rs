@@ -61,7 +61,7 @@ c_struct! {
         total_q: i64, "number of rows of q and o, if cu_seqlens_q is set";
         total_k: i64;
         block_table: *const i32, "[batch, columns]: the pages of each sequence; NULL: a dense KV cache";
-        cache_batch_idx: *const i32, "[batch]: the page of each sequence in a dense cache; NULL: page b";
+        cache_batch_idx: *const i32, "[batch]: pages of a dense cache; NULL: page b, or block_table";
         pages: i64, "number of pages; a dense KV cache has one page per sequence";
         page: i64, "keys per page";
         columns: i64, "page indices per sequence in block_table";

@@ -341,7 +341,7 @@ impl fmt::Display for Report {
             }
         }
         match &self.output {
-            Some(path) => writeln!(f, "wrote o, lse and what was asked beside them to {}", path.display()),
+            Some(path) => writeln!(f, "wrote o, lse and the other outputs to {}", path.display()),
             None => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use ferroflash::Error;
 const OPTIONS: [(&str, &str); 3] = [("config", "--config"), ("scale", "--scale"), ("softcap", "--softcap")];
 
 /// Parts of the library's errors that name its fields, types or functions, and the program's words for them.
-const WORDS: [(&str, &str); 20] = [
+const WORDS: [(&str, &str); 21] = [
     ("not supported: scale", "not supported: --scale"),
     ("not supported: precision", "not supported: --precision"),
     ("use `Precision::Inputs`", "leave --precision out"),
@@ -17,6 +17,7 @@ const WORDS: [(&str, &str); 20] = [
     ("leave `always` (the program's --shared-pages) out", "leave --shared-pages out"),
     ("leave softcap out", "leave --softcap out"),
     ("leave invariance out of the forward that the backward pass describes", "leave --invariant out"),
+    ("use `KvPages::latent_scaled`", "store U8 rows of 656 bytes"),
     ("the invariance `Batch`", "--invariant batch"),
     (" with invariance BatchAndChunks", " with --invariant chunks"),
     (" with invariance Batch", " with --invariant batch"),

@@ -252,9 +252,17 @@ impl Subject for ExtraInfo {
         "extra"
     }
 
+    /// A kernel for another kernel's precision runs where that precision has kernels.
+    fn passed_over(&self, on: &Capabilities) -> Option<String> {
+        let Task::Attention(case) = self.edges(1).into_iter().next()? else { return None };
+        let problem = case.problem();
+        let refusal = || explain(&problem, on, Scratch::Fastest).err();
+        (problem.precision != Precision::Inputs).then(refusal)?.map(|refusal| refusal.to_string())
+    }
+
     /// A build may lack the planner's kernels of the attention.
     fn takes(&self, task: &Task, on: &Capabilities) -> bool {
-        is_planned_of_carried(task, None, on)
+        self.passed_over(on).is_none() && is_planned_of_carried(task, None, on)
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {

@@ -181,7 +181,7 @@ fn mixed_sequences(
     let [[_, rows, ..], ..] = p.shapes();
     let many = ManySequences::new(p.batch as u32, rows as u32, entry.tile_m, most + 1);
     // Head by head, the tiles that exist would lie in gaps of persistent blocks' strides: with 32 heads and a
-    // window of 1024, the longest block would have 1.29 of the mean of the keys instead of 1.03.
+    // window of 1024, the longest block would have 1.29 of the mean of the keys instead of 1.03 (counted).
     let of_one = Problem { batch: 1, ..*p };
     let group = if entry.has_maps() { head_group(&of_one, on) } else { group(&of_one, on) };
     let [heads_q, heads_k] = [p.heads_q, p.heads_k].map(|heads| heads as u32);

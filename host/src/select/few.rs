@@ -75,7 +75,7 @@ fn least<K: Ord>(
     let of = |e: &&'static AttnInfo| key(e);
     let running = kernels.clone().filter(|e| q.runs(e)).min_by_key(of);
     let kernel = running.or_else(|| kernels.min_by_key(of))?;
-    Some(q.on.runs(&kernel.contract).map(|()| kernel).map_err(|error| refusals::without_kernel(q, error)))
+    Some(refusals::runs(q, kernel).map(|()| kernel))
 }
 
 /// Returns a kernel with the reason that the rules give.

@@ -85,10 +85,11 @@ pub(super) fn has_precision(q: &Query<'_>, is_named: bool) -> Result<(), Error> 
     }
 }
 
-/// Names a problem's mask, and the parts of its scores that a precision lacks: sinks, a bias, and slopes if
-/// it lacks these.
+/// Names a problem's mask, and what a precision lacks beside it: sinks, a bias, a variant, and slopes if it
+/// lacks these.
 pub(super) fn mask_with(p: &Problem, slopes: bool) -> String {
-    let scores = [("slopes", slopes), ("sinks", p.sinks), ("a bias", p.bias.is_some())];
+    let variant = ("a variant", p.variant.is_some());
+    let scores = [("slopes", slopes), ("sinks", p.sinks), ("a bias", p.bias.is_some()), variant];
     let scores: Vec<_> = scores.into_iter().filter_map(|(name, has)| has.then_some(name)).collect();
     let with = if scores.is_empty() { "" } else { " with " };
     format!("mask {}{with}{}", p.mask, scores.join(" and "))
@@ -123,7 +124,10 @@ fn lack(q: &Query<'_>, is_named: bool) -> Option<Lack> {
             Lack::new(p.named_columns(), format!("{of}its kernels take head dims up to {most}"))
         }
         () if k != v => Lack {
-            remedy: p.cache.map(|_| "fill the narrower of keys and values up with columns of zeros"),
+            remedy: p.cache.map(|_| match k < v {
+                true => "pad q and the keys of the cache with zeros to v's columns, and set the scale of k's",
+                false => "pad the values of the cache with zeros to k's columns, which o then has",
+            }),
             ..Lack::new(p.named_columns(), "its kernels take equal head dims")
         },
         () if !q.kind.equal_strides => Lack {
@@ -137,7 +141,7 @@ fn lack(q: &Query<'_>, is_named: bool) -> Option<Lack> {
         () if arch == 90 => Lack::new(
             q.on.name.clone(),
             "compute capability 9.0 computes `mma.sync` of e4m3 by conversions and 16-bit products; its own \
-             kernels have precision fp8",
+             kernels have precision fp8, on tensors and caches of e4m3",
         ),
         () if arch < 89 => Lack::new(
             q.on.name.clone(),

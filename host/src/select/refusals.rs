@@ -98,7 +98,7 @@ pub(super) fn no_tiles(q: &Query<'_>, all: &[&'static AttnInfo]) -> Error {
     let (p, special) = (q.problem, q.needs_params());
     let rank = |e: &&&AttnInfo| (e.has_maps(), e.columns(), e.mask != q.kind.mask);
     let best = all.iter().filter(|e| special || !e.has_maps()).min_by_key(rank);
-    match best.map(|e| q.on.runs(&e.contract)) {
+    match best.map(|e| runs(q, e)) {
         Some(Err(_)) if p.cache.is_none() && !special => {
             let (dtype, columns, mask) = (p.dtype.name(), p.named_columns(), q.kind.mask.name());
             let feature = format_args!("{dtype} {columns} {mask} on {}", q.on.name);
@@ -106,27 +106,29 @@ pub(super) fn no_tiles(q: &Query<'_>, all: &[&'static AttnInfo]) -> Error {
             let reason = format_args!("no kernel fits into its {bytes} bytes of shared memory per block");
             Error::unsupported(feature, reason)
         }
-        Some(Err(error)) => without_kernel(q, error),
+        Some(Err(error)) => error,
         _ if special => no_scores(q),
         _ => no_columns(q),
     }
 }
 
-/// Returns the error for a problem whose kernels need a newer device. `error` is the error of one of them.
-pub(super) fn without_kernel(q: &Query<'_>, error: Error) -> Error {
-    let p = q.problem;
-    if p.cache.is_none() || p.kv_dtype == p.dtype {
-        return error;
+/// Checks that the device runs a kernel which no request names.
+///
+/// # Errors
+/// Returns [`Error::Unsupported`]. If the kernels of an eight-bit cache need another device, the remedy is a
+/// cache of the queries' dtype.
+pub(super) fn runs(q: &Query<'_>, e: &AttnInfo) -> Result<(), Error> {
+    let (p, runs) = (q.problem, q.on.runs(&e.contract));
+    if p.cache.is_none() || p.kv_dtype == p.dtype || e.contract.target.runs_on(q.on.arch()) {
+        return runs;
     }
-    let (major, minor) = q.on.compute_capability;
+    let ((major, minor), mask) = (q.on.compute_capability, q.kind.mask.name());
+    let (of, dtype) = (p.kv_dtype.name(), p.dtype.name());
     let reason = format_args!(
-        "no kernel for {} masks on a cache of {} runs on compute capability {major}.{minor}; store the \
-         cache in {}",
-        q.kind.mask.name(),
-        p.kv_dtype.name(),
-        p.dtype.name()
+        "on compute capability {major}.{minor}, a cache of {of} has no kernel for {mask} masks; store the \
+         cache in {dtype}"
     );
-    Error::unsupported(format_args!("{p} on {}", q.on.name), reason)
+    Err(Error::unsupported(format_args!("{p} on {}", q.on.name), reason))
 }
 
 /// Returns the error for numbers of columns that no kernel without parameters takes.
@@ -267,8 +269,8 @@ fn no_scores(q: &Query<'_>) -> Error {
     }
     if let Some(largest) = largest {
         let remedy = match p.cache {
-            Some(_) if p.kv_dtype != p.dtype && q.kind.mask == MaskKind::Bits => {
-                format!("; a cache of {} takes head dims up to 256", p.dtype.name())
+            Some(_) if p.kv_dtype != p.dtype && q.kind.mask == MaskKind::Bits && p.head_dim <= 256 => {
+                format!("; store the cache in {}", p.dtype.name())
             }
             _ => String::new(),
         };

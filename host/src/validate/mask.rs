@@ -25,8 +25,8 @@ fn bits(bits: &MaskBits, p: &Problem) -> Result<Footprint, Error> {
     let [_, _, rows, columns] = shape;
     if columns == 0 || columns > p.seqlen_k {
         let expected = format_args!(
-            "the last extent (columns: keys that have bits) must be 1 to {}, the number of keys; leave out \
-             the bits of others",
+            "the last extent (columns: keys that have bits) must be 1 to {}, the number of keys; leave the \
+             other bits out",
             p.seqlen_k
         );
         return Err(Error::invalid(MASK_BITS.shape, format!("{shape:?}"), expected));

@@ -49,7 +49,7 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
                     "; k of a latent cache may have up to {latent}, with v as its first \
                      columns, up to {values}"
                 ),
-                _ if columns < most => padding(p, at),
+                _ if columns < most => padding(p, at, 8),
                 _ => String::new(),
             };
             let reason = format_args!("kernels take multiples of 8 up to {most}{remedy}");
@@ -59,13 +59,8 @@ pub(crate) fn problem(p: &Problem) -> Result<(), Error> {
     let odd = |(_, columns): &(_, usize)| !columns.is_multiple_of(16);
     let of_columns = ["head_dim", "head_dim_v"].into_iter().zip(p.columns());
     if let Some((what, columns)) = of_columns.filter(|_| p.is_eight_bit()).find(odd) {
-        let next = columns.next_multiple_of(16);
-        let scale =
-            if what == "head_dim" { format!(", and set the scale of {columns}") } else { String::new() };
-        let reason = format_args!(
-            "kernels take tensors of e4m3 in multiples of 16 columns; pad q, k and v with zeros to {next} \
-             columns{scale}"
-        );
+        let remedy = padding(p, usize::from(what == "head_dim_v"), 16);
+        let reason = format_args!("kernels take tensors of e4m3 in multiples of 16 columns{remedy}");
         return Err(Error::unsupported(format_args!("{what} {columns} of e4m3"), reason));
     }
     for (what, length) in lengths {
@@ -214,10 +209,10 @@ pub(super) fn at_most(factor: f32, with: &str) -> Result<(), Error> {
     Err(Error::unsupported(format_args!("scale {factor:e}{with}"), reason))
 }
 
-/// Returns the remedy for a head dim of K, or of V (`at` is 1), that is no multiple of 8.
-fn padding(p: &Problem, at: usize) -> String {
+/// Returns the remedy for a head dim of K, or of V (`at` is 1), that is no multiple of `of`.
+fn padding(p: &Problem, at: usize, of: usize) -> String {
     let columns = p.columns()[at];
-    let next = columns.next_multiple_of(8);
+    let next = columns.next_multiple_of(of);
     match at {
         0 => {
             let tensors = if p.head_dim == p.head_dim_v { "q, k and v" } else { "q and k" };

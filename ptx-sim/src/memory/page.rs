@@ -77,8 +77,8 @@ impl Page {
         changed
     }
 
-    /// Stores bytes of the host while no kernel runs. Atomic exchanges, as [`Self::store`] needs them, would
-    /// take several times as long.
+    /// Stores bytes of a page that no kernel accesses meanwhile, without the atomic exchanges that
+    /// [`Self::store`] needs.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len().min(at.next_multiple_of(4) - at));
         let (words, last) = rest.as_chunks::<4>();
