@@ -158,7 +158,8 @@ mod random {
     fn check(f: &AttentionRequest<'_>) -> Result<bool, TestCaseError> {
         let Ok(plan) = plan(f, l4()) else { return Ok(false) };
         let [k, v] = f.kv.tensors().expect("tensors");
-        for t in [&f.q, k, v, &f.o] {
+        // A tensor without rows may have no memory.
+        for t in [&f.q, k, v, &f.o].into_iter().filter(|t| !t.shape.contains(&0)) {
             prop_assert!(last_element(t) < i128::from(t.elements));
             prop_assert!(
                 i128::from(t.address) + 2 * i128::from(t.elements.min(last_element(t) as u64 + 1)) <= 1 << 64

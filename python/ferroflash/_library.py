@@ -76,7 +76,7 @@ _WORDS = {
     r"`ferroflash kernels[^`]*`(, or `paged`)?": "ferroflash.entries()", r"\brequest(s?)\b": r"call\1",
     r"ask for the LSE, fill it with -inf before the launch, and add the sinks with `Merge`":
         "ask for the LSE without sinks, and call merge_attn_states(out, o, lse, zeros_like(o), full_like(lse, -inf), sinks=sinks)",
-    r"`KvPages::latent_scaled`": "a uint8 cache", r"; plan with `Scratch::Fastest`, and allocate the bytes that `scratch_bytes` of that plan returns": "",
+    r"`latent_scaled`": "a uint8 cache", r"; plan with `Scratch::Fastest`, and allocate the bytes that `scratch_bytes` of that plan returns": "",
     r"(?<!-)\bf16\b": "float16", r"\bbf16\b": "bfloat16", r"\bf32\b": "float32", r"\be4m3\b": "float8_e4m3fn",
 }
 

@@ -17,7 +17,7 @@ const WORDS: [(&str, &str); 21] = [
     ("leave `always` (the program's --shared-pages) out", "leave --shared-pages out"),
     ("leave softcap out", "leave --softcap out"),
     ("leave invariance out of the forward that the backward pass describes", "leave --invariant out"),
-    ("use `KvPages::latent_scaled`", "store U8 rows of 656 bytes"),
+    ("use `latent_scaled`", "store U8 rows of 656 bytes"),
     ("the invariance `Batch`", "--invariant batch"),
     (" with invariance BatchAndChunks", " with --invariant chunks"),
     (" with invariance Batch", " with --invariant batch"),

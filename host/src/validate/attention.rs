@@ -189,9 +189,7 @@ fn on_cache(r: &AttentionRequest<'_>, KvPages { keys, .. }: &KvPages, p: &Proble
             return Err(Error::invalid("head_dim", p.head_dim, expected));
         }
         let remedy = match (p.kv_dtype, columns) {
-            (DType::E4m3, E4m3Scaled::ROW_BYTES) => {
-                "; for rows with their own scales, use `KvPages::latent_scaled`"
-            }
+            (DType::E4m3, E4m3Scaled::ROW_BYTES) => "; for rows with their own scales, use `latent_scaled`",
             _ => "",
         };
         let dim = p.head_dim;

@@ -225,7 +225,9 @@ mod tests {
             let Contract { symbol, target, param_align, smem_bytes, .. } = e.contract;
             assert_eq!((target, param_align), (Target::Exactly(90), TensorMap::ALIGN), "{symbol}");
             assert!(smem_bytes <= 227 << 10, "{symbol}: {smem_bytes}");
-            assert!(e.head_dim.is_multiple_of(panel(e.head_dim)) && e.tile_n <= 256, "{symbol}");
+            // The tile of head dim 80 has 96 columns.
+            let columns = if e.head_dim == 80 { 96 } else { e.head_dim };
+            assert!(columns.is_multiple_of(panel(columns)) && e.tile_n <= 256, "{symbol}");
         }
         assert!(attention().all(|e| e.has_maps() == (e.contract.param_align == TensorMap::ALIGN)));
     }
