@@ -5,11 +5,11 @@ use crate::problem::MAX_ROWS;
 use crate::{DType, Error, MaskKind, Problem};
 use spec::Precision;
 
-/// What a request has that kernels of its precision do not take.
+/// This error names a part of a request that kernels of its precision do not take.
 pub(super) struct Lack {
     /// The part of the request.
     pub what: String,
-    /// What the kernels take.
+    /// This text names what the kernels take.
     pub reason: String,
     /// The remedy, if it is not another precision.
     pub remedy: Option<&'static str>,
