@@ -8,10 +8,10 @@ use ferroflash::request::{
     AttentionRequest, Index, KvCache, KvPages, KvScale, ListedKeys, LseView, Mask, Precision, TensorView,
 };
 use ferroflash::spec::attention;
-use ferroflash_tests::{is_carried, simulator_with};
+use ferroflash_tests::{check, is_carried, simulator_with};
 use half::f16;
-use ptx_sim::Options;
-use reference::{Case, Layout, Loaded, Reference};
+use ptx_sim::{Kind as Finding, Options};
+use reference::{Case, DeviceLengths, Layout, Loaded, OnDevice, Reference, Work, soak};
 
 /// A kind of inputs: its name, and what becomes of a normal number of Q (0), K (1) or V (2) in a column.
 type Kind = (&'static str, fn(usize, usize, f64) -> f64);
@@ -109,6 +109,62 @@ fn scores_below_f32_are_all_equal() {
         let lse = outcome.lse();
         let is_right = |(a, b): (&f32, &f64)| (f64::from(*a) - b).abs() < 1e-3;
         assert!(lse.iter().zip(&exact.lse).all(is_right), "{symbol}: {lse:?}");
+    }
+}
+
+/// `Int8F16` sums the probabilities that multiply values, which are rounded to the inputs' dtype. If all of
+/// them are nearly equal, so are their errors, and the logarithm of their sum has the error of one.
+#[test]
+fn an_lse_has_the_error_of_a_rounded_probability() {
+    let is_one = |e: &&AttnInfo| {
+        let is_bf16 = e.class() == Class::Quantised && e.dtype == DType::Bf16;
+        is_bf16 && e.precision() == Precision::Int8F16 && is_carried(e.contract.symbol)
+    };
+    let mut worst = 0.0;
+    for entry in attention().filter(|e| is_one(e) && !e.is_varlen() && e.mask != MaskKind::Local) {
+        let mask = if entry.mask == MaskKind::Causal { Mask::Causal } else { Mask::Full };
+        let problem = Problem::new(DType::Bf16, 1, 20, 2, entry.head_dim as usize).seqlen_k(200);
+        let problem = problem.mask(mask).precision(Precision::Int8F16);
+        let case = Case { scale: Some(1e-4), ..Case::tensors(problem, Layout::Bshd, 1) };
+        let memory = case.memory();
+        let reference = Reference::new(&memory.inputs().expect("a case"));
+        let attention = simulator_with(entry, Options::default());
+        check(&attention, entry, &case);
+        let launched = Loaded::new(&attention, &memory, Some(entry.contract.symbol)).and_then(|l| l.run());
+        let lse = launched.expect("runs").lse();
+        let errors = lse.iter().zip(&reference.exact.lse).map(|(a, b)| (f64::from(*a) - b).abs());
+        worst = errors.fold(worst, f64::max);
+    }
+    assert!(worst > 3e-4, "{worst}: a build carries a kernel, and its error shows");
+}
+
+/// Whatever the offsets of sequences are, no access is out of bounds. A sequence may then have images that no
+/// block of the kernel that quantises has written. Two sequences may have the same rows, whose races would
+/// end a launch early.
+#[test]
+fn offsets_that_make_no_sense_stay_in_bounds() {
+    let is_one = |e: &&AttnInfo| {
+        let is_it = (e.class(), e.dtype, e.is_varlen()) == (Class::Quantised, DType::F16, true);
+        is_it && e.head_dim == 64 && is_carried(e.contract.symbol)
+    };
+    let kernels: Vec<_> = attention().filter(is_one).collect();
+    assert!(kernels.len() > 2, "a build carries one for each precision");
+    for entry in kernels {
+        let valid = || std::iter::once(DeviceLengths::Filled);
+        let device_lengths = valid().chain((0..4).map(DeviceLengths::Lost)).chain(valid()).collect();
+        let work = Case { device_lengths, ..soak(entry, 1) }.memory();
+        let options = Options { racecheck: false, max_reports: 10_000, ..Options::default() };
+        let (attention, symbol) = (simulator_with(entry, options), entry.contract.symbol);
+        let mut device = OnDevice::new(&attention, &work, Some(symbol)).expect("room");
+        for round in 0..work.rounds() {
+            device.change(work.changes(round)).expect("as long");
+            let launched = device.run();
+            let reports = attention.driver().take_reports();
+            let is_valid = round == 0 || round + 1 == work.rounds();
+            let may_be = |finding: &Finding| *finding == Finding::UninitialisedGlobal && !is_valid;
+            assert!(reports.iter().all(|r| may_be(&r.kind)), "{symbol}, round {round}: {reports:?}");
+            assert!(launched.is_ok() || !reports.is_empty(), "{symbol}, round {round}: {:?}", launched.err());
+        }
     }
 }
 

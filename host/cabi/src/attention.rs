@@ -1,14 +1,15 @@
 //! Converts `ferroflash_attention_t` to an [`AttentionRequest`].
-use crate::args::{Ask, constant, dtype, extent, kv_scale, name, present, reach, rows_of, splits_of, view};
+use crate::args::{Ask, constant, dtype, extent, name, present, reach, rows_of, splits_of, view};
 use crate::call::invalid;
 use crate::structs::AttentionArgs;
 use ferroflash::request::{
-    AlibiSlopes, Alignment, AttentionRequest, Index, Invariance, KeysValues, KvCache, KvPages, Precision,
-    Queries, Region, Scores, Scratch, SharedPrefixes, Sinks, TensorView, VarlenKeys, VarlenQueries,
+    AlibiSlopes, Alignment, AttentionRequest, Index, Invariance, KeysValues, Precision, Queries, Region,
+    Scores, Scratch, SharedPrefixes, Sinks, VarlenKeys, VarlenQueries,
 };
 use ferroflash::spec::E4m3Scaled;
 use ferroflash::{DType, Error};
 
+mod cached;
 mod extras;
 mod listed;
 
@@ -154,57 +155,19 @@ impl AttentionArgs {
                 let expected = "varlen keys need varlen queries; set cu_seqlens_q";
                 return Err(invalid("cu_seqlens_q", "NULL", expected));
             }
+            self.lacks_cache("cu_seqlens_k is for tensors without pages; leave cu_seqlens_k NULL")?;
             let [k, v] = views([1, extent("total_k", self.total_k)?], dtype("dtype", self.dtype)?);
             let mut keys = VarlenKeys::new(starts, extent("seqlen_k", self.seqlen_k)?);
             keys.seqused_k = used;
             return Ok(KeysValues::Varlen { k, v, keys });
         }
         let Some(lengths) = used else {
-            if self.pages != 0 || !self.block_table.is_null() {
-                let expected = "a KV cache needs the number of keys of each sequence";
-                return Err(invalid("seqused_k", "NULL", expected));
-            }
+            self.lacks_cache("a KV cache needs the number of keys of each sequence; set seqused_k")?;
             let rows = extent("seqlen_k", self.seqlen_k)?;
             let [k, v] = views([batch, rows], dtype("dtype", self.dtype)?);
             return Ok(KeysValues::Tensors { k, v });
         };
         self.cache(batch, self.pages(batch, views)?, lengths).map(KeysValues::Cache)
-    }
-
-    /// Returns the pages of a cache. `views` returns keys and values.
-    fn pages(
-        &self,
-        batch: usize,
-        views: impl Fn([usize; 2], DType) -> [TensorView; 2],
-    ) -> Result<KvPages, Error> {
-        let [heads, head_dim] = [extent("heads_k", self.heads_k)?, extent("head_dim", self.head_dim)?];
-        let pages = [extent("pages", self.pages)?, extent("page", self.page)?];
-        let cache_dtype = dtype("cache_dtype", self.cache_dtype)?;
-        let [k, v] = views(pages, cache_dtype);
-        let extents = [[pages[0].saturating_mul(pages[1]), heads], [batch, heads]];
-        let [k_scale, v_scale] = [(self.k_scale, self.k_scales), (self.v_scale, self.v_scales)]
-            .map(|given| kv_scale(cache_dtype, given, self.scales_strides, extents));
-        let pages = self.latent(head_dim)?.map_or(KvPages::new(k, v), |columns| KvPages::latent(k, columns));
-        Ok(pages.scales(k_scale, v_scale))
-    }
-
-    fn cache(&self, batch: usize, pages: KvPages, lengths: Index) -> Result<KvCache, Error> {
-        let rows = crate::args::cache_rows(self.cache_batch_idx, self.block_table)?;
-        let mut cache = match (present(self.block_table), rows) {
-            (Some(address), _) => {
-                let columns = extent("columns", self.columns)?;
-                let entries = Index::new(address, reach(&[batch, columns], &[self.table_stride, 1]));
-                let stride = extent("table_stride", self.table_stride)?;
-                KvCache::paged(pages, entries, columns, lengths).table_stride(stride)
-            }
-            (None, Some(rows)) => KvCache::dense(pages, lengths).rows(Index::new(rows, batch as u64)),
-            (None, None) => KvCache::dense(pages, lengths),
-        };
-        if self.seqlen_k != 0 {
-            cache.max_k = extent("seqlen_k", self.seqlen_k)?;
-        }
-        cache.total_k = (self.total_k != 0).then(|| extent("total_k", self.total_k)).transpose()?;
-        Ok(cache)
     }
 }
 
@@ -217,7 +180,7 @@ fn offsets(address: *const i32, batch: usize) -> Option<Index> {
 mod tests {
     use super::*;
     use crate::examples::{at, cache, check_refusals, latent, tensors, valid, varlen};
-    use ferroflash::request::{Descales, KvScale, Mask, Paged, Splits, TokenScales};
+    use ferroflash::request::{Descales, KvCache, KvPages, KvScale, Mask, Paged, Splits, TokenScales};
     use ferroflash::{Capabilities, plan};
 
     fn in_cache(args: &AttentionArgs) -> KvCache {
@@ -373,7 +336,6 @@ mod tests {
             (AttentionArgs { cu_seqlens_q: at(5), ..tensors() }, "cu_seqlens_k: NULL"),
             (AttentionArgs { seqused_q: at(7), ..tensors() }, "seqused_q: 0x70000000000"),
             (AttentionArgs { cu_seqlens_q: none, ..varlen() }, "cu_seqlens_q: NULL"),
-            (AttentionArgs { seqused_k: none, ..cache() }, "seqused_k: NULL"),
             (AttentionArgs { splits: -1, ..cache() }, "splits: -1"),
             (AttentionArgs { splits: 2, split_keys: 128, ..cache() }, "split_keys: 128"),
             (AttentionArgs { invariance: 3, ..cache() }, "invariance: 3"),

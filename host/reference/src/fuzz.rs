@@ -129,6 +129,9 @@ impl Fuzz {
     /// Draws the problem of `seed` of another family. The problem consists of several launches of one plan.
     /// Each launch finds other integers in device memory, and some of these integers are invalid.
     pub fn other(seed: u64, limits: Limits) -> Self {
+        if seed % 16 == 3 {
+            return tensors::eight_bits(seed, limits);
+        }
         let random = &mut Random::new(seed);
         // Other seeds draw the same problems in a build without backward kernels.
         let (family, draw) = match seed % 16 {

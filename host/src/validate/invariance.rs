@@ -18,8 +18,12 @@ pub(super) fn invariance(p: &Problem) -> Result<(), Error> {
         Err(Error::unsupported(format_args!("{feature} with invariance {:?}", p.invariance), remedy))
     };
     if p.precision != Precision::Inputs {
-        let remedy = "no test compares its bits in other batches; leave precision out";
-        return refused(format!("precision {}", p.precision.name()), remedy);
+        let (tensors, remedy) = match p.is_eight_bit() {
+            true => (" of e4m3 tensors", "convert q, k and v to f16 or bf16"),
+            false => ("", "leave precision out"),
+        };
+        let remedy = format!("no test compares its bits in other batches; {remedy}");
+        return refused(format!("precision {}{tensors}", p.precision.name()), &remedy);
     }
     match p.splits {
         Splits::Auto | Splits::Exactly(1) => {}

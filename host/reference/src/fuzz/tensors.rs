@@ -11,7 +11,7 @@ use crate::tolerance::{ENOUGH_ELEMENTS, Rule};
 use ferroflash::kernels::{AttnInfo, Class, Isa, MaskKind, plain};
 use ferroflash::lineage::CONFIGURATIONS;
 use ferroflash::plan::Problem;
-use ferroflash::request::{Alignment, Mask};
+use ferroflash::request::{Alignment, Mask, Precision};
 use ferroflash::{Capabilities, DType};
 use std::f32::consts::LOG2_E;
 
@@ -37,6 +37,24 @@ pub(super) fn draw(seed: u64, limits: Limits, capabilities: &Capabilities) -> Fu
     };
     let text = words(&memory, config, wide);
     Fuzz { seed, family: None, config, wide, is_small, rule, rows, work: Box::new(memory), text }
+}
+
+/// Draws the problem of `seed` with scores of int8. The planner chooses the kernel.
+pub(super) fn eight_bits(seed: u64, limits: Limits) -> Fuzz {
+    let random = &mut Random::new(seed);
+    let int8_fp8 = limits.int8_fp8 && one_in(random, 2);
+    let (precision, most) = if int8_fp8 { (Precision::Int8Fp8, 256) } else { (Precision::Int8F16, 128) };
+    let most = if one_in(random, 2) { 64 } else { most };
+    let columns = 8 * (1 + below(random, most / 8));
+    let problem = problem(random, limits).head_dim(columns).precision(precision);
+    let memory = memory(random, problem, [1.0; 3]);
+    let Problem { batch, seqlen_q, heads_q, .. } = problem;
+    let rows = batch * seqlen_q * heads_q;
+    let is_small = rows * columns < ENOUGH_ELEMENTS;
+    let rule = if is_small { Rule::Few } else { Rule::Tolerance };
+    let text = format!("{}: {}", super::EIGHT_BITS, words(&memory, None, None));
+    let family = Some(super::EIGHT_BITS);
+    Fuzz { seed, family, config: None, wide: None, is_small, rule, rows, work: Box::new(memory), text }
 }
 
 fn words(memory: &Memory, config: Option<&str>, wide: Option<[f64; 3]>) -> String {
