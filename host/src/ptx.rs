@@ -109,7 +109,7 @@ fn row(symbol: &str) -> Option<&'static (&'static str, Part, Option<Part>)> {
 /// Returns whether this process has to do without a kernel that the build embeds. If the environment variable
 /// `FERROFLASH_TEST_KERNELS` names a folder, the process has only the kernels with a file `<symbol>.ptx`
 /// there, as if this folder had been embedded. With it, one build of the tests runs on all kernels and on a
-/// sample.
+/// sample. A thread that asks for another kernel [is noted](note_thread).
 #[cfg(feature = "sim")]
 fn is_left_out(symbol: &str) -> bool {
     use std::{collections::HashSet, ffi::OsString};
@@ -119,7 +119,30 @@ fn is_left_out(symbol: &str) -> bool {
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
         Some(files.map(|file| file.file_name()).collect())
     });
-    kept.as_ref().is_some_and(|kept| !kept.contains(&OsString::from(format!("{symbol}.ptx"))))
+    let is_left_out =
+        kept.as_ref().is_some_and(|kept| !kept.contains(&OsString::from(format!("{symbol}.ptx"))));
+    if is_left_out {
+        note_thread();
+    }
+    is_left_out
+}
+
+/// Notes in the folder `FERROFLASH_TEST_NOTES` that this thread has to do without a kernel: writes an empty
+/// file with the thread's name, which is its test's. A test without such a file does the same on all kernels,
+/// so `cargo xtask ci` does not run it again.
+///
+/// # Panics
+/// Panics if it cannot write the file, because ci would then lose a test.
+#[cfg(feature = "sim")]
+fn note_thread() {
+    use std::{cell::Cell, env, fs::File, thread};
+    thread_local!(static IS_NOTED: Cell<bool> = const { Cell::new(false) });
+    if !IS_NOTED.replace(true)
+        && let Some(folder) = env::var_os("FERROFLASH_TEST_NOTES")
+    {
+        let note = Path::new(&folder).join(thread::current().name().unwrap_or("unnamed"));
+        File::create(&note).unwrap_or_else(|error| panic!("{}: {error}", note.display()));
+    }
 }
 
 /// Returns false: only builds with the simulator run tests on some of their kernels.

@@ -3,6 +3,7 @@
 
 mod binaries;
 mod queue;
+mod sampled;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,14 +12,18 @@ use std::time::{Instant, UNIX_EPOCH};
 use clap::Args;
 
 use crate::kernels::{self, Build};
-use crate::process::{Result, cargo, loud, stdout};
+use crate::process::{Result, cargo, loud};
 use crate::{budgets, setup};
 pub use binaries::FEATURES;
 use binaries::{Environment, SELECTED};
 use queue::{DOCUMENTATION, Job};
+pub use sampled::Sampled;
 
 /// The folder of the sample's modules, from which the library is built.
 const SAMPLE: &str = "target/sample-ptx";
+
+/// The folder of the notes of tests that miss kernels of the sample.
+const NOTES: &str = "target/sample-notes";
 
 /// The environment variable that names the folder from which the library's build takes its modules.
 const PTX_DIR: &str = "FERROFLASH_PTX_DIR";
@@ -67,8 +72,8 @@ const LATER: [&str; 6] = [
 /// The folders of the test programs that launch kernels.
 const LAUNCHING: [&str; 2] = ["host/cli", "tests/tests"];
 
-/// The test programs that do not run again after [`on_sample`], because more kernels or
-/// [`is_thorough`](THOROUGH) would not change them: the program's tests name kernels that the sample has.
+/// The test programs of which no test runs again after [`on_sample`]. They start the program `ferroflash`,
+/// whose notes name none of their tests, and they name kernels that the sample has.
 const SAMPLE_SUFFICES: [&str; 1] = ["host/cli/tests/program/main"];
 
 /// What to test
@@ -105,7 +110,7 @@ pub fn run(root: &Path, test: &Test) -> Result {
             ),
             true => println!("testing every kernel: half an hour on two idle cores with nothing compiled"),
         }
-        all(root, test.all, false)?;
+        all(root, test.all, &Sampled::default())?;
         budgets::show("test", if test.all { budgets::CI_MINUTES } else { minutes });
         return Ok(());
     }
@@ -158,9 +163,9 @@ fn modules(root: &Path, all: bool) -> Result<Environment> {
 }
 
 /// Runs the tests of the workspace. With `all`, the library contains all kernels, and every test program
-/// runs, except those of [`SAMPLE_SUFFICES`] if `on_sample` has run. Without `all`, the library contains the
-/// sample, and the programs of [`LEFT_OUT`] do not run.
-pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
+/// runs, except tests that have run on the sample and need not run again. Without `all`, the library contains
+/// the sample, and the programs of [`LEFT_OUT`] do not run.
+pub fn all(root: &Path, all: bool, sampled: &Sampled) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
     println!("compiling the tests");
@@ -171,9 +176,8 @@ pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
     if let Some(gone) = named.into_iter().find(|name| binaries.iter().all(|job| job.name != *name)) {
         return Err(format!("no test program is {gone}; change the lists in xtask/src/test").into());
     }
-    if sample_ran {
-        binaries.retain(|job| !SAMPLE_SUFFICES.contains(&job.name.as_str()));
-    }
+    binaries.retain(|job| !(sampled.has(&job.name) && SAMPLE_SUFFICES.contains(&job.name.as_str())));
+    sampled.leave(&mut binaries);
     binaries.iter_mut().for_each(|job| _ = job.command.env(EXAMPLES_BUILT, "1"));
     if all {
         binaries.iter_mut().for_each(|job| _ = job.command.env(THOROUGH, "1"));
@@ -185,16 +189,15 @@ pub fn all(root: &Path, all: bool, sample_ran: bool) -> Result {
         let mut command = cargo();
         command.args(["test", "--quiet", "--workspace", "--doc"]).args(SELECTED).current_dir(root);
         command.envs(environment.clone());
-        Job { name: DOCUMENTATION.to_owned(), command }
+        Job::new(DOCUMENTATION.to_owned(), command)
     };
     let jobs = binaries.into_iter().chain([documentation()]).collect();
     queue::run(jobs)
 }
 
 /// Runs the tests of [`LAUNCHING`] on the sample, without the programs of [`LEFT_OUT`]. `ci` calls this
-/// function before it runs all tests on all kernels. Both use one build: the tests on the sample leave the
-/// other kernels out.
-pub fn on_sample(root: &Path) -> Result {
+/// function before [`all`]. Both use one build: the tests on the sample leave the other kernels out.
+pub fn on_sample(root: &Path) -> Result<Sampled> {
     let all = modules(root, true)?;
     let sample = modules(root, false)?.map(|(_, folder)| folder).ok_or("the sample has no folder")?;
     let mut jobs = binaries::build(root, &all)?;
@@ -202,11 +205,8 @@ pub fn on_sample(root: &Path) -> Result {
         let is_launching = LAUNCHING.iter().any(|folder| Path::new(&job.name).starts_with(folder));
         is_launching && LEFT_OUT.iter().all(|(name, _)| job.name != *name)
     });
-    are_there(&jobs, &LATER)?;
-    for job in &mut jobs {
-        job.command.args(LATER.iter().flat_map(|test| ["--skip", test])).env(TEST_KERNELS, &sample);
-    }
-    queue::run(jobs)
+    jobs.iter_mut().for_each(|job| _ = job.command.env(TEST_KERNELS, &sample));
+    Sampled::run(jobs, &LATER, &root.join(NOTES))
 }
 
 /// Builds the C library of the tests with the simulator, and returns its path. Shares the tests' builds.
@@ -216,16 +216,4 @@ pub fn library_with_simulator(root: &Path) -> Result<PathBuf> {
     command.args(["test", "--quiet", "--workspace", "--no-run", "--test", "bindings"]).args(SELECTED);
     loud(command.args(["--features", "ferroflash-cabi/sim"]).current_dir(root))?;
     Ok(root.join("target/debug/deps/libferroflash_c.so"))
-}
-
-/// Returns an error if no test of `jobs` has a name that contains one of `names`.
-fn are_there(jobs: &[Job], names: &[&str]) -> Result {
-    let list = |job: &Job| stdout(Command::new(job.command.get_program()).arg("--list"));
-    let tests = jobs.iter().map(list).collect::<Result<String>>()?;
-    match names.iter().find(|name| !tests.contains(*name)) {
-        Some(name) => {
-            Err(format!("no test has `{name}` in its name; change LATER in xtask/src/test.rs").into())
-        }
-        None => Ok(()),
-    }
 }

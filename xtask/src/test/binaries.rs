@@ -85,7 +85,7 @@ pub fn build(root: &Path, environment: &Environment) -> Result<Vec<Job>> {
         let place = if is_integration { target.src_path.with_extension("") } else { folder(&manifest_path) };
         let name = place.strip_prefix(root).unwrap_or(&place).display().to_string();
         let command = program(&executable, &manifest_path, &libraries)?;
-        jobs.push(Job { name, command });
+        jobs.push(Job::new(name, command));
     }
     Ok(jobs)
 }

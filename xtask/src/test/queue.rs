@@ -12,6 +12,14 @@ pub struct Job {
     /// The folder of the program, and its file below `tests`.
     pub name: String,
     pub command: Command,
+    /// The number of tests that must run, if it is known. It is an error if another number runs.
+    pub tests: Option<usize>,
+}
+
+impl Job {
+    pub fn new(name: String, command: Command) -> Self {
+        Self { name, command, tests: None }
+    }
 }
 
 /// The name of the job with the documentation's examples, which rustdoc tests.
@@ -119,8 +127,11 @@ fn end(mut job: Job) -> End {
         Err(error) => (Said::default(), Some(error.to_string())),
         Ok(output) => {
             let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            let failed = !output.status.success();
             let mut said = said(&text);
+            let ran = said.passed + said.ignored.len();
+            let failed = !output.status.success() || job.tests.is_some_and(|tests| tests != ran);
+            let text =
+                if let Some(tests) = job.tests { format!("{text}{ran} of {tests} tests ran") } else { text };
             if job.name == DOCUMENTATION {
                 // The source marks examples that rustdoc does not run, so they are not listed.
                 said.ignored.clear();
@@ -182,11 +193,14 @@ mod tests {
         let job = |name: &str, script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            Job { name: name.to_owned(), command }
+            Job::new(name.to_owned(), command)
         };
         assert!(run(vec![job("fine", "exit 0")]).is_ok());
         let failed = run(vec![job("bad", "exit 1"), job("fine", "exit 0"), job("worse", "exit 2")]);
         let failed = failed.expect_err("two fail").to_string();
         assert!(failed.contains("bad") && failed.contains("worse") && !failed.contains("fine"), "{failed}");
+        let tests = |tests| Job { tests: Some(tests), ..job("ran", "echo test result: ok. 2 passed") };
+        assert!(run(vec![tests(2)]).is_ok());
+        assert!(run(vec![tests(3)]).is_err());
     }
 }
