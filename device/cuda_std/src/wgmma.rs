@@ -19,7 +19,9 @@ use core::arch::asm;
 
 mod bytes;
 
-pub use bytes::{has_width_of_bytes, mma_async_ab_e4m3, mma_async_abt_e4m3};
+pub use bytes::{
+    has_width_of_bytes, mma_async_ab_e4m3, mma_async_ab_e4m3_if, mma_async_abt_e4m3, mma_async_abt_e4m3_if,
+};
 
 /// An accumulator of `N` base tiles of 16 columns: `[column tile][8-column half][register]`.
 pub type Accumulator<const N: usize> = [[[f32; 4]; 2]; N];

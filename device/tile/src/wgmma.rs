@@ -14,20 +14,24 @@ use cuda_std::wgmma::Operand;
 use cuda_std::{warp, wgmma};
 use sealed::Issue;
 
+mod byte_sums;
 mod first_columns;
 mod five;
 mod guarded;
 mod joint_a;
 mod operand_exchange;
+mod part_sums;
 mod seesaw;
 mod short_sums;
 mod stage_token;
 
+pub use byte_sums::{ByteSums, HasSums};
 pub use first_columns::AbtOfFirst;
 pub use five::{KeptRows, Never, Step, StepOrder, ValuedStage};
 pub use joint_a::JointA;
 pub use operand_exchange::OperandExchange;
 use operand_exchange::{AbPassed, Turn};
+pub use part_sums::PartSums;
 pub use seesaw::{Seesaw, SeesawStages};
 pub use short_sums::{AbBytes, AbtBytes, MOST_ROWS, ShortSums, SumsRoom, Totals};
 use stage_token::{AbOfToken, AbtOfTwo};

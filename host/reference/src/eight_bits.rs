@@ -60,7 +60,7 @@ impl Rules {
             _ => Rules {
                 rounds,
                 integers: false,
-                block: 128,
+                block: if problem.columns().iter().any(|columns| *columns > 128) { 64 } else { 128 },
                 values: usize::MAX,
                 products: DType::E4m3,
                 top: 16.0,
@@ -294,6 +294,8 @@ mod tests {
             (int8, 128, true, 0.004),
             (fp8, 128, false, 0.06),
             (fp8, 128, true, 0.006),
+            (fp8, 256, false, 0.06),
+            (fp8, 256, true, 0.006),
         ] {
             with(precision, head_dim, equal, |inputs| {
                 let [rounded, exact] = [eight_bits(inputs), without_sinks(inputs)];

@@ -13,7 +13,7 @@ use crate::schedule::{Schedule, Scheduled};
 use crate::{AttnInfo, DType, Error, MapDescription, MapKind, Problem, tma};
 use spec::{
     CuSeqlens, FP8_SHARES, FastDiv, Fp8Params, Fp8Sequences, LayFp8Params, Lse, PerHead, RaggedMap,
-    RoundFp8Params, Sequences, Tensor,
+    RoundFp8Params, Sequences, Tensor, fp8_box_columns,
 };
 
 /// Alignment of the workspace's parts, in bytes.
@@ -135,7 +135,7 @@ fn map(from: &Tensor, of: &Rows, box_rows: u32) -> MapDescription {
         address,
         strides: [row_bytes.into(), head_bytes, batch_bytes],
         extents: [row_bytes, rows, heads, of.batches],
-        box_shape: [row_bytes, box_rows],
+        box_shape: [fp8_box_columns(row_bytes), box_rows],
         dtype: DType::E4m3,
         kind: of.kind(),
     }
@@ -221,7 +221,7 @@ fn laid(
     let params = LayFp8Params { v, to, sequences, blocks, heads: divisor, tiles: count, reserved: 0 };
     launch.step(lay, [count, 1, 1], &params, []);
     let [of_queries, of_keys] = [(&r.q, AttnInfo::Q_BOX_ROWS), (k, kernel.tile_n)]
-        .map(|(view, rows)| tma::of_bytes(view, of.kind(), [kernel.head_dim, rows]));
+        .map(|(view, rows)| tma::of_bytes(view, of.kind(), [fp8_box_columns(kernel.head_dim), rows]));
     let inputs = Inputs { scales: r.descales.all().map(scale), lse_lacks: NO_LSE };
     Ok((inputs, [of_queries, of_keys, map(&to, of, kernel.head_dim)]))
 }

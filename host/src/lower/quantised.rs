@@ -18,7 +18,8 @@ pub(crate) fn quantise_of(p: &Problem, kernel: &AttnInfo) -> Option<Place> {
     Some(Place::of(match (p.is_eight_bit(), kernel.head_dim) {
         (false, _) => &quantise,
         (true, ..=64) => &<LayFp8<8, 4> as Entry>::CONTRACT,
-        (true, _) => &<LayFp8<8, 8> as Entry>::CONTRACT,
+        (true, ..=128) => &<LayFp8<8, 8> as Entry>::CONTRACT,
+        (true, _) => &<LayFp8<4, 16> as Entry>::CONTRACT,
     }))
 }
 

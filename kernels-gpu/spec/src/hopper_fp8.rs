@@ -9,9 +9,21 @@ use core::marker::PhantomData;
 /// `16 D` columns of V with `16 N` keys, in the order of [`RoundFp8`]. On a KV cache, they describe keys in
 /// the pages, and one tensor of all sequences' values: a sequence has as many tiles as the longest one may
 /// have.
+///
+/// The totals of O lie in shared memory, or, if O is [wide](is_wide), in registers.
 pub struct FwdHopperFp8<E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize>(
     PhantomData<(E, Mask)>,
 );
+
+/// Whether O of `d` base tiles of columns leaves no shared memory for totals.
+const fn is_wide(d: usize) -> bool {
+    d > 8
+}
+
+/// Columns per box of e4m3 tensors whose rows have this number of columns.
+pub const fn fp8_box_columns(row: u32) -> u32 {
+    if row < EIGHT_BIT_PANEL { row } else { EIGHT_BIT_PANEL }
+}
 
 /// Parameters of [`FwdHopperFp8`], around those of a kernel for 16 bits.
 #[repr(C)]
@@ -66,19 +78,22 @@ impl<E: Element, Mask: MaskMarker, const W: usize, const N: usize, const D: usiz
     const TARGET: Target = Target::Exactly(90);
     const THREADS: u32 = 128 * (W as u32 + 1);
     /// Two tiles of Q and all stages, of one byte per element; O; the totals of O in f32.
-    const SMEM_BYTES: usize =
-        256 * (2 * 4 * W * D + 2 * N * D * STAGES) + 256 * 4 * W * D * (E::BYTES + 4) + 3 * 1024;
+    const SMEM_BYTES: usize = {
+        let of_total = if is_wide(D) { 0 } else { 4 };
+        256 * (2 * 4 * W * D + 2 * N * D * STAGES) + 256 * 4 * W * D * (E::BYTES + of_total) + 3 * 1024
+    };
     const PARAM_ALIGN: u32 = TensorMap::ALIGN;
     /// Of Q, of K, of V as columns, and of O.
     const BOXES: &'static [[u32; 2]] = {
         assert!(
-            (D == 4 || D == 8) && N == 8,
-            "rows of V's tiles have 128 bytes, those of Q's as many or half"
+            matches!((D, N), (4 | 8, 8) | (16, 4)),
+            "a row of V's tiles has 128 bytes or 64, and one of Q's these or 256"
         );
+        let columns = fp8_box_columns(D as u32 * 16);
         &[
-            [D as u32 * 16, AttnInfo::Q_BOX_ROWS],
-            [D as u32 * 16, N as u32 * 16],
-            [EIGHT_BIT_PANEL, D as u32 * 16],
+            [columns, AttnInfo::Q_BOX_ROWS],
+            [columns, N as u32 * 16],
+            [N as u32 * 16, D as u32 * 16],
             [info::panel(D as u32 * 16), AttnInfo::Q_BOX_ROWS],
         ]
     };

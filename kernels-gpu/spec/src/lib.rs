@@ -104,7 +104,7 @@ pub use hopper_backward::{
 pub use hopper_dequant::FwdHopperDequant;
 pub use hopper_fp8::{
     FP8_SHARES, Fp8Params, FwdHopperFp8, LayFp8, LayFp8Pages, LayFp8PagesParams, LayFp8Params, RoundFp8,
-    RoundFp8Params,
+    RoundFp8Params, fp8_box_columns,
 };
 pub use info::{
     AttnInfo, Entry, Isa, IsaMarker, Keys, Line, Pass, Queries, Schedule, Sm80, Sm90a, TileScheduler,

@@ -75,6 +75,7 @@ macro_rules! for_each_other { ($emit:ident) => {
     d256: QuantiseKv<E, 4, 16>;
     fp8_d64: RoundFp8<E, 8, 4>;
     fp8_d128: RoundFp8<E, 8, 8>;
+    fp8_d256: RoundFp8<E, 4, 16>;
     }
     }
     $crate::lines! { $emit
@@ -84,6 +85,7 @@ macro_rules! for_each_other { ($emit:ident) => {
     head_maxima: HeadMaxima;
     lay_e4m3_d64: LayFp8<8, 4>;
     lay_e4m3_d128: LayFp8<8, 8>;
+    lay_e4m3_d256: LayFp8<4, 16>;
     lay_e4m3_pages_d64: LayFp8Pages<8, 4>;
     lay_e4m3_pages_d128: LayFp8Pages<8, 8>;
     lay_int8_pages_d64: LayInt8Pages<4, 4>;

@@ -346,7 +346,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     int8_d128 [Local] 64x64: Paged<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>; }
     fp8 {
     d64 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 4, 4>;
-    d128 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>; }
+    d128 [Full, Causal, Local] 128x128: FwdHopperFp8<E, Mask, 2, 8, 8, 3>;
+    d256 [Full, Causal, Local] 128x64: FwdHopperFp8<E, Mask, 2, 4, 16, 3>; }
     fp8_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
     d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }

@@ -21,7 +21,7 @@ use tile::mma::{Acc, ByteFrag, Mma, RowVec};
 use tile::pipeline::{MbarrierPipeline, Producer};
 use tile::shared::SharedTile;
 use tile::tma::{Tma, TmaTensor};
-use tile::wgmma::{AbBytes, AbtBytes, ShortSums, Totals};
+use tile::wgmma::{AbtBytes, ByteSums, HasSums};
 use tile::{Block, Smem, Warp};
 
 /// The largest probability at a new reference is 2^4, an e4m3. Later probabilities may grow to 448.
@@ -73,7 +73,7 @@ impl Fp8Softmax {
     fn rebase<const N: usize, const D: usize>(
         &mut self,
         s: &Acc<1, N>,
-        sums: &mut ShortSums<D>,
+        sums: &mut impl ByteSums<D>,
         warp: Warp,
     ) -> ByteFrag<1, N> {
         let rescale = self.raise(s, warp);
@@ -110,12 +110,17 @@ impl Fp8Softmax {
 type KeysBy<T> = Tma<<T as MapTile>::Keys>;
 type ValuesBy<T> = Tma<<T as Columns>::Values>;
 
-/// A block's shared memory: pipelines of Q, K and V, the store buffer of O, and the totals of O.
+/// The sums of O.
+type Sums<const D: usize> = <E4m3 as HasSums<D>>::Sums;
+/// Shared memory of these sums.
+type SumsOf<const D: usize, const W: usize> = <Sums<D> as ByteSums<D>>::Place<W>;
+
+/// A block's shared memory: pipelines of Q, K and V, the store buffer of O, and the sums of O.
 type Shared<S, T, E, const W: usize, const N: usize, const D: usize, const STAGES: usize> = (
     MbarrierPipeline<QTiles<E4m3, W, D>, 2, <S as Scheduler>::By>,
     (
         MbarrierPipeline<SharedTile<E4m3, N, D>, STAGES, KeysBy<T>>,
-        (MbarrierPipeline<SharedTile<E4m3, D, N>, STAGES, ValuesBy<T>>, (StoreBuffer<E, D, W>, Totals<D, W>)),
+        (MbarrierPipeline<SharedTile<E4m3, D, N>, STAGES, ValuesBy<T>>, (StoreBuffer<E, D, W>, SumsOf<D, W>)),
     ),
 );
 
@@ -213,7 +218,9 @@ fn across_tiles<
     source: impl Fn(u32, u32) -> S,
     block: Block<C>,
     smem: Smem<C>,
-) {
+) where
+    E4m3: HasSums<D>,
+{
     const { assert!(!Mask::SINK && !Mask::LISTED, "the kernel adds no sink and takes ranges of blocks") }
     let tensors: Tensors<T, N, D> = (
         block.tensor(|p| &p.forward.as_ref().q),
@@ -228,11 +235,11 @@ fn across_tiles<
         shared,
         |(q, (k, (v, _)))| copy::<S, T, Mask, W, N, D, STAGES>(p, source(index, count), &tensors, q, k, v),
         |_| (),
-        |mut group, (mut q, (mut k, (mut v, (mut out, totals))))| {
+        |mut group, (mut q, (mut k, (mut v, (mut out, of_sums))))| {
             let mut tiles = source(index, count);
             let Some(tile) = tiles.receive(&mut q) else { return };
             let (warp, first_row, zero) = (group.warp(), group.first_row(), opaque(0));
-            let mut sums = totals.sums(&group);
+            let mut sums = Sums::<D>::new(of_sums, p.forward.as_ref().rounds.order.heads, &group);
 
             // The first product of the block's first tile runs beside no other product.
             let mut now = view::<T, Mask, W, N>(p, tile, warp);
@@ -246,9 +253,11 @@ fn across_tiles<
                 while n > now.range.start {
                     n -= 1;
                     // S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1).
-                    probs = group.overlap(
+                    probs = Sums::<D>::overlap(
                         AbtBytes(&mut Acc::unset(), &q_tile, &mut k),
-                        AbBytes(sums.room(), &probs, &mut v),
+                        sums.room(),
+                        (&probs, &mut v),
+                        &mut group,
                         &mut softmax,
                         |softmax, s| {
                             let edge = !Mask::SEES_ALL && now.is_edge(n);
@@ -267,9 +276,11 @@ fn across_tiles<
                 // The next tile's first S runs beside this tile's last O += P V.
                 let next = view::<T, Mask, W, N>(p, tile, warp);
                 q_tile = q.wait();
-                let (next_softmax, first) = group.overlap(
+                let (next_softmax, first) = Sums::<D>::overlap(
                     AbtBytes(&mut Acc::unset(), &q_tile, &mut k),
-                    AbBytes(sums.room(), &probs, &mut v),
+                    sums.room(),
+                    (&probs, &mut v),
+                    &mut group,
                     &mut (),
                     |(), s| {
                         next.see_first(s, &mut (), (first_row, warp));
@@ -280,7 +291,7 @@ fn across_tiles<
                 store((p, &now), (softmax, sums.take()), (&mut out, &of_output), &mut group);
                 (now, softmax, probs) = (next, next_softmax, first.renewed(zero));
             }
-            group.run(AbBytes(sums.room(), &probs, &mut v));
+            Sums::<D>::add(sums.room(), (&probs, &mut v), &mut group);
             store((p, &now), (softmax, sums.take()), (&mut out, &of_output), &mut group);
         },
     );
@@ -294,6 +305,8 @@ impl<
     const D: usize,
     const STAGES: usize,
 > Run for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+where
+    E4m3: HasSums<D>,
 {
     #[inline(always)]
     fn run(p: Fp8Params, block: Block<Self>, smem: Smem<Self>) {
@@ -311,6 +324,8 @@ impl<
     const D: usize,
     const STAGES: usize,
 > RunAs<Varlen<Self>, Sm90a> for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+where
+    E4m3: HasSums<D>,
 {
     #[inline(always)]
     fn run_as(p: <Self as Forward>::OnVarlen, block: Block<Varlen<Self>>, smem: Smem<Varlen<Self>>) {
@@ -327,6 +342,8 @@ impl<
     const D: usize,
     const STAGES: usize,
 > RunAs<Paged<Self>, Sm90a> for FwdHopperFp8<E, Mask, W, N, D, STAGES>
+where
+    E4m3: HasSums<D>,
 {
     #[inline(always)]
     fn run_as(p: Fp8Params<HopperPagedParams>, block: Block<Paged<Self>>, smem: Smem<Paged<Self>>) {

@@ -35,21 +35,70 @@ pub unsafe fn mma_async_abt_e4m3<const N: usize>(
     }
 }
 
-/// `wgmma.mma_async.sync.aligned.m64nNk32.f32.e4m3.e4m3`: one k-step of `d += a b^T`. `a` is in registers:
-/// byte `i` of register `r` is row `lane / 4 + r % 2 * 8`, depth `r / 2 * 16 + lane % 4 * 4 + i`. A
-/// descriptor selects `b`, whose rows run along k.
+/// `wgmma.mma_async.sync.aligned.m64nNk32.f32.e4m3.e4m3`: one k-step of `d = a b^T`, or of `d += a b^T` if
+/// `accumulate` is true. `a` is in registers: byte `i` of register `r` is row `lane / 4 + r % 2 * 8`, depth
+/// `r / 2 * 16 + lane % 4 * 4 + i`. A descriptor selects `b`, whose rows run along k.
 ///
 /// # Safety
 /// - The preconditions of [`mma_async_abt_e4m3`] hold. No thread touches the registers of `a` either
 ///   ([`super::hold`]).
 #[inline(always)]
 #[gpu_only]
-pub unsafe fn mma_async_ab_e4m3<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: Operand) {
+pub unsafe fn mma_async_ab_e4m3<const N: usize>(
+    d: &mut Accumulator<N>,
+    a: [u32; 4],
+    b: Operand,
+    accumulate: bool,
+) {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        match (N, accumulate) {
+            (4, false) => n4::set_from_registers(super::flat(d), a, b.0),
+            (4, true) => n4::add_from_registers(super::flat(d), a, b.0),
+            (_, false) => n8::set_from_registers(super::flat(d), a, b.0),
+            (_, true) => n8::add_from_registers(super::flat(d), a, b.0),
+        }
+    }
+}
+
+/// [`mma_async_abt_e4m3`], which decides at run time whether it accumulates.
+///
+/// # Safety
+/// - The preconditions of [`mma_async_abt_e4m3`] hold. `accumulate` is the same in all threads.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn mma_async_abt_e4m3_if<const N: usize>(
+    d: &mut Accumulator<N>,
+    a: Operand,
+    b: Operand,
+    accumulate: u32,
+) {
     // SAFETY: the caller keeps the preconditions.
     unsafe {
         match N {
-            4 => n4::add_from_registers(super::flat(d), a, b.0),
-            _ => n8::add_from_registers(super::flat(d), a, b.0),
+            4 => n4::add_if(super::flat(d), a.0, b.0, accumulate),
+            _ => n8::add_if(super::flat(d), a.0, b.0, accumulate),
+        }
+    }
+}
+
+/// [`mma_async_ab_e4m3`], which decides at run time whether it accumulates.
+///
+/// # Safety
+/// - The preconditions of [`mma_async_ab_e4m3`] hold. `accumulate` is the same in all threads.
+#[inline(always)]
+#[gpu_only]
+pub unsafe fn mma_async_ab_e4m3_if<const N: usize>(
+    d: &mut Accumulator<N>,
+    a: [u32; 4],
+    b: Operand,
+    accumulate: u32,
+) {
+    // SAFETY: the caller keeps the preconditions.
+    unsafe {
+        match N {
+            4 => n4::add_from_registers_if(super::flat(d), a, b.0, accumulate),
+            _ => n8::add_from_registers_if(super::flat(d), a, b.0, accumulate),
         }
     }
 }
@@ -79,6 +128,49 @@ macro_rules! width {
                             $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, 1, 1, 1;"),
                         inout(reg32) d[$first], $(inout(reg32) d[$i],)*
                         a = in(reg64) a, b = in(reg64) b, options(nostack))
+                }
+            }
+
+            #[inline(always)]
+            pub unsafe fn add_if(d: &mut [f32; $registers], a: u64, b: u64, is: u32) {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe {
+                    crate::convergent_asm!(
+                        "{{", ".reg .pred accumulates;", "setp.ne.u32 accumulates, {is}, 0;",
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k32.f32.e4m3.e4m3 {{{",
+                            $first, "}", $(", {", $i, "}",)* "}}, {a}, {b}, accumulates, 1, 1;"),
+                        "}}",
+                        inout(reg32) d[$first], $(inout(reg32) d[$i],)*
+                        a = in(reg64) a, b = in(reg64) b, is = in(reg32) is, options(nostack))
+                }
+            }
+
+            #[inline(always)]
+            pub unsafe fn add_from_registers_if(d: &mut [f32; $registers], a: [u32; 4], b: u64, is: u32) {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe {
+                    crate::convergent_asm!(
+                        "{{", ".reg .pred accumulates;", "setp.ne.u32 accumulates, {is}, 0;",
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k32.f32.e4m3.e4m3 {{{",
+                            $first, "}", $(", {", $i, "}",)*
+                            "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, accumulates, 1, 1;"),
+                        "}}",
+                        inout(reg32) d[$first], $(inout(reg32) d[$i],)*
+                        a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                        b = in(reg64) b, is = in(reg32) is, options(nostack))
+                }
+            }
+
+            #[inline(always)]
+            pub unsafe fn set_from_registers(d: &mut [f32; $registers], a: [u32; 4], b: u64) {
+                // SAFETY: the caller keeps the preconditions.
+                unsafe {
+                    crate::convergent_asm!(
+                        concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k32.f32.e4m3.e4m3 {{{",
+                            $first, "}", $(", {", $i, "}",)* "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, 0, 1, 1;"),
+                        out(reg32) d[$first], $(out(reg32) d[$i],)*
+                        a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                        b = in(reg64) b, options(nostack))
                 }
             }
 

@@ -11,8 +11,9 @@ use crate::mma::{Acc, ByteFrag, RowVec};
 use crate::pipeline::{Consumer, Specialized, StageGuard};
 use crate::shared::{Place, SharedTile, SharedTiles};
 use crate::tma::{Tma, TmaTransport};
+use crate::wgmma::ByteSums;
 use crate::wgmma::sealed::Issue;
-use contract::E4m3;
+use contract::{E4m3, FastDiv};
 use cuda_std::math::fma;
 use cuda_std::memory::{ld_shared_v4_b32, st_shared_v4_b32};
 use cuda_std::wgmma;
@@ -113,36 +114,6 @@ impl<const D: usize, const W: usize> Totals<D, W> {
 const VECTORS: u32 = 128 * 16;
 
 impl<const D: usize> ShortSums<D> {
-    /// Room for a stage's products. If the accumulator has none, it is added to the total first.
-    #[inline(always)]
-    pub fn room<const K: usize>(&mut self) -> SumsRoom<'_, D, K> {
-        const { assert!(K as u32 * 16 <= MOST_ROWS, "a stage has more products than a sum may have") }
-        if self.rows + K as u32 * 16 > MOST_ROWS {
-            self.empty();
-        }
-        self.rows += K as u32 * 16;
-        SumsRoom(self)
-    }
-
-    /// Multiplies each row by its factor.
-    #[inline(always)]
-    pub fn scale_rows(&mut self, by: &RowVec<1>) {
-        self.acc.scale_rows(by);
-        self.factor = self.factor.zip(*by, |factor, by| factor * by);
-    }
-
-    /// Returns the sums, and starts new ones from zero.
-    #[inline(always)]
-    pub fn take(&mut self) -> Acc<1, D> {
-        if self.has_total {
-            self.add_total();
-        }
-        let sums = self.acc;
-        (self.acc, self.rows, self.has_total) = (Acc::cleared(), 0, false);
-        self.factor = RowVec::splat(1.0);
-        sums
-    }
-
     /// Adds the accumulator to the total, and clears the accumulator.
     #[inline(always)]
     fn empty(&mut self) {
@@ -180,6 +151,71 @@ impl<const D: usize> ShortSums<D> {
     }
 }
 
+/// If the accumulator has no room, it is added to the total first. The second product is in flight while the
+/// warpgroup computes with the first one.
+impl<const D: usize> ByteSums<D> for ShortSums<D> {
+    type Place<const W: usize> = Totals<D, W>;
+
+    #[inline(always)]
+    fn new<const W: usize>(totals: Totals<D, W>, _: FastDiv, group: &Warpgroup<W>) -> Self {
+        totals.sums(group)
+    }
+    #[inline(always)]
+    fn scale_rows(&mut self, by: &RowVec<1>) {
+        self.acc.scale_rows(by);
+        self.factor = self.factor.zip(*by, |factor, by| factor * by);
+    }
+    #[inline(always)]
+    fn take(&mut self) -> Acc<1, D> {
+        if self.has_total {
+            self.add_total();
+        }
+        let sums = self.acc;
+        (self.acc, self.rows, self.has_total) = (Acc::cleared(), 0, false);
+        self.factor = RowVec::splat(1.0);
+        sums
+    }
+    type Room<'s, const K: usize> = SumsRoom<'s, D, K>;
+    #[inline(always)]
+    fn room<const K: usize>(&mut self) -> SumsRoom<'_, D, K> {
+        const { assert!(K as u32 * 16 <= MOST_ROWS, "a stage has more products than a sum may have") }
+        if self.rows + K as u32 * 16 > MOST_ROWS {
+            self.empty();
+        }
+        self.rows += K as u32 * 16;
+        SumsRoom(self)
+    }
+    #[inline(always)]
+    fn add<const W: usize, const K: usize, const S: usize, By: TmaTransport>(
+        room: SumsRoom<'_, D, K>,
+        (a, b): (&ByteFrag<1, K>, &mut Consumer<SharedTile<E4m3, D, K>, S, By>),
+        group: &mut Warpgroup<W>,
+    ) {
+        group.run(AbBytes(room, a, b))
+    }
+    #[inline(always)]
+    fn overlap<
+        By: TmaTransport,
+        ByB: TmaTransport,
+        State,
+        R,
+        T,
+        const W: usize,
+        const K: usize,
+        const S: usize,
+    >(
+        first: AbtBytes<'_, K, D, W, S, By>,
+        room: Self::Room<'_, K>,
+        (a, b): (&ByteFrag<1, K>, &mut Consumer<SharedTile<E4m3, D, K>, S, ByB>),
+        group: &mut Warpgroup<W>,
+        state: &mut State,
+        meanwhile: impl FnOnce(&mut State, &mut Acc<1, K>) -> (bool, R),
+        then: impl FnOnce(&mut State, &Acc<1, K>, &mut Self, R, bool) -> T,
+    ) -> T {
+        group.overlap(first, AbBytes(room, a, b), state, meanwhile, then)
+    }
+}
+
 /// The product `acc = a b^T` of e4m3. `a` is the warpgroup's own tile of a guarded stage, and `b` is the next
 /// stage of a pipeline.
 pub struct AbtBytes<'p, const N: usize, const K: usize, const W: usize, const S: usize, By = Tma>(
@@ -207,20 +243,8 @@ unsafe impl<const N: usize, const K: usize, const W: usize, const S: usize, By: 
     }
     #[inline(always)]
     unsafe fn issue(&mut self, group: u32) {
-        const { assert!(wgmma::has_width_of_bytes(N) && K.is_multiple_of(2), "no product has this width") }
-        let (a, b) = (self.1.tile(group).operand(), self.2.descriptor().operand());
-        // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
-        // tile `b` has landed.
-        unsafe {
-            wgmma::fence();
-            // A k-step has two base tiles.
-            for k in (0..K).step_by(2) {
-                let a = a + SharedTile::<E4m3, 4, K>::along_rows(k);
-                let b = b + SharedTile::<E4m3, N, K>::along_rows(k);
-                wgmma::mma_async_abt_e4m3(&mut self.0.0[0], a, b, k > 0);
-            }
-            wgmma::commit_group();
-        }
+        // SAFETY: the caller keeps the preconditions.
+        unsafe { self.issue_over(None, group) }
     }
     #[inline(always)]
     unsafe fn settle<const LEFT: u32>(&mut self) {
@@ -234,6 +258,36 @@ unsafe impl<const N: usize, const K: usize, const W: usize, const S: usize, By: 
     #[inline(always)]
     fn acc(&mut self) -> &mut Acc<1, N> {
         self.0
+    }
+}
+
+impl<const N: usize, const K: usize, const W: usize, const S: usize, By: TmaTransport>
+    AbtBytes<'_, N, K, W, S, By>
+{
+    /// [`Issue::issue`], from zero also if there is a `never`, which is 0. ptxas does not know it, and keeps
+    /// what reads the accumulator's registers before this product.
+    ///
+    /// # Safety
+    /// - The preconditions of [`Issue::issue`] hold.
+    #[inline(always)]
+    pub(super) unsafe fn issue_over(&mut self, never: Option<u32>, group: u32) {
+        const { assert!(wgmma::has_width_of_bytes(N) && K.is_multiple_of(2), "no product has this width") }
+        let (a, b) = (self.1.tile(group).operand(), self.2.descriptor().operand());
+        // SAFETY: the caller keeps the preconditions. Both tiles may be read: a guard keeps tile `a`, and
+        // tile `b` has landed.
+        unsafe {
+            wgmma::fence();
+            // A k-step has two base tiles.
+            for k in (0..K).step_by(2) {
+                let a = a + SharedTile::<E4m3, 4, K>::along_rows(k);
+                let b = b + SharedTile::<E4m3, N, K>::along_rows(k);
+                match never {
+                    Some(never) if k == 0 => wgmma::mma_async_abt_e4m3_if(&mut self.0.0[0], a, b, never),
+                    _ => wgmma::mma_async_abt_e4m3(&mut self.0.0[0], a, b, k > 0),
+                }
+            }
+            wgmma::commit_group();
+        }
     }
 }
 
@@ -259,7 +313,7 @@ unsafe impl<const N: usize, const K: usize, const W: usize, const S: usize, By: 
             wgmma::fence();
             for k in 0..K / 2 {
                 let b = b + SharedTile::<E4m3, N, K>::along_rows(2 * k);
-                wgmma::mma_async_ab_e4m3(&mut self.0.0.acc.0[0], self.1.k_step(k, 0), b);
+                wgmma::mma_async_ab_e4m3(&mut self.0.0.acc.0[0], self.1.k_step(k, 0), b, true);
             }
             wgmma::commit_group();
         }
