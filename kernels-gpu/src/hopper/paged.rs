@@ -11,8 +11,8 @@ use crate::work::{Problem, QueryTile, SequenceTile};
 use attention_tile::{InPages, LoadScales, PagedRow, head_of};
 use core::marker::PhantomData;
 use spec::{
-    HasVariant, HopperPagedParams, HopperParams, Kernel, MaskMarker, Paged, PagedMap, RaggedMap, Sm90a,
-    VariantParams, WorkTile,
+    HasVariant, HopperPagedParams, HopperParams, Kernel, MaskKind, MaskMarker, Paged, PagedMap, RaggedMap,
+    Sm90a, VariantParams, WorkTile,
 };
 use tile::global::GlobalVec;
 use tile::tma::{RaggedRow, TileInfo};
@@ -133,7 +133,7 @@ impl<S: LoadScales> Found for CacheTile<S> {
     }
 
     /// Factors take the place of `before`, from which consumers compute `shift`, `queries` and `tile` of a
-    /// sequence. Sinks and windows, the only masks and scores of the table's kernels with factors, read none.
+    /// sequence. The masks and scores of `reads_no_sequence` read none.
     #[inline(always)]
     fn info(&self, with_variant: bool) -> TileInfo {
         let info @ [a, b, c, d, e, f, _, _] = self.of.info(with_variant);
@@ -153,6 +153,13 @@ impl<S: LoadScales> Found for CacheTile<S> {
     }
 }
 
+/// Whether the mask and its scores read none of a sequence's numbers that [`CacheTile`] replaces by factors.
+const fn reads_no_sequence<Mask: MaskMarker>() -> bool {
+    let scores = Mask::SCORES;
+    matches!(Mask::KIND, MaskKind::Full | MaskKind::Causal | MaskKind::Local)
+        && !(scores.own || scores.alibi || scores.bias.is_some())
+}
+
 impl<K: Body<Scales: LoadScales>> HopperKernel for Paged<K> {
     type Forward = HopperParams<RaggedMap, PagedMap>;
     #[inline(always)]
@@ -162,6 +169,13 @@ impl<K: Body<Scales: LoadScales>> HopperKernel for Paged<K> {
         block: Block<C>,
         smem: Smem<C>,
     ) {
+        const {
+            assert!(
+                !K::Scales::ARE_SOME || reads_no_sequence::<K::Mask>(),
+                "Hopper's kernels on caches of eight bits do not know a sequence's `shift`, `queries` and \
+                 `tile`, which masks and scores of your own may read: `Paged<FwdDequant<..>>` knows them"
+            )
+        }
         let source = |index, count| VarlenScheduler::<CacheTile<K::Scales>, K>::of(p, index, count);
         K::body(p, variant, source, block, smem)
     }
