@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 /// the pages, and one tensor of all sequences' values: a sequence has as many tiles as the longest one may
 /// have.
 ///
-/// The totals of O lie in shared memory, or, if O is [wide](is_wide), in registers.
+/// The totals of O lie in shared memory, or, with more than 128 columns, in registers.
 pub struct FwdHopperFp8<E, Mask, const W: usize, const N: usize, const D: usize, const STAGES: usize>(
     PhantomData<(E, Mask)>,
 );

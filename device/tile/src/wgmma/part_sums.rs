@@ -13,7 +13,7 @@ use cuda_std::wgmma;
 /// Base tiles of columns of a part: two parts are in flight, in 64 registers.
 const PART: usize = 4;
 
-/// Sums in registers. The tensor core computes the product of one stage for [`PART`] base tiles of columns at
+/// Sums in registers. The tensor core computes the product of one stage for four base tiles of columns at
 /// a time, from zero, and the warpgroup adds it in f32 while the next part is in flight.
 ///
 /// ptxas moves these additions behind later products, and then spills. A product over the registers of an
