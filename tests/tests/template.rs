@@ -95,7 +95,8 @@ fn the_documents_program_verifies_its_kernel() {
     assert!(lines <= MOST && document.contains(&format!("{lines} lines of Rust")), "{lines} lines");
     let up = |name: &str| "../".repeat(1 + usize::from(name.starts_with("kernels/"))) + "ferroflash/";
     let (folder, _used) = outside(&files, up);
-    let said = cargo(&folder, &["run"]);
+    // With the features of the examples' tests, so that one library and one reference are compiled for all.
+    let said = cargo(&folder, &["run", "--features", "ferroflash/training"]);
     let (right, _) = said.split_once("; worst").unwrap_or((&said, ""));
     assert!(right.contains("launches are right") && document.contains(right), "{said}");
 }
