@@ -1,9 +1,10 @@
 //! The kernels' PTX, which the build embeds. Files of a folder may replace the PTX of some kernels.
 use crate::Error;
 use compression::{lzma, numbers};
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
@@ -102,8 +103,12 @@ pub fn is_embedded(symbol: &str) -> bool {
     row(symbol).is_some()
 }
 
+/// Returns the row of an entry. A search of the table would make each test that asks for every kernel compare
+/// a million names.
 fn row(symbol: &str) -> Option<&'static (&'static str, Part, Option<Part>)> {
-    TABLE.iter().find(|(name, ..)| *name == symbol).filter(|_| !is_left_out(symbol))
+    static ROWS: LazyLock<HashMap<&str, usize>> =
+        LazyLock::new(|| TABLE.iter().enumerate().map(|(at, (name, ..))| (*name, at)).collect());
+    ROWS.get(symbol).map(|at| &TABLE[*at]).filter(|_| !is_left_out(symbol))
 }
 
 /// Returns whether this process has to do without a kernel that the build embeds. If the environment variable
@@ -112,15 +117,15 @@ fn row(symbol: &str) -> Option<&'static (&'static str, Part, Option<Part>)> {
 /// sample. A thread that asks for another kernel [is noted](note_thread).
 #[cfg(feature = "sim")]
 fn is_left_out(symbol: &str) -> bool {
-    use std::{collections::HashSet, ffi::OsString};
-    static KEPT: OnceLock<Option<HashSet<OsString>>> = OnceLock::new();
+    use std::collections::HashSet;
+    static KEPT: OnceLock<Option<HashSet<String>>> = OnceLock::new();
     let kept = KEPT.get_or_init(|| {
         let folder = std::env::var_os("FERROFLASH_TEST_KERNELS")?;
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        Some(files.map(|file| file.file_name()).collect())
+        let names = files.filter_map(|file| file.file_name().into_string().ok());
+        Some(names.filter_map(|name| name.strip_suffix(".ptx").map(str::to_owned)).collect())
     });
-    let is_left_out =
-        kept.as_ref().is_some_and(|kept| !kept.contains(&OsString::from(format!("{symbol}.ptx"))));
+    let is_left_out = kept.as_ref().is_some_and(|kept| !kept.contains(symbol));
     if is_left_out {
         note_thread();
     }
