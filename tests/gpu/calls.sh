@@ -6,9 +6,9 @@ parts() {
     cat << 'END'
 forward: the portable forward kernels, f16
 forward-bf16: the portable forward kernels, bf16; statistics, append kernels
-int8: portable kernels with scores of int8; Hopper's of e4m3, varlen and paged; kernels that lay values
+int8: portable kernels with scores of int8; Hopper's with products of e4m3; kernels that lay values
 varlen: portable varlen, split-KV and merge kernels; padded queries, largest scores of heads
-hopper: Hopper's kernels on dense tensors, in eight bits too
+hopper: Hopper's kernels on dense tensors
 hopper-keys: Hopper's kernels: varlen, paged, MLA, lists of keys; portable MLA kernels
 cache: decode kernels
 paged: portable paged kernels, mixed batches, sparse MLA
@@ -99,9 +99,9 @@ part() {
     case $1 in
         forward) kernels '^fwd_f16' '_packed$|_split' ;;
         forward-bf16) kernels '^fwd_bf16|^stats|^append' '^fwd.*(_packed$|_split)' ;;
-        int8) kernels '^int8|^lay|^fp8_(packed|paged)' ;;
+        int8) kernels '^int8|^lay|^fp8' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^used_queries|^head_maxima' ;;
-        hopper) kernels '^(hopper|fp8)_(f16|bf16)' ;;
+        hopper) kernels '^hopper_(f16|bf16)' ;;
         hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^mla' ;;
         cache) kernels '^decode' ;;
         paged) kernels '^paged|^mixed_few|^sparse' ;;

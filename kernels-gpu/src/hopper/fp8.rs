@@ -2,7 +2,7 @@
 //! has the arithmetic.
 //!
 //! Products of eight bits read both operands along k, so values lie transposed in memory. Sums of the second
-//! product are [`ShortSums`]: the tensor core adds at most 512 keys. Work tiles are [`ScaledTile`]s.
+//! product are [`ByteSums`]: the tensor core adds at most 512 keys. Work tiles are [`ScaledTile`]s.
 use crate::entries::{Run, RunAs};
 use crate::hopper::mainloop::{QTiles, View};
 use crate::hopper::paged::CacheTile;
