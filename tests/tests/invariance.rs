@@ -89,7 +89,7 @@ fn drawn(
 /// A drawn sequence has the bits of a launch of its own in each batch.
 #[test]
 fn sequences_have_equal_bits_in_all_batches() {
-    let rounds = if is_thorough() { 80 } else { 24 };
+    let rounds = if is_thorough() { 200 } else { 24 };
     drawn(rounds, Invariance::Batch, |round, attention, shape| {
         let mut random = Random::new(100 + round as u64);
         let own = part(&mut random, shape, 1);
@@ -114,7 +114,7 @@ fn sequences_have_equal_bits_in_all_batches() {
 /// A drawn sequence has the bits of one request, however its queries are divided among requests.
 #[test]
 fn sequences_have_equal_bits_in_all_chunks() {
-    let rounds = if is_thorough() { 80 } else { 20 };
+    let rounds = if is_thorough() { 200 } else { 20 };
     drawn(rounds, Invariance::BatchAndChunks, |round, attention, shape| {
         let mut random = Random::new(300 + round as u64);
         let own = part(&mut random, shape, 1);
