@@ -52,7 +52,7 @@ pub const WHEEL_MB: f64 = 6.0;
 
 /// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes. Two idle cores, which ci keeps
 /// busy for 95 % of the time, took 100 with 991 kernels before kernels had seals. Without their assembly, and
-/// without work that was done twice, it is 70 by the sum of its parts. A slow machine needs 1.4 times that.
+/// without work that was done twice, it is 72 by the sum of its parts. A slow machine needs 1.4 times that.
 pub const CI_MINUTES: f64 = 130.0;
 
 /// Processor time of `cargo xtask demo` in minutes, on a machine without any tools: three minutes on two

@@ -98,7 +98,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// What must run again of the tests `a`, `b` and `c`, of which `c` runs later, if there are these notes.
+    /// Returns the tests of `a`, `b` and `c` that must run again, if there are these notes. `c` runs later.
     fn again(folder: &str, notes: &[&str]) -> BTreeSet<String> {
         let folder = std::env::temp_dir().join(format!("ferroflash-{folder}-{}", std::process::id()));
         let kept = setup::fresh_folder(&folder).expect("a folder");

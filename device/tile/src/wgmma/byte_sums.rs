@@ -1,4 +1,4 @@
-//! What kernels know of the sums of products of e4m3.
+//! Kernels use the sums of products of e4m3 through the trait of this file.
 use crate::group::Warpgroup;
 use crate::mma::{Acc, ByteFrag, RowVec};
 use crate::pipeline::{Consumer, Specialized};
