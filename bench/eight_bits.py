@@ -1,6 +1,6 @@
 """Times attention with products of eight bits beside FlashAttention-3 and cuDNN on the same e4m3 tensors, and beside 16 bits.
 
-    python3 eight_bits.py --out eight-bits-peers.json            # 16k tokens: D = 128 full and causal, D = 64, windows of 1024
+    python3 eight_bits.py --out eight-bits-peers.json            # 16k tokens: D = 128 full and causal, D = 64, 256, windows of 1024
     python3 eight_bits.py --only bias --out eight-bits-bias.json # the bias of equal scores, 2k to 64k keys
 
 `ferroflash` has e4m3 tensors with FlashAttention-3's descales, as fa3 and cudnn_fp8 have; `quantised` has bf16 tensors and precision
@@ -26,6 +26,7 @@ SHAPES = {
     "full": [(batch, 16384 // batch, 16, 128, False, FULL) for batch in (8, 4, 2, 1)],
     "causal": [(batch, 16384 // batch, 16, 128, True, FULL) for batch in (8, 4, 2, 1)],
     "D64": [(batch, 16384 // batch, 32, 64, causal, FULL) for causal in (False, True) for batch in (4, 1)],
+    "D256": [(batch, 16384 // batch, 8, 256, causal, FULL) for causal in (False, True) for batch in (4, 1)],
     "window": [(2, 8192, 16, 128, False, (1023, 0)), (2, 8192, 32, 64, False, (1023, 0))],
 }
 # A call is wrong if the sum of its errors exceeds this part of the sum of its results.

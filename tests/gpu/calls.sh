@@ -39,6 +39,7 @@ fuzz | 570 | - | fuzz.json: random problems of every family for nine minutes
 invariance | 240 | torch | invariance.json: one sequence's bits in 200 batches
 peers-flash-attention | 570 | torch pytest einops PEER_TESTS | peers.json: FlashAttention's test file, unmodified, on FerroFlash
 peers-flashinfer | 570 | torch pytest einops FLASHINFER_TESTS | peers-flashinfer.json: FlashInfer's test files, unmodified
+peers-flash-mla | 240 | torch pytest FLASHMLA_TESTS | peers-flash-mla.json: FlashMLA's test files, unmodified
 compare-prefill | 570 | torch fa4 | compare-prefill.json: headline, prefill, extra; f16 and bf16; FlashAttention-2, -4 and cuDNN
 compare-hopper | 570 | torch fa4 | compare-hopper.json: long problems, f16
 compare-hopper-bf16 | 570 | torch fa4 | compare-hopper-bf16.json: long problems, bf16
@@ -152,6 +153,10 @@ call() {
         peers-flashinfer)
             [ -n "$infer" ] || lacks "FLASHINFER_TESTS names no folder"
             run python3 flashinfer_peers.py "$infer" "$out/peers-flashinfer.json" --seconds $((limit - 40))
+            ;;
+        peers-flash-mla)
+            [ -n "$latents" ] || lacks "FLASHMLA_TESTS names no folder"
+            run python3 flash_mla_peers.py "$latents" "$out/$call.json" --seconds $((limit - 60))
             ;;
         compare-prefill) compare compare-prefill --only headline prefill extra --dtypes f16 bf16 ;;
         compare-hopper) compare compare-hopper --only hopper hopper-extra ;;

@@ -14,6 +14,7 @@
 #   COMMIT=ID                          [default: the commit in about.txt, which gpu-pack writes]
 #   PEER_TESTS=FILE                    FlashAttention's tests/test_flash_attn.py
 #   FLASHINFER_TESTS=FOLDER            the folder that has FlashInfer's tests/
+#   FLASHMLA_TESTS=FOLDER              FlashMLA's folder tests/
 #   CANDLE=FOLDER                      candle-pack, which `cargo xtask candle gpu-pack` makes
 #   BASE=FOLDER                        another commit's packed folder
 #   OWN=FOLDER                         the folder that `cargo xtask gpu-pack --own` makes
@@ -181,7 +182,8 @@ END
 
 # Makes one call. The exit code says whether a command failed.
 one() {
-    call=$1 tests=${PEER_TESTS:-} infer=${FLASHINFER_TESTS:-} base=${BASE:-} candle=${CANDLE:-} own=${OWN:-}
+    call=$1 tests=${PEER_TESTS:-} infer=${FLASHINFER_TESTS:-} latents=${FLASHMLA_TESTS:-}
+    base=${BASE:-} candle=${CANDLE:-} own=${OWN:-}
     limit=$(column "$call" 2)
     # Dry runs have no line in the table.
     : "${limit:=570}"
@@ -204,10 +206,11 @@ end_calls() {
 made() {
     PEER_TESTS=$(whole "${PEER_TESTS:-}") || exit 2
     FLASHINFER_TESTS=$(whole "${FLASHINFER_TESTS:-}") || exit 2
+    FLASHMLA_TESTS=$(whole "${FLASHMLA_TESTS:-}") || exit 2
     BASE=$(whole "${BASE:-}") || exit 2
     CANDLE=$(whole "${CANDLE:-}") || exit 2
     OWN=$(whole "${OWN:-}") || exit 2
-    export PEER_TESTS FLASHINFER_TESTS BASE CANDLE OWN
+    export PEER_TESTS FLASHINFER_TESTS FLASHMLA_TESTS BASE CANDLE OWN
     # The Python programs start ./ferroflash.
     cd "$(dirname "$0")" || exit 2
     [ -x ./ferroflash ] || die "no ./ferroflash here: run evidence.sh of a folder that \`cargo xtask gpu-pack\` made"
