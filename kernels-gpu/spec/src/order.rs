@@ -146,7 +146,8 @@ impl TileRounds {
         }
         let pair = (round >> 1) * blocks + block;
         let (heads, at) = self.pairs.div_rem(pair);
-        let (next, from_last) = if round & 1 == 0 { (0, at) } else { (self.paired - 1, order.m_blocks - 1 - at) };
+        let (next, from_last) =
+            if round & 1 == 0 { (0, at) } else { (self.paired - 1, order.m_blocks - 1 - at) };
         (pair * 2 < order.tiles).then(|| order.of_head(heads * self.paired + next, from_last))
     }
 }
