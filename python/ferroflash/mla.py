@@ -103,6 +103,12 @@ def _rows(q: Memory, k_cache: Memory, is_fp8_kvcache: bool, k_descale: Any) -> d
     return {"k_descale": k_descale, "scaled_rows": has_scales and is_fp8_kvcache}
 
 
+def _lists(q: Memory, indices: Array) -> Memory:
+    """Returns lists as int32 beside q. Kernels read lists without gaps, so other lists are copied."""
+    (lists,) = _devices.integers(q, indices=indices)
+    return lists if lists.is_contiguous() else lists.contiguous()
+
+
 def _refuse(remedy: str, **given: Any) -> None:
     """Refuses FlashMLA's arguments that FerroFlash lacks."""
     for name, value in given.items():
@@ -134,7 +140,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
 
     With `indices`, int32 (batch, seqlen_q, topk), each query has a list of slots of the cache: page * keys per page +
     row. The list is the mask. A slot that stands twice counts twice, and the kernel skips a slot that is negative or
-    beyond all pages. block_table and cache_seqlens then are None.
+    beyond all pages. Lists with gaps between them are copied. block_table and cache_seqlens then are None.
 
     The cache has the dtype of q, or eight bits. In float8_e4m3fn, `k_descale` is the scale of its numbers: a float, or
     float32 () or, without indices, (batch, 1). With `is_fp8_kvcache`, rows of 656 bytes (uint8, int8 or float8_e4m3fn)
@@ -168,7 +174,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
             if value is not None:
                 raise Invalid(f"{name} beside indices: a query's list is its mask, of slots of the whole cache, and its "
                               f"launch has o and lse only; leave {name} out")
-        (slots,) = _devices.integers(q, indices=indices)
+        slots = _lists(q, indices)
         lists = checks.SCALED_LISTS if rows["scaled_rows"] else checks.LISTED_CACHE
         checks.Call(lists, q.device, {"heads_k": 1, **checks.OF_ROW}).require(q=q, k_cache=k_cache, indices=slots)
         batch, seqlen_q, heads, head_dim = q.shape
@@ -197,8 +203,8 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, 
     """Computes attention of q (queries, heads, head_dim), each with a list of rows of kv (keys, heads_k, head_dim).
 
     `indices` are int32 (queries, heads_k, topk). A row that a list has twice counts twice, and the kernel skips an
-    index that is negative or beyond all rows. The values are the first `d_v` columns of kv. `attn_sink`, float32
-    (heads), are logits that belong to no key; the returned lse includes them, and FlashMLA's does not.
+    index that is negative or beyond all rows. Lists with gaps between them are copied. The values are the first `d_v`
+    columns of kv. `attn_sink`, float32 (heads), are logits that belong to no key; the returned lse includes them, and FlashMLA's does not.
 
     Returns o (queries, heads, d_v), None in place of FlashMLA's max_logits, and lse, float32 (queries, heads). For a
     row without a key, lse is +inf, or the sink; for a sink of +inf, it is 2.4e38.
@@ -211,7 +217,7 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Array, indices: Array, sm_scale: float, 
     if _devices.name(kv.dtype) in checks.BYTES:
         raise WrongType(f"kv is {_devices.name(kv.dtype)}; it must be {_devices.name(q.dtype)} (as q); convert kv, or call "
                         "flash_mla_with_kvcache with indices, which takes rows of eight bits")
-    (slots,) = _devices.integers(q, indices=indices)
+    slots = _lists(q, indices)
     checks.Call(checks.LISTED, q.device).require(q=q, kv=kv, indices=slots)
     keys: Memory = kv
     names = {"softmax_scale": "sm_scale", "head_dim_v": "d_v", "k_cache": "kv", "sinks": "attn_sink"}

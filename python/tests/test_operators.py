@@ -122,3 +122,11 @@ def test_a_merge_refuses_tensors_that_require_gradients():
     function, arguments, _ = CALLS["merge"]
     with pytest.raises(ferroflash.Unsupported, match="a gradient of merge_attn_states: "):
         function(arguments[0], O.clone().requires_grad_(), *arguments[2:], **SIM)
+
+
+def test_lists_with_gaps_between_them_are_copied():
+    lists = of([[3, 4]], [[2, -1]])
+    gaps = torch.full((*lists.shape[:-1], 5), 1, dtype=lists.dtype)[..., :lists.shape[-1]].copy_(lists)
+    whole, strided = (ferroflash.flash_mla_sparse_fwd(LATENT_Q[:, 0], LATENTS[0], each, 0.1, 256, **SIM)[0]
+                      for each in (lists, gaps))
+    assert not gaps.is_contiguous() and torch.equal(whole, strided)
