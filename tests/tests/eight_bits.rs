@@ -13,19 +13,22 @@ use half::f16;
 use ptx_sim::{Kind as Finding, Options};
 use reference::{Case, DeviceLengths, Layout, Loaded, OnDevice, Reference, Work, soak};
 
-/// A kind of inputs: its name, and what becomes of a normal number of Q (0), K (1) or V (2) in a column.
-type Kind = (&'static str, fn(usize, usize, f64) -> f64);
+/// A kind of inputs: its name, and what becomes of a normal number of Q (0), K (1) or V (2) in a row and
+/// column.
+type Kind = (&'static str, fn(usize, [usize; 2], f64) -> f64);
 
 /// The inputs of docs/accuracy.md of which a kernel could lose the accuracy by a mistake in its rules.
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 6] = [
     ("normal", |_, _, x| x),
-    ("outlier channels", |of, column, x| match (of, column % 16) {
+    ("outlier channels", |of, [_, column], x| match (of, column % 16) {
         (1, 3) => x + 12.0,
         (1, 7) => 4.0 * x,
         _ => x,
     }),
-    ("offset of keys", |of, column, x| if of == 1 && column < 4 { x + 70.0 } else { x }),
+    ("offset of keys", |of, [_, column], x| if of == 1 && column < 4 { x + 70.0 } else { x }),
     ("peaked", |of, _, x| if of == 0 { 4.0 * x } else { x }),
+    // A key that few queries see, or none, and which the mean of keys samples.
+    ("large key", |of, [row, _], x| if (of, row) == (1, 0) { 1000.0 * x } else { x }),
     ("equal scores", |of, _, x| match of {
         0 => 0.0,
         1 => x,
@@ -63,7 +66,7 @@ fn errors_are_those_of_the_class_on_each_kind_of_inputs() {
             let mut memory = Case::tensors(problem, Layout::Bshd, 3).memory();
             for (of, buffer) in memory.buffers.iter_mut().take(3).enumerate() {
                 for (i, bits) in buffer.iter_mut().enumerate() {
-                    let x = change(of, i % head_dim, f16::from_bits(*bits).to_f64());
+                    let x = change(of, [i / head_dim, i % head_dim], f16::from_bits(*bits).to_f64());
                     *bits = f16::from_f64(x).to_bits();
                 }
             }
