@@ -37,7 +37,8 @@ fn with_sums(subject: &dyn Subject, options: Options) -> Options {
 fn has_cut_sums(kernel: &Contract) -> bool {
     let mut of_fp8 = spec::attention().filter(|entry| entry.precision() == Precision::Fp8);
     let [d128, d256] = [<LayFp8<8, 8> as Entry>::CONTRACT, <LayFp8<4, 16> as Entry>::CONTRACT];
-    let lays = [d128, d256, <LayFp8Pages<8, 8> as Entry>::CONTRACT];
+    let pages = [<LayFp8Pages<8, 8> as Entry>::CONTRACT, <LayFp8Pages<4, 16> as Entry>::CONTRACT];
+    let lays = [[d128, d256], pages].concat();
     of_fp8.any(|entry| entry.contract == *kernel) || lays.contains(kernel)
 }
 

@@ -274,6 +274,7 @@ impl Subject for ExtraInfo {
             own if *own == <LayFp8<4, 16> as Entry>::CONTRACT => cases::e4m3_tensors(256, seed),
             own if *own == <LayFp8Pages<8, 4> as Entry>::CONTRACT => pages(DType::E4m3, 64),
             own if *own == <LayFp8Pages<8, 8> as Entry>::CONTRACT => pages(DType::E4m3, 128),
+            own if *own == <LayFp8Pages<4, 16> as Entry>::CONTRACT => pages(DType::E4m3, 256),
             own if *own == <LayInt8Pages<4, 4> as Entry>::CONTRACT => pages(DType::Int8, 64),
             own if *own == <LayInt8Pages<4, 8> as Entry>::CONTRACT => pages(DType::Int8, 128),
             _ => cases::head_maxima(seed),

@@ -350,10 +350,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: FwdHopperFp8<E, Mask, 2, 4, 16, 3>; }
     fp8_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
-    d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }
+    d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>;
+    d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperFp8<E, Mask, 2, 4, 16, 3>>; }
     fp8_paged {
     e4m3_d64 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
-    e4m3_d128 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }
+    e4m3_d128 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>;
+    // A causal kernel would spill 12 bytes.
+    e4m3_d256 [Local] 128x64: Paged<FwdHopperFp8<E, Mask, 2, 4, 16, 3>>; }
     // `MlaDequant` on rows of `E4m3Scaled`, whose rotary columns are bf16, as queries must be.
     [Bf16]
     mla {
@@ -377,22 +380,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     hopper_sparse_mla {
     e4m3_scaled_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3Scaled>, Mask>>;
-    }
-    }
-    $crate::lines! { $emit
-    /// Every compiled kernel of statistics. The one of 576 columns reads latent caches, too.
-    STATISTICS: AttnInfo [F16 Bf16]
-    stats {
-    d64 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 4, 4, 3>;
-    d64 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
-    d64 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
-    d128 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 8, 8, 2>;
-    d128 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
-    d128 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
-    d256 [Local] 64x32: Statistics<E, Mask, 4, 1, 2, 16, 16, 2>;
-    d256 [Local] 64x32_packed: Varlen<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
-    d256 [Local] 64x32_paged: Paged<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
-    d576 [Local] 32x16_paged: Paged<Statistics<E, Mask, 2, 1, 1, 36, 18, 2>>;
     }
     }
 } }
