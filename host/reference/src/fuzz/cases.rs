@@ -92,19 +92,26 @@ pub(super) fn varlen(random: &mut Random, limits: Limits) -> Drawn {
     (Task::Attention(case), text)
 }
 
-/// Draws a problem with scores of int8, on varlen tensors or on a KV cache of int8.
+/// Draws a problem with products of eight bits, on varlen tensors or on a KV cache of eight bits.
 pub(super) fn eight_bits(random: &mut Random, limits: Limits) -> Drawn {
-    let head_dim = pick(random, &[16, 48, 64, 80, 96, 128]);
-    let int8_fp8 = limits.int8_fp8 && one_in(random, 2);
-    let precision = if int8_fp8 { Precision::Int8Fp8 } else { Precision::Int8F16 };
-    let is_cached = int8_fp8 && one_in(random, 2);
+    let of_e4m3 = limits.of_e4m3.filter(|_| one_in(random, 2));
+    let (precision, is_hoppers) = (of_e4m3.unwrap_or(Precision::Int8F16), of_e4m3 == Some(Precision::Fp8));
+    let is_cached = of_e4m3.is_some() && one_in(random, 2);
+    let wide = is_hoppers || of_e4m3.is_some() && !is_cached;
+    let narrow = pick(random, &[16, 48, 64, 80, 96, 128]);
+    let head_dim = if wide && one_in(random, 3) { pick(random, &[144, 192, 256]) } else { narrow };
     let (task, _) = if is_cached { on_cache(random, limits, true) } else { varlen(random, limits) };
     let Task::Attention(mut case) = task else { return (task, String::new()) };
     (case.precision, case.head_dim) = (precision, head_dim);
+    case.alibi &= !is_hoppers;
     if is_cached {
         // The planner refuses this precision for up to 64 rows.
         let least = 65_usize.div_ceil(case.heads[0] / case.heads[1]);
-        case.kv_dtype = Some(DType::Int8);
+        case.kv_dtype = Some(if is_hoppers { DType::E4m3 } else { DType::Int8 });
+        if let Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) = &mut case.pages {
+            // TMA copies eight keys and more.
+            *page = if is_hoppers { page.next_multiple_of(8) } else { *page };
+        }
         case.queries = case.queries.max(least);
         if let Some(first) = case.varlen_queries.as_mut().and_then(|queries| queries.first_mut()) {
             *first = (*first).max(least);
