@@ -338,7 +338,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 0>;
     d256 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 1, 2>;
     d128 [Full, Causal] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4>>;
-    d128 [Local] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>; }
+    d128 [Local] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>;
+    // Kernels of full and causal masks would spill 12 and 8 bytes.
+    d256 [Local] 128x64_packed: Varlen<FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 1, 2>>; }
     int8_fp8_paged {
     int8_d64 [Causal] 128x64: Paged<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 2>>;
     int8_d64 [Local] 128x64: Paged<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 0, 2>>;
