@@ -253,7 +253,9 @@ impl Case {
         let is_odd =
             matches!(self.pages, Pages::Tensors(_)) && entry.has_maps() && entry.scores.bias.is_some();
         let seed = self.seed | u64::from(is_odd);
-        let case = Case { sinks, alibi, bias: entry.scores.bias, seed, ..self };
+        let max_logits = self.rows.max_logits || entry.scores.maxima;
+        let rows = RowOutputs { max_logits, ..self.rows };
+        let case = Case { sinks, alibi, bias: entry.scores.bias, rows, seed, ..self };
         Case { mask: fit(case.problem()).mask, ..case }
     }
 

@@ -322,7 +322,7 @@ fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         (Isa::Sm80, _, false) => {}
     }
     let rows = RowOutputs::of(entry);
-    if rows != RowOutputs::LSE {
+    if rows != RowOutputs::LSE && !entry.scores.maxima {
         let asking = [3, 6].into_iter().filter_map(|index| all.get(index).cloned());
         all.extend(asking.map(|case| Case { rows, ..case }).collect::<Vec<_>>());
     }

@@ -68,6 +68,8 @@ const RULES: &[Rule] = &[
         fill the device").when(|case, e| e.scores.bias.is_some() && pays::is_long(case, e)),
     Rule::new(HOPPER, "warpgroups and TMA, with slopes under a causal mask; long sequences that fill the \
         device").when(|case, e| e.scores.alibi && pays::is_long(case, e)),
+    Rule::new(HOPPER, "warpgroups and TMA, which also keep the largest score of each row")
+        .when(|case, e| e.scores.maxima && pays::reaches(case, e, pays::LEAST_OF_MAXIMA)),
     Rule::new(HOPPER, "warpgroups and TMA, with sinks; long sequences that fill the device")
         .when(|case, e| e.scores.sink && pays::is_long(case, e)),
     Rule::new(HOPPER, "warpgroups and TMA, with chunks; long sequences that fill the device")

@@ -45,6 +45,7 @@ mod lineage;
 mod lines;
 mod many_sequences;
 mod mask;
+mod maxima;
 mod merge;
 mod mixed;
 mod mla;
@@ -120,6 +121,7 @@ pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix,
     PrefixParams, Windowed,
 };
+pub use maxima::{Maxima, MaximaParams};
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState, States};
 pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;

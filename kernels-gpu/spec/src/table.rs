@@ -286,8 +286,16 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Prefix, Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;
     d128 [Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
+    // With the largest score of each row.
+    d64 [Full, Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 4, 3, true>>;
+    d128 [Full, Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, true>>;
+    d192x128 [Full, Causal] maxima_128x128: With<FwdHopperWide<E, Maxima<Mask>, 2, 8, 12, 2, true, 8>>;
+    d256 [Full] maxima_128x80: With<FwdHopperWide<E, Maxima<Mask>, 2, 5, 16, 2, false>>;
+    d256 [Causal] maxima_128x64: With<FwdHopperWide<E, Maxima<Mask>, 2, 4, 16, 2, true>>;
     }
     hopper_packed {
+    d128 [Full] maxima_128x128: With<Varlen<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, true>>>;
+    d128 [Causal] maxima_128x128: With<Varlen<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, false>>>;
     d64 [Causal, Local] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
     hopper_paged {
