@@ -99,8 +99,9 @@ pub(crate) fn choose(
         let choice = of_attention(r, &query(r), config)?;
         if RowOutputs::of(choice.kernel.last.kernel).max_logits {
             let own = statistics::choose((r, p), on, None).ok();
-            let with = |passes| own.map(|own| Passes { statistics: Some(own), ..passes });
-            return Ok(Choice { fallback: choice.fallback.and_then(with), ..choice });
+            let fallback = choice.fallback.zip(own);
+            let fallback = fallback.map(|(passes, own)| Passes { statistics: Some(own), ..passes });
+            return Ok(Choice { fallback, ..choice });
         }
     }
     let (own, statistics) = (statistics::without(r), statistics::choose((r, p), on, config)?);
