@@ -13,9 +13,6 @@ use tile::mma::{AFrag, Acc, Mma, RowVec};
 /// most this sum. The largest f16 number is 65504.
 const BOUND: f32 = 32768.0;
 
-/// Scores of a lane, in two rows, whose exponentials run beside the comparisons of the scores before them.
-const SCORES_BETWEEN: usize = 16;
-
 /// The new maximum exceeds the largest score by this power of two, so that rows seldom exceed [`BOUND`]. For
 /// f16 there is no headroom. Many probabilities that lie 15 powers of two below the row's largest may make up
 /// all of the row's sum. f16 can keep the 9 bits of these probabilities only if the largest probability is 1.
@@ -63,14 +60,9 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         kept: &mut impl Kept<X>,
         warp: Warp,
     ) -> (bool, Exponentials<E, N>) {
-        let (mut minus_max, mut scores) = (self.minus_max, 0);
         let (p, sums) = s.to_operand::<E, ORDERED>(|x, row| {
-            if scores != 0 && scores % SCORES_BETWEEN == 0 {
-                minus_max = kept.behind(minus_max);
-            }
-            scores += 1;
             kept.see_one(x, row);
-            ex2(fma(x, self.scale_log2, minus_max[row]))
+            self.exponential(x, row)
         });
         // This line does not use `>`, so that NaN in both rows of a lane counts as growth.
         let bounded = sums.reduce(f32::max) <= BOUND;
@@ -132,6 +124,11 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
 
     #[inline(always)]
     fn exponentials<E: Mma, const N: usize>(&self, s: &Acc<1, N>) -> Exponentials<E, N> {
-        s.to_operand::<E, ORDERED>(|x, row| ex2(fma(x, self.scale_log2, self.minus_max[row])))
+        s.to_operand::<E, ORDERED>(|x, row| self.exponential(x, row))
+    }
+
+    #[inline(always)]
+    fn exponential(&self, x: f32, row: [usize; 2]) -> f32 {
+        ex2(fma(x, self.scale_log2, self.minus_max[row]))
     }
 }

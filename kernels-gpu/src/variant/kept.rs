@@ -18,9 +18,6 @@ pub trait Kept<X>: Copy + Sealed {
     /// Adds a score of the row with this index in [`RowVec`].
     fn see_one(&mut self, x: f32, row: [usize; 2]);
 
-    /// Returns `x`, which then depends on all scores so far: no exponential with `x` precedes them.
-    fn behind(&self, x: RowVec<1>) -> RowVec<1>;
-
     /// Stores the values of the rows from `row0` on, beside the LSE `at` in the vector `lse`. `scale_log2`
     /// converts scores to exponents of 2.
     fn store(self, params: &X, scale_log2: f32, at: (GlobalVec, &Lse), row0: u32, warp: Warp);
@@ -33,10 +30,6 @@ impl<X> Kept<X> for () {
     fn see<const N: usize>(&mut self, _: &Acc<1, N>) {}
     #[inline(always)]
     fn see_one(&mut self, _: f32, _: [usize; 2]) {}
-    #[inline(always)]
-    fn behind(&self, x: RowVec<1>) -> RowVec<1> {
-        x
-    }
     #[inline(always)]
     fn store(self, _: &X, _: f32, _: (GlobalVec, &Lse), _: u32, _: Warp) {}
 }
@@ -57,18 +50,11 @@ impl<X> Kept<And<X, MaximaParams>> for LargestScores {
         self.0 = self.0.zip(s.lane_max(), f32::max);
     }
 
-    /// `in_order` keeps the comparison next to the score's exponential, and hides from LLVM that the largest
-    /// score is a number.
+    /// `in_order` keeps the comparison next to the score's exponential. Without it, LLVM sinks all comparisons
+    /// of a block below its last exponential, where nothing runs beside them.
     #[inline(always)]
     fn see_one(&mut self, x: f32, row: [usize; 2]) {
         self.0[row] = in_order(self.0[row].max(x));
-    }
-
-    /// The largest score is never NaN. Without this choice, ptxas puts all comparisons of a block behind its
-    /// last exponential, where nothing runs beside them.
-    #[inline(always)]
-    fn behind(&self, x: RowVec<1>) -> RowVec<1> {
-        self.0.zip(x, |seen, x| if seen.is_nan() { seen } else { x })
     }
 
     #[inline(always)]
