@@ -60,6 +60,8 @@ const RULES: &[Rule] = &[
     Rule::short(128, 512, 45),
     Rule::short(192, 512, 45),
     Rule::short(256, 512, 45),
+    Rule::new(HOPPER, "warpgroups and TMA, which also keep the largest score of each row")
+        .when(|case, e| e.scores.maxima && pays::reaches(case, e, pays::LEAST_OF_MAXIMA)),
     // Minimum keys are equal to the minima of the kernels without parameters.
     Rule::new(HOPPER, "warpgroups and TMA, with this mask and these scores; long: three warpgroups of \
         queries read keys and values less often than two")
@@ -68,8 +70,6 @@ const RULES: &[Rule] = &[
         fill the device").when(|case, e| e.scores.bias.is_some() && pays::is_long(case, e)),
     Rule::new(HOPPER, "warpgroups and TMA, with slopes under a causal mask; long sequences that fill the \
         device").when(|case, e| e.scores.alibi && pays::is_long(case, e)),
-    Rule::new(HOPPER, "warpgroups and TMA, which also keep the largest score of each row")
-        .when(|case, e| e.scores.maxima && pays::reaches(case, e, pays::LEAST_OF_MAXIMA)),
     Rule::new(HOPPER, "warpgroups and TMA, with sinks; long sequences that fill the device")
         .when(|case, e| e.scores.sink && pays::is_long(case, e)),
     Rule::new(HOPPER, "warpgroups and TMA, with chunks; long sequences that fill the device")

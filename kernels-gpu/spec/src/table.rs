@@ -287,7 +287,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;
     d128 [Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     // With the largest score of each row.
-    d64 [Full, Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 4, 3, true>>;
+    d64 [Full] maxima_192x96: With<FwdHopper<E, Maxima<Mask>, 3, 6, 4, 3, false>>;
+    d64 [Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 4, 3, true>>;
     d128 [Full, Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, true>>;
     d192x128 [Full, Causal] maxima_128x128: With<FwdHopperWide<E, Maxima<Mask>, 2, 8, 12, 2, true, 8>>;
     d256 [Full] maxima_128x80: With<FwdHopperWide<E, Maxima<Mask>, 2, 5, 16, 2, false>>;
