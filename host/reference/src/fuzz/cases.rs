@@ -100,6 +100,8 @@ pub(super) fn eight_bits(random: &mut Random, limits: Limits) -> Drawn {
     let wide = is_hoppers || of_e4m3.is_some() && !is_cached;
     let narrow = pick(random, &[16, 48, 64, 80, 96, 128]);
     let head_dim = if wide && one_in(random, 3) { pick(random, &[144, 192, 256]) } else { narrow };
+    // The draws count products of fewer columns than the case then has.
+    let limits = Limits { products: limits.products / 8, ..limits };
     let (task, _) = if is_cached { on_cache(random, limits, true) } else { varlen(random, limits) };
     let Task::Attention(mut case) = task else { return (task, String::new()) };
     (case.precision, case.head_dim) = (precision, head_dim);
