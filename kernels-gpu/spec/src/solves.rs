@@ -181,7 +181,17 @@ impl AttnInfo {
         (sloped || self.covers(p.mask))
             && self.scores == (ScoreKinds { sink, alibi: sloped || p.scores.alibi, maxima, ..p.scores })
             && (!p.slopes || sloped || !slopes)
-            && (!p.softcap || !self.is_unmodified())
+            && (!p.softcap || self.takes_softcap())
+    }
+
+    /// Whether the kernel computes a softcap. Forward kernels of bits do, too: their tests of the parameter
+    /// cost less than kernels beside them.
+    pub const fn takes_softcap(&self) -> bool {
+        match self.mask {
+            MaskKind::Local => !self.is_unmodified(),
+            MaskKind::Bits => matches!(self.pass, Pass::Forward),
+            _ => false,
+        }
     }
 
     /// Whether the kernel computes neither softcap nor slopes, whatever its mask is: [`crate::Windowed`].

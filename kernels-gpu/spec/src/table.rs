@@ -138,7 +138,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
     d256 [Bits] 16_rows: With<Decode<E, E, Mask, Rows, 2, 16, 2, 2>>;
     e4m3_d128 [Bits] 16_rows_native: With<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
-    }
+    e4m3_d256 [Bits] 8_rows: With<Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>>;
+    int8_d128 [Bits] 16_rows: With<Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>>;
+    int8_d256 [Bits] 8_rows: With<Decode<E, Int8, Mask, Rows, 1, 16, 4, 3>>; }
     // `Mla` kernels: K has 576 columns, and the first 512 of them are V. With 16 or 32 rows: first for all
     // cards, then for cards with room for four stages. With 64 rows, Q is in shared memory: where it fits.
     mla {
@@ -151,8 +153,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d576 [Causal] 16x32_native: MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>;
     e4m3_d576 [Causal] 16x32: MlaDequant<E, E4m3, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>;
     e4m3_d576 [Causal] 32x32_native: MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>;
-    e4m3_d576 [Causal] 32x32: MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>;
-    }
+    e4m3_d576 [Causal] 32x32: MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>; }
     // Each query has a list of keys.
     sparse_mla {
     d576 [Full] 16x32: Sparse<Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>>;
@@ -161,16 +162,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d576 [Full] 16x32_native: Sparse<MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
     e4m3_d576 [Full] 16x32: Sparse<MlaDequant<E, E4m3, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
     e4m3_d576 [Full] 32x32_native: Sparse<MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
-    e4m3_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
-    }
+    e4m3_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>; }
     hopper_mla {
     d576 [Causal] 64x64: MlaHopper<E, Mask>;
-    e4m3_d576 [Causal] 64x64: MlaHopperDequant<E, Native<E4m3>, Mask>;
-    }
+    e4m3_d576 [Causal] 64x64: MlaHopperDequant<E, Native<E4m3>, Mask>; }
     hopper_sparse_mla {
     d576 [Full] 64x64: Sparse<MlaHopper<E, Mask>>;
-    e4m3_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3>, Mask>>;
-    }
+    e4m3_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3>, Mask>>; }
     // Portable `Paged` kernels. Each mask and head dim has one tiling, and other head dims run on the kernel
     // of the next larger one, because every program contains all kernels. Causal kernels also run full masks.
     paged {
@@ -211,8 +209,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Full, Causal, Local] 128x32: FwdHopperHalves<E, Mask, 2, 2, 32, 2, true, 16>;
     d64 [Full, Causal, Local] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
     d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
-    d128 [Local] 128x96_split: Split<FwdHopperWide<E, Mask, 2, 6, 8, 3, true>>;
-    }
+    d128 [Local] 128x96_split: Split<FwdHopperWide<E, Mask, 2, 6, 8, 3, true>>; }
     // Hopper's `Varlen` kernels. Each head dim and mask has one tiling, with the most keys that leave
     // registers for the sequence's values. (At head dim 96, causal masks spill.) None supports ALiBi slopes.
     hopper_packed {
@@ -270,6 +267,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     d256 [Bits] 64x32: With<Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>>;
     e4m3_d128 [Bits] 128x32_native: With<Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>>;
+    e4m3_d256 [Bits] 64x32: With<Paged<FwdDequant<E, E4m3, Mask, 4, 1, 2, 16, 4>>>;
+    int8_d128 [Bits] 128x32: With<Paged<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>>;
+    int8_d256 [Bits] 64x32: With<Paged<FwdDequant<E, Int8, Mask, 4, 1, 2, 16, 4>>>;
     }
     // Hopper's kernels whose mask or scores have parameters. Kernels of one head dim, mask and scores are
     // sorted by preference for long sequences.
