@@ -123,10 +123,14 @@ fn seeded(cases: Vec<Case>, seed: u64) -> Vec<Case> {
     cases.into_iter().map(|case| case.seeded(seed)).collect()
 }
 
-/// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
-/// simpler mask.
+/// Gives cases the scores of an entry, and masks of the cases' sizes. Every second case of a kernel of bits
+/// has a softcap, which the kernel's parameters decide. Drops each case whose mask equals a simpler mask.
 fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
-    let all = cases.into_iter().map(|case| case.of(entry));
+    let may_cap = entry.mask == MaskKind::Bits && entry.takes_softcap();
+    let all = cases.into_iter().zip([None, Some(20.0)].into_iter().cycle()).map(|(case, softcap)| {
+        let softcap = case.softcap.or(softcap.filter(|_| may_cap));
+        Case { softcap, ..case }.of(entry)
+    });
     all.filter(|case| case.suits(entry.mask)).collect()
 }
 

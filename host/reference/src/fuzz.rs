@@ -25,8 +25,8 @@ type Draw = fn(&mut Random, Limits) -> Drawn;
 /// The families of [`Fuzz::other`], by name.
 const DRAWS: [(&str, Draw); 7] = [
     ("packed", cases::varlen),
-    ("decode", |random, limits| cases::on_cache(random, limits, false)),
-    ("paged", |random, limits| cases::on_cache(random, limits, true)),
+    ("decode", |random, limits| cases::with_trees(random, limits, false)),
+    ("paged", |random, limits| cases::with_trees(random, limits, true)),
     ("append", others::append),
     ("merge", others::merge),
     ("mla", cases::latent),

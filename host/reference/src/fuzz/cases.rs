@@ -173,15 +173,40 @@ pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn
     (Task::Attention(case), text)
 }
 
+/// Draws a problem on a KV cache. One in four has a mask of bits, as trees of drafts have, which takes no
+/// slopes. Of these, prefill reads caches of eight bits, too.
+pub(super) fn with_trees(random: &mut Random, limits: Limits, many: bool) -> Drawn {
+    let (task, text) = on_cache(random, limits, many);
+    let case = match task {
+        Task::Attention(case) if one_in(random, 4) => case,
+        task => return (task, text),
+    };
+    let (keys, head_dim) = (1 + below(random, limits.seqlen), case.head_dim.next_multiple_of(16));
+    let (mask, eight) = (bits(random, keys), pick(random, &[DType::E4m3, DType::Int8]));
+    let case = Case { mask: fit(case.problem().mask(mask)).mask, alibi: false, ..case };
+    let case = match many && one_in(random, 2) {
+        true => Case { kv_dtype: Some(eight), head_dim, ..case },
+        false => case,
+    };
+    let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.varlen_queries);
+    (Task::Attention(case), text)
+}
+
+/// Returns a mask of bits for the last `keys` keys, of all sequences and heads or of each.
+fn bits(random: &mut Random, keys: usize) -> Mask {
+    let shape = [pick(random, &[1, usize::MAX]), pick(random, &[1, usize::MAX]), 0, keys];
+    Mask::Bits(MaskBits::contiguous(0, 0, shape))
+}
+
 /// Gives a case what kernels have parameters for: a prefix, chunks, bits, or a bias.
 fn with_parameters(random: &mut Random, limits: Limits, case: Case) -> Case {
     let keys = 1 + below(random, limits.seqlen);
-    let shape = [pick(random, &[1, usize::MAX]), pick(random, &[1, usize::MAX]), 0, keys];
+    let bits = bits(random, keys);
     let mask = match below(random, 6) {
         0 => Mask::Prefix(Prefix::All(keys as u32)),
         1 => Mask::Prefix(Prefix::Each(Index::new(0, 0))),
         2 => Mask::Chunked { chunk: keys as u32 },
-        3 => Mask::Bits(MaskBits::contiguous(0, 0, shape)),
+        3 => bits,
         4 => return Case { mask: Mask::Full, bias: Some(pick(random, &[case.dtype, DType::F32])), ..case },
         _ => return Case { mask: Mask::Causal, bias: Some(case.dtype), ..case },
     };
