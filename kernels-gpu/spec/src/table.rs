@@ -291,8 +291,8 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 4, 3, true>>;
     d128 [Full, Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, true>>;
     d192x128 [Full, Causal] maxima_128x128: With<FwdHopperWide<E, Maxima<Mask>, 2, 8, 12, 2, true, 8>>;
-    d256 [Full] maxima_128x80: With<FwdHopperWide<E, Maxima<Mask>, 2, 5, 16, 2, false>>;
-    d256 [Causal] maxima_128x64: With<FwdHopperWide<E, Maxima<Mask>, 2, 4, 16, 2, true>>;
+    // With 80 keys, the full mask's kernel would spill 4 bytes.
+    d256 [Full, Causal] maxima_128x64: With<FwdHopperWide<E, Maxima<Mask>, 2, 4, 16, 2, true>>;
     }
     hopper_packed {
     d128 [Full] maxima_128x128: With<Varlen<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, true>>>;
