@@ -98,8 +98,7 @@ pub fn across_tiles<
             let mut s = Acc::unset();
             group.run_ping_pong(Abt(&mut s, &q_tile, &mut k).of_first::<OF>());
             let (softmax, probs, kept) = now.first(&mut s, &mut staged, (first_row, warp));
-            let mut so_far =
-                Attended::<_, _, N, OF, ORDERED> { softmax, kept, acc_o: Acc::cleared(), probs };
+            let mut so_far = Attended::<_, _, N, OF, ORDERED> { softmax, kept, acc_o: Acc::cleared(), probs };
             loop {
                 now.attend::<_, _, _, OF, _, _, _, _>(
                     &mut so_far,
