@@ -184,9 +184,9 @@ impl QuantisedTile for SequenceTile {
 
 /// A kernel on operands of eight bits, which can process any work tile.
 pub trait OnBytes: AttnKernel<Isa = Sm80> {
-    /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory. `again` returns
-    /// the tile for an epilogue that computes its tensors again: at head dim 128, main loops leave no register
-    /// for them.
+    /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory. `again`
+    /// returns the tile for an epilogue that computes its tensors again: at head dim 128, main loops leave no
+    /// register for them.
     fn tile<C: Kernel, P: ByteTile>(
         p: &FwdParams,
         tile: &P,
