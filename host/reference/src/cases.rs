@@ -209,12 +209,24 @@ fn dense_grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 
 /// Returns a case in which every row of a tile sees one huge score in every key block, while its neighbour
 /// rows see none. Kernels must rescale only this row.
+///
+/// In the simulator, it is enough that the rows of each place in a warp's sixteen have one in every key
+/// block, because all warps run one code: with all heads, the same scores wander through the warps.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let keys = m.max(3 * n) + n / 2 + 1;
-    let case = tensors(entry, columns(entry)[0], [1, m, keys], [16 * keys.div_ceil(n); 2]);
+    let blocks = keys.div_ceil(n);
+    let case = tensors(entry, columns(entry)[0], [1, m, keys], [16 * blocks; 2]);
     let (pages, peaks) = (Pages::Tensors(Layout::Bhsd), Some(entry.tile_n));
-    Case { mask: one(entry.mask, n), pages, peaks, seed, ..case }
+    let enough_heads = Some(16 * blocks.div_ceil(m.div_ceil(16)));
+    Case { mask: one(entry.mask, n), pages, peaks, enough_heads, seed, ..case }
+}
+
+/// Marks a case of so many heads that the tiles are more than the SMs of a whole card. With seven heads, each
+/// of two persistent blocks on two SMs has seven tiles or more, the first block one more than the second in
+/// some problems.
+fn of_a_card(case: Case) -> Case {
+    Case { enough_heads: Some(7).filter(|enough| *enough < case.heads[1]), ..case }
 }
 
 /// Returns a case with one tile of queries and many key blocks. Small errors per block add up and become
@@ -307,8 +319,8 @@ fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         // case, on a card with few SMs, a block has several tiles of `m` rows, each with several key blocks.
         (Isa::Sm90a, _, false) => all.extend(
             [
-                many,
-                case(7, [1, m + 3, n + 1], [140, 140], held, Bshd),
+                of_a_card(many),
+                of_a_card(case(7, [1, m + 3, n + 1], [140, 140], held, Bshd)),
                 case(7, [1, 2 * m, 4 * n + 1], [3, 3], held, Bshd),
             ]
             .map(|case| with(case, mask, BottomRight, None)),
