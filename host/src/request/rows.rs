@@ -97,9 +97,9 @@ row_outputs! {
     /// LSE (log-sum-exp) of each row, with sinks; `-inf` for a row that sees no key.
     lse: |_| true, "";
     /// The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias, before
-    /// sinks; `-inf` for a row that sees no key. Its strides are those of the LSE. Kernels for dense and varlen
-    /// tensors write it: Hopper's kernels with `maxima` in their names, and portable kernels for dense tensors.
-    /// Portable kernels then rescale O with every new maximum, which takes up to 15 % more time. On other keys,
+    /// sinks; `-inf` for a row that sees no key. Its strides are those of the LSE. Hopper's kernels with
+    /// `maxima` in their names write it, for dense and varlen tensors, and portable kernels for dense
+    /// tensors. These rescale O with every new maximum then, which takes up to 15 % more time. On other keys,
     /// together with the entropy, or with [`Invariance::Batch`](crate::request::Invariance), a kernel of
     /// statistics computes the scores again.
     max_logits: |kernel| {

@@ -12,7 +12,7 @@ pub struct ScoreKinds {
     pub alibi: bool,
     /// The dtype of an additive bias, if there is one: [`crate::Bias`].
     pub bias: Option<DType>,
-    /// Whether the kernel keeps the largest score of each row, and writes it: [`crate::Maxima`]. Scores stay as
+    /// Whether the kernel keeps and writes the largest score of each row: [`crate::Maxima`]. Scores stay as
     /// they are.
     pub maxima: bool,
     /// Scores that a user of this crate defines. No line of the table has such scores.

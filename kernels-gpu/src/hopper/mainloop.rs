@@ -196,7 +196,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         self.see(s, staged, self.range.end - 1, true, group)
     }
 
-    /// [`View::see_first`], and the state behind this block: the softmax, P, and what the mask's kernels keep.
+    /// [`View::see_first`], and the state behind this block: softmax, P, and what the mask's kernels keep.
     #[inline(always)]
     pub fn first<E: Mma, const ORDERED: bool>(
         &self,

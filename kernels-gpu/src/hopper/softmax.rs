@@ -51,8 +51,8 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (softmax, p)
     }
 
-    /// P = exp2(S - max), with the old maximum. `kept` also gets the scores. The flag is equal in all lanes, and says whether the maximum
-    /// of a row grew so much that the kernel must compute P again.
+    /// P = exp2(S - max), with the old maximum. `kept` also gets the scores. The flag is equal in all lanes,
+    /// and says whether the maximum of a row grew so much that the kernel must compute P again.
     #[inline(always)]
     pub fn exp<E: Mma, X, const N: usize>(
         &self,

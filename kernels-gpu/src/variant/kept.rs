@@ -50,8 +50,8 @@ impl<X> Kept<And<X, MaximaParams>> for LargestScores {
         self.0 = self.0.zip(s.lane_max(), f32::max);
     }
 
-    /// `in_order` keeps the comparison next to the score's exponential. Without it, LLVM sinks all comparisons
-    /// of a block below its last exponential, where nothing runs beside them.
+    /// `in_order` keeps the comparison next to the score's exponential. Without it, LLVM sinks all
+    /// comparisons of a block below its last exponential, where nothing runs beside them.
     #[inline(always)]
     fn see_one(&mut self, x: f32, row: [usize; 2]) {
         self.0[row] = in_order(self.0[row].max(x));
