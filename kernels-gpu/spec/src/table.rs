@@ -215,7 +215,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     hopper_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;
-    d128 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, true>>;
+    d128 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Causal] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Varlen<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192 [Full, Causal, Local] 128x96: Varlen<FwdHopperWide<E, Mask, 2, 6, 12, 2, true>>;
