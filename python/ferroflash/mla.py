@@ -106,7 +106,7 @@ def _rows(q: Memory, k_cache: Memory, is_fp8_kvcache: bool, k_descale: Any) -> d
 def _lists(q: Memory, indices: Array) -> Memory:
     """Returns lists as int32 beside q. Kernels read lists without gaps, so other lists are copied."""
     (lists,) = _devices.integers(q, indices=indices)
-    return lists if lists.is_contiguous() else lists.contiguous()
+    return lists.contiguous()
 
 
 def _refuse(remedy: str, **given: Any) -> None:
