@@ -6,9 +6,10 @@ FlashAttention-3's rules with scales per head. Writes the tables of accuracy.md.
 """
 import numpy as np
 
-from accuracy import KINDS, e4m3, exact, inputs, tables
+from accuracy import KINDS, e4m3, exact, inputs, tables, trimmed_mean
 
-D, BLOCK, MOST = 128, 128, 512
+# Of the table of lengths.
+D = 128
 
 
 def add(p, v, acc):
@@ -33,27 +34,29 @@ def rounded(x):
 def fp8(q, k, v, rule):
     """O and LSE by `rule`: "ferroflash", "fa3" (running maximum, one level, keys with their mean)."""
     ours = rule == "ferroflash"
-    mean = k[::len(k) // 64].mean(0) if ours else np.zeros(q.shape[1])
+    mean = trimmed_mean(k) if ours else np.zeros(q.shape[1])
+    # Keys of a block, and the most that the tensor core adds.
+    size, most = (64, 64) if q.shape[1] > 128 else (128, 512)
     s = rounded(q)[0] @ rounded(k - mean)[0].T / np.sqrt(q.shape[1]) * np.log2(np.e)
     values, scale = rounded(v)
     values, top = values / scale, 4 if ours else 8
     o, part, total = np.zeros((len(q), v.shape[1])), np.zeros((len(q), v.shape[1])), np.zeros(len(q))
     reference, keys = np.full(len(q), -np.inf), 0
-    for first in reversed(range(0, len(k), BLOCK)):
-        block = slice(first, first + BLOCK)
+    for first in reversed(range(0, len(k), size)):
+        block = slice(first, first + size)
         own = s[:, block].max(1)
-        p = np.exp2(s[:, block] - reference[:, None] + top) if keys or first + BLOCK < len(k) else None
+        p = np.exp2(s[:, block] - reference[:, None] + top) if keys or first + size < len(k) else None
         # A lane has 16 columns of each half: columns 2t, 2t + 1 of every second group of 8.
-        lanes = None if p is None else p.reshape(len(q), BLOCK // 16, 2, 4, 2).sum((1, 4)).max((1, 2))
+        lanes = None if p is None else p.reshape(len(q), size // 16, 2, 4, 2).sum((1, 4)).max((1, 2))
         raises = np.ones(len(q), bool) if p is None else (lanes > 448 if ours else own > reference)
         new = np.where(raises, np.maximum(reference, own), reference)
         old = np.where(np.isinf(reference), 0, np.exp2(reference - new))
         reference = new
         p = np.exp2(s[:, block] - reference[:, None] + top)
         total, part, o = total * old + p.sum(1), part * old[:, None], o * old[:, None]
-        if ours and keys == MOST:
+        if ours and keys == most:
             o, part, keys = o + part, np.zeros_like(part), 0
-        part, keys = add(e4m3(p), values[block], part), keys + BLOCK
+        part, keys = add(e4m3(p), values[block], part), keys + size
     lse = (np.log2(total) - top + reference) * np.log(2) + q @ mean / np.sqrt(q.shape[1])
     return (o + part) * scale / total[:, None], lse
 
@@ -68,8 +71,8 @@ def cell(make, rule):
     return f"{sums[0] / sums[1]:.4f}, {worst[0]:.3f}, {worst[1]:.3f}"
 
 
-def kinds():
-    rows = [f"| {kind} | " + " | ".join(cell(lambda rng: inputs(kind, D, rng), rule) for rule in ("ferroflash", "fa3"))
+def kinds(d):
+    rows = [f"| {kind} | " + " | ".join(cell(lambda rng: inputs(kind, d, rng), rule) for rule in ("ferroflash", "fa3"))
             + " |" for kind in KINDS]
     return "\n".join(["| inputs | FerroFlash | FlashAttention-3's rules |", "|---|---|---|", *rows])
 
@@ -96,4 +99,4 @@ def lengths():
 
 
 if __name__ == "__main__":
-    tables([("fp8", kinds), ("fp8-lengths", lengths)])
+    tables([("fp8", lambda: kinds(128)), ("fp8-d256", lambda: kinds(256)), ("fp8-lengths", lengths)])

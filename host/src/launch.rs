@@ -7,7 +7,7 @@ use spec::{
     AppendParams, BiasParams, BitsParams, BwdConvertDqParams, BwdDbiasParams, BwdDeltaParams, BwdDkDvParams,
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
     CombineParams, DecodeParams, FewParams, Fp8Params, FwdParams, HeadMaximaParams, HopperPagedParams,
-    HopperParams, LayFp8PagesParams, LayFp8Params, LayInt8PagesParams, ManyParams, MergeParams,
+    HopperParams, LayFp8PagesParams, LayFp8Params, LayInt8PagesParams, ManyParams, MaximaParams, MergeParams,
     MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap,
     RotaryAppendParams, RoundFp8Params, SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams,
     UsedQueriesParams, VarlenParams,
@@ -129,7 +129,7 @@ parts! {
     FwdParams, SplitParams<FwdParams>, VarlenParams<FwdParams>, PagedParams, PagedParams<[PerHead; 2]>,
     DecodeParams, CombineParams, FewParams, ManyParams, ManyParams<PagedParams<[PerHead; 2]>>,
     AppendParams, RotaryAppendParams, MergeParams, QuantiseParams, PrefixParams, ChunkedParams, BitsParams,
-    SinkParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
+    SinkParams, MaximaParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
     BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams,
     UsedQueriesParams, HeadMaximaParams, RoundFp8Params, LayFp8Params,
     LayFp8PagesParams, LayInt8PagesParams;

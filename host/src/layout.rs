@@ -17,7 +17,7 @@ pub(crate) struct Layout {
     /// Whether one index addresses keys and values, as decode kernels need.
     index: Result<(), &'static str>,
     /// The outputs of rows that the kernel must write.
-    rows: RowOutputs<bool>,
+    pub rows: RowOutputs<bool>,
 }
 
 impl Layout {

@@ -23,7 +23,7 @@ use crate::launch::Launch;
 use crate::layout::Layout;
 use crate::lower::{self, Refusal};
 use crate::place::Place;
-use crate::request::{AttentionRequest, Precision, Scratch, SharedPrefixes};
+use crate::request::{AttentionRequest, Precision, RowOutputs, Scratch, SharedPrefixes};
 use crate::schedule::{Schedule, Scheduled};
 use crate::select::{self, ASKED, Choice, Query, UNSPLIT};
 use crate::{Capabilities, Contract, Error, Problem, Tuning, validate};
@@ -94,6 +94,15 @@ pub(crate) fn choose(
     let query = |r: &AttentionRequest<'_>| Query::new(p, Layout::of(r), on, tuning, r.scratch);
     if !statistics::is_needed(r, p, config) {
         return of_attention(r, &query(r), config);
+    }
+    if statistics::may_spare(r, p, config) {
+        let choice = of_attention(r, &query(r), config)?;
+        if RowOutputs::of(choice.kernel.last.kernel).max_logits {
+            let own = statistics::choose((r, p), on, None).ok();
+            let fallback = choice.fallback.zip(own);
+            let fallback = fallback.map(|(passes, own)| Passes { statistics: Some(own), ..passes });
+            return Ok(Choice { fallback, ..choice });
+        }
     }
     let (own, statistics) = (statistics::without(r), statistics::choose((r, p), on, config)?);
     let config = config.filter(|_| !statistics.is_named);

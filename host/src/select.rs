@@ -51,13 +51,15 @@ impl<'a> Query<'a> {
         tuning: &'a Tuning,
         scratch: Scratch,
     ) -> Self {
-        let (kind, merges_states, undivided) = (problem.kind(), false, None);
+        let kind = ProblemKind { maxima: layout.rows.max_logits, ..problem.kind() };
+        let (merges_states, undivided) = (false, None);
         Query { problem, kind, layout, on, tuning, scratch, merges_states, undivided }
     }
 
     /// Returns the question for another problem with these tensors.
     fn of(&self, problem: &'a Problem, scratch: Scratch) -> Self {
-        Query { problem, kind: problem.kind(), scratch, ..*self }
+        let kind = ProblemKind { maxima: self.kind.maxima, ..problem.kind() };
+        Query { problem, kind, scratch, ..*self }
     }
 
     /// Returns the kernels of a class for Q's dtype: the kernels of the problem's variant, or the table's.

@@ -135,7 +135,7 @@ impl Span {
 
     /// The first `rows` rows of a tensor that has at least `rows` rows.
     #[inline(always)]
-    pub fn upto(rows: u32) -> Self {
+    pub const fn upto(rows: u32) -> Self {
         Span { first: 0, rows }
     }
 

@@ -3,6 +3,7 @@ pub mod alibi;
 pub mod block_bias;
 pub mod block_kind;
 pub mod blocks;
+pub mod kept;
 pub mod mask;
 pub mod score;
 pub mod softcap;
@@ -18,6 +19,7 @@ use crate::softmax::finite_logit;
 use crate::variant::alibi::Alibi;
 use crate::variant::block_bias::BlockBias;
 use crate::variant::blocks::At;
+use crate::variant::kept::{Kept, LargestScores};
 use crate::variant::mask::MaskMod;
 use crate::variant::score::ScoreMod;
 use crate::variant::softcap::softcap;
@@ -28,7 +30,7 @@ use attention_tile::BlockList;
 use core::f32::consts::LOG2_E;
 use core::ops::Range;
 use cuda_std::math::fma;
-use spec::{BlockSparse, Local, MaskMarker, Scored, TmaBias, Window, Windowed};
+use spec::{BlockSparse, Local, MaskMarker, Maxima, Scored, TmaBias, Window, Windowed};
 use tile::mma::{Acc, Unpack};
 
 /// A mask with a score modification. Every [`MaskMod`] is a `MaskFn`; [`Scored`] adds a [`ScoreMod`].
@@ -41,6 +43,8 @@ pub trait MaskFn: MaskMarker {
     type Scores: Scores;
     /// The numbers that scores read beside keys.
     type Staged: Staged<Self::Params>;
+    /// What a Hopper kernel keeps of the scores beside the softmax.
+    type Kept: Kept<Self::Params>;
 
     /// Whether intervals of keys may begin after key 0.
     const LEFT: bool = <Self::Keys as MaskMod>::LEFT;
@@ -208,6 +212,7 @@ impl<M: MaskMod> MaskFn for M {
     type Tile = M;
     type Scores = ();
     type Staged = ();
+    type Kept = ();
     #[inline(always)]
     fn keys(params: &M::Params, of: &Sequence) -> M {
         M::load(params, of)
@@ -225,6 +230,7 @@ impl MaskFn for Local {
     type Tile = Windowed;
     type Scores = CapAndSlope;
     type Staged = ();
+    type Kept = ();
     #[inline(always)]
     fn keys(params: &(), of: &Sequence) -> Windowed {
         Windowed::load(params, of)
@@ -244,6 +250,7 @@ impl<M: MaskFn> MaskFn for BlockSparse<M> {
     type Tile = Listed<M::Keys>;
     type Scores = M::Scores;
     type Staged = ();
+    type Kept = ();
     const LEFT: bool = M::LEFT;
     /// Blocks that no list has are not seen.
     const SEES_ALL: bool = false;
@@ -275,6 +282,7 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     type Tile = M::Tile;
     type Scores = Then<M::Scores, S>;
     type Staged = ();
+    type Kept = ();
     const SEES_ALL: bool = M::SEES_ALL;
     #[inline(always)]
     fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
@@ -307,12 +315,40 @@ impl<M: MaskFn, S: ScoreMod> MaskFn for Scored<M, S> {
     }
 }
 
+impl<M: MaskFn> MaskFn for Maxima<M> {
+    type Keys = M::Keys;
+    type Tile = M::Tile;
+    type Scores = M::Scores;
+    type Staged = ();
+    type Kept = LargestScores;
+    const LEFT: bool = M::LEFT;
+    const SEES_ALL: bool = M::SEES_ALL;
+    const SINK: bool = M::SINK;
+    #[inline(always)]
+    fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {
+        M::keys(&params.a, of)
+    }
+    #[inline(always)]
+    fn tile(params: &Self::Params, of: &Sequence, tile: [u32; 2]) -> M::Tile {
+        M::tile(&params.a, of, tile)
+    }
+    #[inline(always)]
+    fn scores(p: &impl Capped, params: &Self::Params, of: &Sequence) -> M::Scores {
+        M::scores(p, &params.a, of)
+    }
+    #[inline(always)]
+    fn sink(params: &Self::Params, of: &Sequence, counts: bool) -> f32 {
+        M::sink(&params.a, of, counts)
+    }
+}
+
 /// The bias is no [`Scores`]: the stages carry the bias.
 impl<M: MaskFn, T: Unpack> MaskFn for TmaBias<M, T> {
     type Keys = M::Keys;
     type Tile = M::Tile;
     type Scores = M::Scores;
     type Staged = BiasStages<T>;
+    type Kept = ();
     const SEES_ALL: bool = M::SEES_ALL;
     #[inline(always)]
     fn keys(params: &Self::Params, of: &Sequence) -> M::Keys {

@@ -381,7 +381,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Array, v_cache: Array, k: Array 
         checks.lengths("cache_seqlens", lengths, full - (0 if k is None else k.shape[1]))
     (lengths,) = _devices.integers(q, cache_seqlens=lengths)
     checks.ranks(layout, cache_batch_idx=rows)
-    checks.pages(k_cache, table, rows, lengths)
+    checks.pages(k_cache, block_table, cache_batch_idx, lengths)
     sinks, prefix = checks.converted(q, sinks, prefix)
     if shared_prefixes is not None:
         groups, pages, rest = checks.prefixes(shared_prefixes)

@@ -188,8 +188,8 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Array, block_table: Array | None,
     checks.ranks(checks.CACHE, block_table=table, cache_seqlens=lengths)
     full = k_cache.shape[1] * (1 if table is None else table.shape[1])
     if full:
-        checks.lengths("cache_seqlens", lengths, full)
-    checks.pages(k_cache, table, None, lengths)
+        checks.lengths("cache_seqlens", cache_seqlens, full)
+    checks.pages(k_cache, block_table, None, lengths)
     outputs = wanted(True, return_max_logits, return_entropy, return_max_logits_head)
     return kvcache.attend(queries, k_cache, None, lengths, head_dim_v, outputs, table=table, sinks=_sinks(q, attn_sink),
                           mask=CAUSAL if causal else FULL, scale=scale, invariance=invariance,

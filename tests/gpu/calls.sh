@@ -6,12 +6,13 @@ parts() {
     cat << 'END'
 forward: the portable forward kernels, f16
 forward-bf16: the portable forward kernels, bf16; statistics, append kernels
-int8: portable kernels with scores of int8; Hopper's with products of e4m3; kernels that lay values
+int8: portable kernels with scores of int8
+fp8: Hopper's kernels with products of e4m3, or with largest scores; kernels that lay values; sparse MLA
 varlen: portable varlen, split-KV and merge kernels; padded queries, largest scores of heads
 hopper: Hopper's kernels on dense tensors
 hopper-keys: Hopper's kernels: varlen, paged, MLA, lists of keys; portable MLA kernels
 cache: decode kernels
-paged: portable paged kernels, mixed batches, sparse MLA
+paged: portable paged kernels, mixed batches
 backward: portable backward kernels
 backward-hopper: Hopper's backward kernels
 END
@@ -100,12 +101,13 @@ part() {
     case $1 in
         forward) kernels '^fwd_f16' '_packed$|_split' ;;
         forward-bf16) kernels '^fwd_bf16|^stats|^append' '^fwd.*(_packed$|_split)' ;;
-        int8) kernels '^int8|^lay|^fp8' ;;
+        int8) kernels '^int8' ;;
+        fp8) kernels '^fp8|^lay|^sparse|^hopper.*_maxima' ;;
         varlen) kernels '^fwd_.*(_packed$|_split)|^merge|^used_queries|^head_maxima' ;;
-        hopper) kernels '^hopper_(f16|bf16)' ;;
-        hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^mla' ;;
+        hopper) kernels '^hopper_(f16|bf16)' _maxima ;;
+        hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^mla' _maxima ;;
         cache) kernels '^decode' ;;
-        paged) kernels '^paged|^mixed_few|^sparse' ;;
+        paged) kernels '^paged|^mixed_few' ;;
         # The kernels of dK and dV, whose problems also run the others.
         backward) kernels '^bwd_' '^bwd_(dbias|delta|dq|dsinks|convert|sum|hopper)' ;;
         backward-hopper) kernels '^bwd_hopper' ;;

@@ -6,7 +6,7 @@ use ferroflash::driver::SimDriver;
 use ferroflash::kernels::AttnInfo;
 use ferroflash::{Attention, Capabilities};
 use ptx_sim::Options;
-use reference::{Case, Loaded, Reference, Subject, carries_all, subjects};
+use reference::{Case, Loaded, Memory, Outcome, Reference, Subject, carries_all, subjects};
 pub use reference::{is_carried, lacks_kernel};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -29,6 +29,17 @@ pub fn is_thorough() -> bool {
 /// The kernels in this build: all kernels, or the sample (`cargo xtask test`).
 pub fn carried() -> impl Iterator<Item = &'static dyn Subject> {
     subjects().filter(|subject| is_carried(subject.contract().symbol))
+}
+
+/// The attention kernels that are meant, of those that this build has.
+///
+/// # Panics
+/// Panics if there is none.
+#[track_caller]
+pub fn carried_kernels(is_meant: impl Fn(&AttnInfo) -> bool) -> Vec<&'static AttnInfo> {
+    let all: Vec<_> = spec::attention().filter(|e| is_meant(e) && is_carried(e.contract.symbol)).collect();
+    assert!(!all.is_empty(), "a build carries one");
+    all
 }
 
 /// Calls `check` with each item, on every core.
@@ -60,6 +71,16 @@ pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver
     Attention::new(SimDriver::with_options(name, options).expect("a known card"))
 }
 
+/// Launches a problem on the kernel of this name.
+///
+/// # Panics
+/// Panics if the driver refuses the launch, or if the simulator reports a finding.
+#[track_caller]
+pub fn run<D: Harness>(attention: &Attention<D>, kernel: &str, memory: &Memory) -> Outcome {
+    let outcome = Loaded::new(attention, memory, Some(kernel)).and_then(|loaded| loaded.run());
+    outcome.unwrap_or_else(|error| panic!("{kernel}: {}: {error}", memory.problem))
+}
+
 /// Runs `case` on `entry` and judges the result by the tolerance rule.
 ///
 /// # Panics
@@ -69,9 +90,7 @@ pub fn simulator_with(entry: &AttnInfo, options: Options) -> Attention<SimDriver
 pub fn check<D: Harness>(attention: &Attention<D>, entry: &AttnInfo, case: &Case) {
     let memory = case.memory();
     let reference = Reference::new(&memory.inputs().expect("cases are valid"));
-    let outcome =
-        Loaded::new(attention, &memory, Some(entry.contract.symbol)).and_then(|loaded| loaded.run());
-    let outcome = outcome.unwrap_or_else(|error| panic!("{}: {case}: {error}", entry.contract.symbol));
+    let outcome = run(attention, entry.contract.symbol, &memory);
     let verdict = outcome.judge(&reference, case.dtype).expect("the output has the problem's shape");
     let failures: Vec<_> = verdict.failures().collect();
     assert!(failures.is_empty(), "{}: {case}: {}", entry.contract.symbol, failures.join("; "));

@@ -2,8 +2,8 @@
 //! of instructions in a kernel's PTX. The tests must notice each mutation.
 //!
 //! A mutant is *caught* if the simulator reports it, or if its result breaks the tolerance rule, on
-//! problems that hit the entry's edge cases. If a mutant survives, `mutation/harmless.rs` must contain a
-//! reason.
+//! problems that hit the entry's edge cases. If a mutant survives, `tests/harmless.txt` must contain a
+//! reason, or `mutation/harmless.rs`.
 use ferroflash::ptx;
 use ptx_sim::mutate::{Mutant, Operator, mutants};
 use rayon::prelude::*;

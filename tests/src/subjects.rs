@@ -37,7 +37,8 @@ fn with_sums(subject: &dyn Subject, options: Options) -> Options {
 fn has_cut_sums(kernel: &Contract) -> bool {
     let mut of_fp8 = spec::attention().filter(|entry| entry.precision() == Precision::Fp8);
     let [d128, d256] = [<LayFp8<8, 8> as Entry>::CONTRACT, <LayFp8<4, 16> as Entry>::CONTRACT];
-    let lays = [d128, d256, <LayFp8Pages<8, 8> as Entry>::CONTRACT];
+    let pages = [<LayFp8Pages<8, 8> as Entry>::CONTRACT, <LayFp8Pages<4, 16> as Entry>::CONTRACT];
+    let lays = [[d128, d256], pages].concat();
     of_fp8.any(|entry| entry.contract == *kernel) || lays.contains(kernel)
 }
 
@@ -46,28 +47,16 @@ fn is_gradient(kernel: &Contract) -> bool {
     spec::GRADIENTS.iter().any(|entry| entry.contract == *kernel)
 }
 
-/// Heads of problems whose tiles are more than the SMs of a whole card: as many as a kernel's problems have,
-/// and as many as two SMs need. With these, each of two blocks has seven tiles or more, the first block one
-/// more than the second in some problems.
-const HEADS_OF_A_CARD: [usize; 3] = [48, 140, 320];
-const HEADS_OF_TWO: usize = 7;
-
-/// The problem with fewer heads, if the other heads show nothing in the simulator. Of a kernel whose blocks
-/// take several tiles, [`simulator`] has two SMs. A problem of peaks has one huge score for every row of a
-/// tile in every key block. Here it is enough that the rows of each place in a warp's sixteen have one in
-/// every key block, because all warps run one code: in the whole problem, the same scores wander through the
-/// warps. With all heads, a quarter of the table took 187 s of processors, and with these 119 s.
-fn with_enough_heads(subject: &dyn Subject, task: Task) -> Task {
-    let Task::Attention(case) = task else { return task };
-    let heads = match case.peaks {
-        Some(keys) => {
-            let (blocks, groups) = (case.max_k.div_ceil(keys as usize), case.queries.div_ceil(16));
-            16 * blocks.div_ceil(groups)
+/// The problem with fewer heads, if it marks them as enough. Of a kernel whose blocks take several tiles,
+/// [`simulator`] has two SMs. With all heads, a quarter of the table took 187 s of processors, and with these
+/// 119 s.
+fn with_enough_heads(task: Task) -> Task {
+    match task {
+        Task::Attention(case @ Case { enough_heads: Some(heads), .. }) => {
+            Task::Attention(Case { heads: [heads; 2], ..case })
         }
-        None if is_persistent(subject.contract()) && HEADS_OF_A_CARD.contains(&case.heads[1]) => HEADS_OF_TWO,
-        None => case.heads[1],
-    };
-    Task::Attention(if heads < case.heads[1] { Case { heads: [heads; 2], ..case } } else { case })
+        other => other,
+    }
 }
 
 /// Whether a block of the kernel takes several tiles or work items, in the same shared memory.
@@ -110,7 +99,7 @@ pub fn check_edges(subject: &dyn Subject, is_asked: impl Fn(u64) -> bool) {
     let takes = |task: &Task| subject.takes(task, attention.capabilities());
     let asked = schedules.zip(subject.edges(1)).filter(|((at, _), task)| is_asked(*at) && takes(task));
     for ((seed, completion), task) in asked {
-        let task = with_enough_heads(subject, task);
+        let task = with_enough_heads(task);
         let options = Options { seed, completion, ..Options::default() };
         attention.driver().set_options(with_sums(subject, options));
         run(&attention, subject, &task).unwrap_or_else(|error| {

@@ -67,9 +67,8 @@ fn check_case(case: &Case, entry: &AttnInfo) {
         (true, false, false) => {
             // Blocks take pairs of tiles, unless one block would get more tiles as pairs than as single
             // tiles.
-            let even = seqlen_q.div_ceil(entry.tile_m as usize).is_multiple_of(2);
             let grows = matches!(entry.mask, MaskKind::Causal | MaskKind::Prefix | MaskKind::Chunked);
-            let paired = entry.has_maps() && grows && even;
+            let paired = entry.has_maps() && grows && tiles.is_multiple_of(2);
             let pairs = (tiles / 2).min(resident);
             if paired && plan.grid()[0] as usize == pairs { pairs } else { tiles.min(resident) }
         }

@@ -8,7 +8,7 @@ use ferroflash::lineage::{Configuration, names};
 use ferroflash::plan::Problem;
 use ferroflash::request::{AttentionRequest, Mask, TensorView};
 use ferroflash::{Attention, Capabilities, DType, Error, plan, ptx};
-use ferroflash_tests::is_carried;
+use ferroflash_tests::{is_carried, run};
 use ptx_sim::{Gpu, Kind, Launch, Module, Options, Profile};
 use reference::{Case, Layout, Loaded, Reference, reproducer};
 use std::path::Path;
@@ -157,8 +157,8 @@ fn wrong_numbers_fail_the_tolerance_rule() {
     let attention = Attention::new(SimDriver::new("l4").expect("a known card"));
     let reference = Reference::new(&case.memory().inputs().expect("valid"));
     let scaled = Case { scale: Some(1.0 / 8.5), ..case }.memory();
-    let outcome = Loaded::new(&attention, &scaled, Some("flashcore/32x32")).and_then(|loaded| loaded.run());
-    let verdict = outcome.expect("runs").judge(&reference, DType::F16).expect("the same shape");
+    let outcome = run(&attention, "flashcore/32x32", &scaled);
+    let verdict = outcome.judge(&reference, DType::F16).expect("the same shape");
     assert!(!verdict.passed() && verdict.out.error < 0.34, "{:?}", verdict.out);
 }
 
@@ -224,8 +224,7 @@ fn rows_with_no_key_give_zero_and_no_nan() {
         // see no key.
         let problem = Problem::new(DType::F16, 1, 100, 2, 64).seqlen_k(30).mask(Mask::Causal);
         let memory = Case::tensors(problem, Layout::Bshd, 3).memory();
-        let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
-        let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let outcome = run(&attention, name, &memory);
         assert!(
             outcome.o()[..70 * 2 * 64].iter().all(|bits| bits & 0x7fff == 0),
             "{name}: rows with no key are 0"
@@ -253,8 +252,7 @@ fn rows_with_no_key_are_zero_beside_rows_that_see_infinity() {
         let problem = problem.seqlen_k(30).mask(Mask::Causal);
         let mut memory = Case::tensors(problem, Layout::Bshd, 3).memory();
         memory.buffers[memory.v.buffer].fill(0x7c00);
-        let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
-        let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let outcome = run(&attention, name, &memory);
         let (unseen, seen) = outcome.o().split_at(70 * 2 * head_dim_v);
         assert!(unseen.iter().all(|bits| bits & 0x7fff == 0), "{name}: rows with no key are 0");
         assert!(seen.iter().all(|bits| bits & 0x7c00 == 0x7c00), "{name}: others see infinity");
@@ -291,8 +289,7 @@ fn keys_far_below_the_largest_are_summed_as_they_should_be() {
         };
         memory.buffers[v].fill(one);
         memory.buffers[v][last..last + 64].fill(0);
-        let outcome = Loaded::new(&attention, &memory, Some(name)).and_then(|loaded| loaded.run());
-        let outcome = outcome.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let outcome = run(&attention, name, &memory);
         let far = (KEYS - 1) as f32 / powers.exp2();
         let o = match dtype {
             DType::F16 => half::f16::from_bits(outcome.o()[0]).to_f32(),

@@ -3,11 +3,11 @@ use ferroflash::DType;
 use ferroflash::kernels::{AttnInfo, MaskKind};
 use ferroflash::plan::Problem;
 use ferroflash::request::{Mask, Precision};
-use ferroflash::spec::{Class, attention};
-use ferroflash_tests::{is_carried, simulator_with};
+use ferroflash::spec::Class;
+use ferroflash_tests::{carried_kernels, simulator_with};
 use half::f16;
 use ptx_sim::Options;
-use reference::{Case, Layout, Loaded, Memory, Outcome, Reference};
+use reference::{Case, Layout, Memory, Outcome, Reference};
 
 /// Returns a case of queries and keys, `lengths`, in f16. Varlen kernels get them as the second sequence,
 /// behind 3 queries and 150 keys.
@@ -25,10 +25,7 @@ fn query_row(entry: &AttnInfo) -> usize {
 
 /// Runs a case on a kernel.
 fn run(entry: &AttnInfo, memory: &Memory) -> Outcome {
-    let attention = simulator_with(entry, Options::default());
-    Loaded::new(&attention, memory, Some(entry.contract.symbol))
-        .and_then(|loaded| loaded.run())
-        .expect("the kernel runs")
+    ferroflash_tests::run(&simulator_with(entry, Options::default()), entry.contract.symbol, memory)
 }
 
 /// Kernels of f16 for products of e4m3, on tensors.
@@ -36,10 +33,7 @@ const TENSORS: (Class, Precision, DType) = (Class::Quantised, Precision::Fp8, DT
 
 /// Returns the carried kernels of [`TENSORS`].
 fn hoppers() -> Vec<&'static AttnInfo> {
-    let of_e4m3 = |e: &&AttnInfo| (e.class(), e.precision(), e.dtype) == TENSORS;
-    let kernels: Vec<_> = attention().filter(of_e4m3).filter(|e| is_carried(e.contract.symbol)).collect();
-    assert!(!kernels.is_empty(), "a build carries one");
-    kernels
+    carried_kernels(|e| (e.class(), e.precision(), e.dtype) == TENSORS)
 }
 
 /// A tensor core that adds all of these keys makes outputs 2 % too small.

@@ -5,15 +5,15 @@ use ferroflash::request::{
     AttentionRequest, Descales, Index, KvCache, KvPages, KvScale, LseView, Mask, Precision, Scratch,
     TensorView, VarlenKeys, VarlenQueries,
 };
-use ferroflash::spec::{AttnInfo, MaskKind, attention, lay_of};
+use ferroflash::spec::{AttnInfo, MaskKind, lay_of};
 use ferroflash::{Attention, DType};
+use ferroflash_tests::carried_kernels;
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
-use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check_garbage, check_pages, mask_of};
 use half::f16;
 use ptx_sim::{MmaArch, MmaMode, Options};
-use reference::{Case, Loaded, Memory, Pages};
+use reference::{Case, Memory, Pages};
 
 /// An H200 with two SMs, whose sums of e4m3 are Hopper's.
 fn h200() -> Attention<SimDriver> {
@@ -27,13 +27,7 @@ fn with(options: Options) -> Attention<SimDriver> {
 
 /// The f16 kernels of head dim 64, one for each mask, of which a build carries the causal one at least.
 fn every_mask() -> Vec<&'static AttnInfo> {
-    let is_it = |e: &&AttnInfo| {
-        let is_laid = e.is_hoppers() && lay_of(e).is_some();
-        is_laid && (e.dtype, e.head_dim) == (DType::F16, 64) && is_carried(e.contract.symbol)
-    };
-    let all: Vec<_> = attention().filter(is_it).collect();
-    assert!(all.iter().any(|e| e.mask == MaskKind::Causal), "a build carries one");
-    all
+    carried_kernels(|e| e.is_hoppers() && lay_of(e).is_some() && (e.dtype, e.head_dim) == (DType::F16, 64))
 }
 
 /// The causal f16 kernel of head dim 64.
@@ -90,10 +84,7 @@ fn nan_in_padding_stays_in_padding() {
     let case = fp8(Case { pages: Pages::Nhd(16), heads: [2, 1], ..Case::new([150]) }, smallest());
     let mut memory = case.varlen_queries([USED]).padded([PADDING]).memory();
     let attention = h200();
-    let run = |memory: &Memory| {
-        let loaded = Loaded::new(&attention, memory, Some(smallest().contract.symbol));
-        loaded.and_then(|loaded| loaded.run()).expect("runs")
-    };
+    let run = |memory: &Memory| ferroflash_tests::run(&attention, smallest().contract.symbol, memory);
     let clean = run(&memory);
     for row in USED..USED + PADDING {
         let at = memory.q.row(2 * row);

@@ -1,9 +1,11 @@
 //! Tests random problems in the simulator, with fixed seeds. Results of valid problems must agree with the
 //! reference. Errors of invalid problems must name the invalid field. `cargo xtask fuzz` uses new seeds.
 use ferroflash::driver::SimDriver;
+use ferroflash::request::Precision;
 use ferroflash::spec::DELTAS;
 use ferroflash::{Attention, Capabilities};
 use ferroflash_tests::{is_carried, is_thorough, lacks_kernel};
+use ptx_sim::{MmaArch, MmaMode, Options};
 use reference::fuzz::{Fuzz, Limits, families, faults, refused};
 use reference::{OnDevice, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +58,33 @@ fn random_problems_of_other_families_are_right() {
     }
 }
 
+/// The simulated card has the sums of Hopper's tensor cores, and two SMs, so that a block takes several
+/// tiles.
+#[test]
+fn random_problems_with_products_of_e4m3_on_hopper_are_right() {
+    let options = Options { mma: MmaMode::Exact(MmaArch::Hopper), ..Options::default() };
+    let h200 = SimDriver::of_multiprocessors("h200", options, Some(2)).expect("a known card");
+    let (attention, limits) = (Attention::new(h200), of_hopper(Limits::SIMULATOR));
+    let (mut random, mut solved) = (Random::new(3), 0);
+    while solved < problems()[1] {
+        let fuzz = Fuzz::other(random.bits(), limits);
+        if fuzz.kernel(&attention).is_ok_and(|kernel| !kernel.symbol.starts_with("fp8")) {
+            continue;
+        }
+        let findings = match fuzz.run(&attention) {
+            Err(error) if lacks_kernel(&error) => continue,
+            findings => findings.unwrap_or_else(|e| panic!("{fuzz}: {e}")),
+        };
+        assert!(findings.failures.is_empty(), "{fuzz}: {findings:?}");
+        solved += 1;
+    }
+}
+
+/// Limits of problems for one of Hopper's cards.
+fn of_hopper(limits: Limits) -> Limits {
+    Limits { of_e4m3: Some(Precision::Fp8), ..limits }
+}
+
 /// Problems of the size that GPUs solve. This test only plans them, but it fills their tensors.
 #[test]
 fn problems_for_a_gpu_are_valid() {
@@ -63,7 +92,7 @@ fn problems_for_a_gpu_are_valid() {
     let mut random = Random::new(5);
     let (problems, apart) = if is_thorough() { (25, 31) } else { (5, 127) };
     for _ in 0..problems {
-        let other = Fuzz::other(random.bits(), Limits::GPU);
+        let other = Fuzz::other(random.bits(), of_hopper(Limits::GPU));
         other.kernel(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
     }
     // The loop takes some subjects of each other family.

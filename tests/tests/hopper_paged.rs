@@ -5,14 +5,14 @@ use ferroflash::request::Mask;
 use ferroflash::spec::{AttnInfo, Class, Isa, plain};
 use ferroflash::{Attention, DType, ptx};
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
-use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check_garbage, check_on};
+use ferroflash_tests::{is_carried, run};
 use ptx_sim::{
     Options,
     mutate::{Mutant, Operator, mutants},
 };
-use reference::{Case, Loaded, Pages, paged_edges};
+use reference::{Case, Pages, paged_edges};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -162,8 +162,7 @@ fn padding_reads_no_page() {
         let case = Case { pages: Pages::Nhd(16), mask: Mask::Causal, ..Case::new([150, 70]) };
         let case = Case { kv_dtype: Some(entry.kv_dtype), ..case }.varlen_queries([20, 3]);
         let memory = case.padded([70, 9]).memory();
-        let loaded = Loaded::new(&attention, &memory, Some(entry.contract.symbol));
-        let outcome = loaded.and_then(|loaded| loaded.run()).expect("runs");
+        let outcome = run(&attention, entry.contract.symbol, &memory);
         // The first row of each sequence and of its padding, and the end.
         let rows = [0, 20, 90, 93, 102].map(|row| memory.o.row(row * memory.problem.heads_q));
         let zeros = rows.windows(2).map(|w| outcome.o()[w[0]..w[1]].iter().all(|bits| *bits == 0));

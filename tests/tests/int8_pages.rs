@@ -2,10 +2,10 @@
 //! device memory. `simulated.rs` runs each kernel on its edge cases.
 use ferroflash::driver::SimDriver;
 use ferroflash::request::Precision;
-use ferroflash::spec::{AttnInfo, attention, lay_of};
+use ferroflash::spec::{AttnInfo, lay_of};
 use ferroflash::{Attention, DType};
+use ferroflash_tests::carried_kernels;
 use ferroflash_tests::clamps::{garbage_on_pages, unnoticed};
-use ferroflash_tests::is_carried;
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{check_garbage, check_pages, mask_of};
 use ptx_sim::Options;
@@ -22,12 +22,8 @@ fn with(options: Options) -> Attention<SimDriver> {
 
 /// The f16 kernels of head dim 64, one for each mask.
 fn smallest() -> impl Iterator<Item = &'static AttnInfo> {
-    let is_it = |e: &&AttnInfo| {
-        let is_laid = e.kv_dtype == DType::Int8 && lay_of(e).is_some();
-        is_laid && (e.dtype, e.head_dim) == (DType::F16, 64) && is_carried(e.contract.symbol)
-    };
-    let all: Vec<_> = attention().filter(is_it).collect();
-    assert!(!all.is_empty(), "a build carries one");
+    let kind = (DType::F16, DType::Int8, 64);
+    let all = carried_kernels(|e| (e.dtype, e.kv_dtype, e.head_dim) == kind && lay_of(e).is_some());
     all.into_iter()
 }
 

@@ -47,6 +47,20 @@ fn check(case: &Case) {
     assert!(wrong.is_empty(), "{case:?}: {}", wrong.join("\n"));
 }
 
+/// Launches a case once for each of its lists of integers under one plan, and judges the results of each
+/// launch. The names of kernels begin with `name`.
+#[track_caller]
+fn check_launches(attention: &Attention<SimDriver>, case: &Case, name: &str) {
+    let memory = case.memory();
+    let judge = memory.judge(Rule::Tolerance).expect("a case");
+    let mut device = OnDevice::new(attention, &memory, None).expect("a plan");
+    for (round, written) in device.run_all().expect("launches").iter().enumerate() {
+        assert!(written.entry.starts_with(name), "{}", written.entry);
+        let failures = judge(round, written).failures;
+        assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.device_lengths[round]);
+    }
+}
+
 /// Groups of 1, 2 and 5 sequences, prefixes of one page and of several pages, empty rests, and rests that end
 /// within a page.
 #[test]
@@ -115,14 +129,7 @@ fn hopper() {
     ] {
         let card =
             SimDriver::of_multiprocessors("h200", Options::default(), Some(sms)).expect("a known card");
-        let (attention, memory) = (Attention::new(card), case.memory());
-        let judge = memory.judge(Rule::Tolerance).expect("a case");
-        let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
-        for (round, written) in device.run_all().expect("launches").iter().enumerate() {
-            assert!(written.entry.starts_with(name), "{}", written.entry);
-            let failures = judge(round, written).failures;
-            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.device_lengths[round]);
-        }
+        check_launches(&Attention::new(card), &case, name);
     }
 }
 
@@ -141,13 +148,7 @@ fn other_integers_under_one_plan() {
             DeviceLengths::Garbage(6),
         ];
         let case = Case { heads: [8, 2], device_lengths, ..case(groups, &[70, 0, 33], PAGES) };
-        let (attention, memory) = (attention(), case.memory());
-        let judge = memory.judge(Rule::Tolerance).expect("a case");
-        let mut device = OnDevice::new(&attention, &memory, None).expect("a plan");
-        for (round, written) in device.run_all().expect("launches").iter().enumerate() {
-            let failures = judge(round, written).failures;
-            assert!(failures.is_empty(), "{case:?}, {:?}: {failures:?}", case.device_lengths[round]);
-        }
+        check_launches(&attention(), &case, "");
     }
 }
 

@@ -4,9 +4,9 @@ use ferroflash::Attention;
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::{AttnInfo, entries};
 use ferroflash_tests::subjects::check_edges;
-use ferroflash_tests::{carried, check, is_carried, on_every_core, simulator_with};
+use ferroflash_tests::{carried, check, is_carried, on_every_core, run, simulator_with};
 use ptx_sim::Options;
-use reference::{Case, Layout, Loaded, OnDevice, Pages, Soak, Subject, edges, soak};
+use reference::{Case, Layout, OnDevice, Pages, Soak, Subject, edges, soak};
 
 /// A simulator of the smallest card that can run `entry`.
 fn simulator(entry: &AttnInfo) -> Attention<SimDriver> {
@@ -99,9 +99,7 @@ fn a_wrong_result_is_noticed() {
     let ferroflash::request::Mask::Window { left: Some(left), right } = case.mask else { panic!("a window") };
     let narrower = ferroflash::request::Mask::Window { left: Some(left - 1), right };
     let wrong = Case { mask: narrower, ..case.clone() }.memory();
-    let outcome = Loaded::new(&attention, &wrong, Some(local.contract.symbol))
-        .and_then(|loaded| loaded.run())
-        .expect("runs");
+    let outcome = run(&attention, local.contract.symbol, &wrong);
     let reference = reference::Reference::new(&memory.inputs().expect("valid"));
     let verdict = outcome.judge(&reference, case.dtype).expect("same shape");
     assert!(!verdict.passed());

@@ -81,6 +81,7 @@ const ON_TENSORS: &[Variant] = &[
     ("l4", DType::F16, |p| p.mask(Mask::Prefix(Prefix::All(33))), "fwd_f16_d64_prefix"),
     ("l4", DType::F16, |p| p.mask(Mask::Chunked { chunk: 31 }), "fwd_f16_d64_chunked"),
     ("l4", DType::Bf16, |p| p.mask(bits(70, 100)), "fwd_bf16_d64_bits"),
+    ("l4", DType::F16, |p| p.mask(bits(70, 100)).softcap(5.0), "fwd_f16_d64_bits"),
 ];
 
 /// The planner's kernels compute the request's mask and scores, with its parameters.
@@ -97,6 +98,13 @@ fn kernels_of_masks_and_scores_on_tensors() {
 /// Queries of each sequence, mask, whether the request has sinks, the kernel, and words of the reason.
 type OnCache = (usize, Mask, bool, &'static str, &'static str);
 
+/// A case on a KV cache.
+fn cached(queries: usize, mask: Mask, sinks: bool) -> Case {
+    let [_, _, heads_q, heads_k, head_dim, _] = SIZES;
+    let (heads, pages) = ([heads_q, heads_k], Pages::Nhd(16));
+    Case { queries, heads, head_dim, pages, mask, sinks, ..Case::new([100, 0, 70]) }
+}
+
 /// These cases on KV caches, with trees of drafts in a decode kernel.
 #[test]
 fn kernels_of_masks_and_scores_on_caches() {
@@ -107,11 +115,28 @@ fn kernels_of_masks_and_scores_on_caches() {
         (70, bits(70, 61), false, "paged_f16_d64_bits", "these scores"),
         (8, bits(8, 8), false, "decode_f16_d64_bits", "rows"),
     ];
-    let [_, _, heads_q, heads_k, head_dim, _] = SIZES;
     let ran = variants.map(|(queries, mask, sinks, kernel, reason)| {
-        let (heads, pages) = ([heads_q, heads_k], Pages::Nhd(16));
-        let case = Case { queries, heads, head_dim, pages, mask, sinks, ..Case::new([100, 0, 70]) };
-        check("l4", &Task::Attention(case), kernel, reason)
+        check("l4", &Task::Attention(cached(queries, mask, sinks)), kernel, reason)
     });
     assert!(ran.contains(&true), "this build carries no kernel of these");
+}
+
+/// Trees of drafts with a softcap, on caches of 16 and of eight bits, in decode and in prefill, for sequences
+/// of equal and of other numbers of queries.
+#[test]
+fn trees_with_softcap_on_every_cache() {
+    let caches = [
+        ("l4", None, "paged_f16_d64_bits", "decode_f16_d64_bits"),
+        ("l4", Some(DType::E4m3), "paged_f16_e4m3_d128_bits", "decode_f16_e4m3_d128_bits"),
+        ("a100", Some(DType::E4m3), "paged_f16_e4m3_d256_bits", "decode_f16_e4m3_d256_bits"),
+        ("a100", Some(DType::Int8), "paged_f16_int8_d128_bits", "decode_f16_int8_d128_bits"),
+    ];
+    let ran = caches.into_iter().flat_map(|(card, kv_dtype, paged, decode)| {
+        let capped = |queries, mask| Case { kv_dtype, softcap: Some(5.0), ..cached(queries, mask, false) };
+        let varlen = capped(1, Mask::Bits(MaskBits::contiguous(0, 0, [3, 1, 40, 9])));
+        let varlen = Case { varlen_queries: Some(vec![40, 3, 7]), ..varlen };
+        [(capped(70, bits(70, 61)), paged), (varlen, paged), (capped(8, bits(8, 8)), decode)]
+            .map(|(case, kernel)| check(card, &Task::Attention(case), kernel, ""))
+    });
+    assert!(ran.fold(false, |any, ran| any | ran), "this build carries no kernel of these");
 }

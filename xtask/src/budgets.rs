@@ -22,7 +22,10 @@ use crate::process::Result;
 /// | 2 of Hopper's for head dims 72 and 80 | 0.01 |
 /// | 8 for products of int8 at head dim 256 | 0.07 |
 /// | 9 for products of e4m3 at head dim 256 | 0.06 |
-pub const EMBEDDED_MB: f64 = 4.2;
+/// | 11 for products of eight bits at head dim 256 on varlen tensors and pages | 0.08 |
+/// | 12 for masks of bits on KV caches of eight bits, and softcap in all 36 of bits | 0.07 |
+/// | 20 of Hopper's that keep the largest score of each row | 0.07 |
+pub const EMBEDDED_MB: f64 = 4.5;
 
 /// The compressed code of the kernels that the feature `training` adds, in MB. LZMA alone makes 0.39 MB of 84
 /// portable kernels, about 0.06 MB of 16 of Hopper's, 0.22 MB of 48 of masks and biases, 0.06 MB of ten of
@@ -40,8 +43,10 @@ pub const TRAINING_MB: f64 = 1.15;
 /// eight bits, and for lists on Hopper, make about 0.25 MB, and 23 of e4m3 products about 0.25 MB. It is 6.59
 /// MB with 62 more kernels of eight bits. 26 for KV caches of eight bits and for trees make about 0.25 MB;
 /// ten for products on int8 KV caches, and eight that leave states of windows, 0.15 MB. It is 7.10 MB then.
-/// Eight for products of int8 at head dim 256 make about 0.11 MB, and nine of e4m3 about 0.1 MB.
-pub const PACKAGE_MB: f64 = 7.4;
+/// Eight for products of int8 at head dim 256 make about 0.11 MB, nine of e4m3 about 0.1 MB, twelve for
+/// masks of bits about 0.12 MB, eleven more of eight bits at head dim 256 about 0.12 MB, and twenty that keep
+/// largest scores about 0.13 MB.
+pub const PACKAGE_MB: f64 = 7.7;
 
 /// Size of the largest package with machine code, in MB: a registry accepts 10 MiB, which are 10.48 MB.
 pub const PACKAGE_WITH_CUBINS_MB: f64 = 10.2;

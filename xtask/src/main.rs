@@ -54,23 +54,11 @@ enum Task {
     Test(test::Test),
     /// Mutate every kernel in every way, and count the mutants that the simulator or the results detect.
     /// Takes days unless `--entry` or `--sample` limits it (`cargo xtask mutate -- --help`)
-    Mutate {
-        /// Passed on to `ferroflash-mutants`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Mutate(PassedOn),
     /// Solve random problems in the simulator, with a new seed (`cargo xtask fuzz -- --help`)
-    Fuzz {
-        /// Passed on to `ferroflash fuzz`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Fuzz(PassedOn),
     /// Install missing tools, build, and compute attention on a small real input
-    Demo {
-        /// Passed on to `ferroflash demo`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Demo(PassedOn),
     /// Check everything: tidy, fmt, kernels, clippy, docs, tests, packages
     Ci {
         /// Run only these steps
@@ -109,6 +97,14 @@ enum Task {
     },
 }
 
+#[derive(clap::Args)]
+struct PassedOn {
+    /// Passed on to the program that does the task: `ferroflash-mutants`, `ferroflash fuzz` or `ferroflash
+    /// demo`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse().task) {
         Ok(()) => ExitCode::SUCCESS,
@@ -129,9 +125,9 @@ fn run(task: Task) -> Result {
         }
         Task::PtxStats(stats) => stats::run(&root, &stats),
         Task::Test(test) => test::run(&root, &test),
-        Task::Mutate { arguments } => test::mutate(&root, &arguments),
-        Task::Fuzz { arguments } => test::fuzz(&root, &arguments),
-        Task::Demo { arguments } => ci::demo(&root, &arguments),
+        Task::Mutate(PassedOn { arguments }) => test::mutate(&root, &arguments),
+        Task::Fuzz(PassedOn { arguments }) => test::fuzz(&root, &arguments),
+        Task::Demo(PassedOn { arguments }) => ci::demo(&root, &arguments),
         Task::Ci { steps } => ci::ci(&root, &steps),
         Task::Package => package::run(&root),
         Task::GpuPack { own } => pack::run(&root, own),

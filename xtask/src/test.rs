@@ -39,23 +39,6 @@ const THOROUGH: &str = "FERROFLASH_TEST_ALL";
 /// The environment variable that tells tests that the build of all tests has just built the examples.
 const EXAMPLES_BUILT: &str = "FERROFLASH_EXAMPLES_BUILT";
 
-/// The test programs that `cargo xtask test` omits and that only `--all` and `ci` run, each with its purpose.
-const LEFT_OUT: [(&str, &str); 13] = [
-    ("tests/tests/mutation", "mutation of kernels, which is `cargo xtask mutate`"),
-    ("device/cuda_builder/tests/device", "compilations of a small device crate by the builder, 78 s"),
-    ("device/cuda_builder/tests/readme", "the program in device/cuda_builder/README.md"),
-    ("device/cuda_builder/tests/std", "`cuda_std` without tensor cores, in kernels that the test compiles"),
-    ("tests/tests/debug", "a kernel compiled with its assertions"),
-    ("tests/tests/backward", "backward kernels, of which the sample has none"),
-    ("tests/tests/hopper_backward", "Hopper's backward kernels, of which the sample has none"),
-    ("tests/tests/own", "a caller's kernels in tests/own-kernels, which it compiles"),
-    ("context-parallel/tests/ranks", "ranks that run backward kernels, of which the sample has none"),
-    ("context-parallel/tests/processes", "ranks that plan kernels of long sequences, as processes"),
-    ("context-parallel/tests/decode", "ranks that run decode kernels, of which the sample has some"),
-    ("tests/tests/block_masks", "block masks of a caller's kernels, which it compiles"),
-    ("tests/tests/template", "the crates in examples/your-own-attention and examples/attention-gym"),
-];
-
 /// Tests of [`LAUNCHING`] that run on all kernels later, and not on the sample: each kernel on its edge
 /// cases, mutants of kernels (51 s on the sample), and random mixtures (15 s). They select kernels as the
 /// other tests do, so the other tests find out whether the sample lacks a kernel. The last two read every
@@ -164,15 +147,15 @@ fn modules(root: &Path, all: bool) -> Result<Environment> {
 
 /// Runs the tests of the workspace. With `all`, the library contains all kernels, and every test program
 /// runs, except tests that have run on the sample and need not run again. Without `all`, the library contains
-/// the sample, and the programs of [`LEFT_OUT`] do not run.
+/// the sample, and the programs that [`queue::KNOWN`] leaves out do not run.
 pub fn all(root: &Path, all: bool, sampled: &Sampled) -> Result {
     let environment = modules(root, all)?;
     let start = Instant::now();
     println!("compiling the tests");
     let mut binaries = binaries::build(root, &environment)?;
     println!("{} test programs, compiled in {:.0} s", binaries.len(), start.elapsed().as_secs_f64());
-    let left = LEFT_OUT.iter().map(|(name, _)| *name);
-    let named = left.chain(SAMPLE_SUFFICES).chain(queue::LONG).filter(|name| *name != DOCUMENTATION);
+    let named = queue::KNOWN.iter().map(|(name, _)| *name).chain(SAMPLE_SUFFICES);
+    let named = named.filter(|name| *name != DOCUMENTATION);
     if let Some(gone) = named.into_iter().find(|name| binaries.iter().all(|job| job.name != *name)) {
         return Err(format!("no test program is {gone}; change the lists in xtask/src/test").into());
     }
@@ -182,8 +165,9 @@ pub fn all(root: &Path, all: bool, sampled: &Sampled) -> Result {
     if all {
         binaries.iter_mut().for_each(|job| _ = job.command.env(THOROUGH, "1"));
     } else {
-        binaries.retain(|job| LEFT_OUT.iter().all(|(name, _)| job.name != *name));
-        LEFT_OUT.iter().for_each(|(_, what)| println!("left to `cargo xtask test --all`: {what}"));
+        binaries.retain(|job| !queue::is_left_out(&job.name));
+        let left_out = queue::KNOWN.iter().filter_map(|(_, purpose)| *purpose);
+        left_out.for_each(|what| println!("left to `cargo xtask test --all`: {what}"));
     }
     let documentation = || {
         let mut command = cargo();
@@ -195,15 +179,16 @@ pub fn all(root: &Path, all: bool, sampled: &Sampled) -> Result {
     queue::run(jobs)
 }
 
-/// Runs the tests of [`LAUNCHING`] on the sample, without the programs of [`LEFT_OUT`]. `ci` calls this
-/// function before [`all`]. Both use one build: the tests on the sample leave the other kernels out.
+/// Runs the tests of [`LAUNCHING`] on the sample, without the programs that [`queue::KNOWN`] leaves out. `ci`
+/// calls this function before [`all`]. Both use one build: the tests on the sample leave the other kernels
+/// out.
 pub fn on_sample(root: &Path) -> Result<Sampled> {
     let all = modules(root, true)?;
     let sample = modules(root, false)?.map(|(_, folder)| folder).ok_or("the sample has no folder")?;
     let mut jobs = binaries::build(root, &all)?;
     jobs.retain(|job| {
         let is_launching = LAUNCHING.iter().any(|folder| Path::new(&job.name).starts_with(folder));
-        is_launching && LEFT_OUT.iter().all(|(name, _)| job.name != *name)
+        is_launching && !queue::is_left_out(&job.name)
     });
     jobs.iter_mut().for_each(|job| _ = job.command.env(TEST_KERNELS, &sample));
     Sampled::run(jobs, &LATER, &root.join(NOTES))

@@ -17,99 +17,28 @@ const MAX_LINES: usize = 400;
 /// Largest number of columns in Rust, C and prose, so that two files fit side by side on a screen.
 const MAX_COLUMNS: usize = 110;
 
+/// The invariants of words, whose first lines explain the notation.
+const RULES: &str = include_str!("tidy/rules.txt");
+
 /// An invariant: no file below `applies`, unless it is below `except`, contains one of `words` in its code.
 struct Rule {
-    applies: &'static [&'static str],
-    except: &'static [&'static str],
-    words: &'static [&'static str],
+    applies: Vec<&'static str>,
+    except: Vec<&'static str>,
+    words: Vec<&'static str>,
     why: &'static str,
 }
 
-const RULES: &[Rule] = &[
-    Rule {
-        applies: &["device", "kernels-gpu", "host", "ptx-sim", "tests"],
-        except: &["device/cuda_std", "device/cuda_std_macros", "device/cuda_builder/tests/fixtures"],
-        words: &[concat!("asm", "!("), concat!("global_", "asm!")],
-        why: "only device/cuda_std contains assembly",
-    },
-    Rule {
-        applies: &["kernels-gpu"],
-        except: &["kernels-gpu/src/lib.rs", "kernels-gpu/spec/src/lib.rs"],
-        words: &["allow(unsafe_code)"],
-        why: "kernels are safe code: the root allows the one `unsafe`, at the entry, and spec `Head::new`",
-    },
-    Rule {
-        applies: &["kernels-gpu/src"],
-        except: &[],
-        words: &[
-            "*const ",
-            "*mut ",
-            "byte_add",
-            "size_of",
-            "mbarrier",
-            "phase",
-            "thread_idx",
-            "threadIdx",
-            "THREADS",
-        ],
-        why: "a kernel names no pointer, byte offset, barrier phase or thread count",
-    },
-    Rule {
-        applies: &["device"],
-        except: &[],
-        words: &[
-            "attention",
-            "softmax",
-            "causal",
-            "seqlen",
-            "head_dim",
-            "HEAD_DIM",
-            "head dim",
-            "KvCache",
-            "PagedMap",
-            "PackedRows",
-            "alibi",
-            "Alibi",
-            "slope",
-        ],
-        why: "device/* contains no word of attention",
-    },
-    Rule {
-        applies: &["kernels-gpu/src"],
-        except: &["kernels-gpu/src/hopper", "kernels-gpu/src/hopper.rs"],
-        words: &["hopper::"],
-        why: "only Hopper's kernels name Hopper's modules: what all kernels share knows no architecture",
-    },
-    Rule {
-        applies: &["device", "kernels-gpu"],
-        except: &[],
-        words: &["PageBoxes::new"],
-        why: "only the host encodes tensor maps and defines their boxes",
-    },
-    Rule {
-        applies: &[
-            "host/src/plan.rs",
-            "host/src/plan",
-            "host/src/passes.rs",
-            "host/src/passes",
-            "host/src/select.rs",
-            "host/src/select",
-            "host/src/schedule.rs",
-            "host/src/schedule",
-            "host/src/lower.rs",
-            "host/src/lower",
-        ],
-        except: &[],
-        words: &["libcuda", "cust::", "driver::", "Driver"],
-        why: "plan is a pure function: it touches no device",
-    },
-    Rule {
-        applies: &["device", "kernels-gpu", "host", "ptx-sim", "tests", "xtask"],
-        except: &[],
-        words: &[concat!("#[ign", "ore]"), concat!("todo", "!("), concat!("unimplemented", "!(")],
-        why: "no stubs, and an ignored test names the command that runs it",
-    },
-];
+/// Reads the rules.
+fn rules() -> Vec<Rule> {
+    let lines: Vec<_> = RULES.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let (rules, []) = lines.as_chunks() else { panic!("a rule has three lines") };
+    let rule = |[paths, words, why]: &[&'static str; 3]| {
+        let (applies, except) = paths.split_once(" - ").unwrap_or((paths, ""));
+        let [applies, except] = [applies, except].map(|paths| paths.split_whitespace().collect());
+        Rule { applies, except, words: words.trim().split(" | ").collect(), why: why.trim() }
+    };
+    rules.iter().map(rule).collect()
+}
 
 /// Folders that exist on one machine only. No text may name a path in them, neither code nor prose nor
 /// evidence.
@@ -124,12 +53,12 @@ pub fn run(root: &Path) -> Result {
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
             .current_dir(root),
     )?;
-    let (mut broken, mut sources) = (Vec::new(), Vec::new());
+    let (rules, mut broken, mut sources) = (rules(), Vec::new(), Vec::new());
     for name in list.lines() {
         // The file may be deleted but still tracked, or may not be text.
         let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
         if name.ends_with(".rs") {
-            check(name, &text, &mut broken);
+            check(name, &text, &rules, &mut broken);
         }
         broken.extend(wide_lines(name, &text));
         broken.extend(machine_paths(name, &text));
@@ -141,7 +70,7 @@ pub fn run(root: &Path) -> Result {
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
 }
 
-fn check(name: &str, text: &str, broken: &mut Vec<String>) {
+fn check(name: &str, text: &str, rules: &[Rule], broken: &mut Vec<String>) {
     let lines = text.lines().count();
     if lines > MAX_LINES {
         broken.push(format!("{name}: {lines} lines: at most {MAX_LINES}; split the file"));
@@ -155,11 +84,11 @@ fn check(name: &str, text: &str, broken: &mut Vec<String>) {
             broken.push(format!("{name}:{}: an ignored test must name the command that runs it", n + 1));
         }
     }
-    for rule in RULES.iter().filter(|r| below(name, r.applies) && !below(name, r.except)) {
+    for rule in rules.iter().filter(|rule| below(name, &rule.applies) && !below(name, &rule.except)) {
         for (n, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or(line);
-            if let Some(word) = rule.words.iter().find(|w| code.contains(**w)) {
-                broken.push(format!("{name}:{}: `{}`: {}", n + 1, word.trim(), rule.why));
+            if let Some(word) = rule.words.iter().find(|word| code.contains(**word)) {
+                broken.push(format!("{name}:{}: `{word}`: {}", n + 1, rule.why));
             }
         }
     }
@@ -201,9 +130,10 @@ fn machine_paths(name: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Whether a file is one of the paths, or lies below one of them.
+/// Whether a file is one of the paths, is a module at one of them, or lies below one of them.
 fn below(name: &str, paths: &[&str]) -> bool {
-    paths.iter().any(|p| name.strip_prefix(p).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    let is_of = |rest: &str| rest.is_empty() || rest.starts_with('/') || rest == ".rs";
+    paths.iter().any(|path| name.strip_prefix(path).is_some_and(is_of))
 }
 
 #[cfg(test)]
@@ -229,7 +159,7 @@ mod tests {
         ];
         for (name, text, expected) in cases {
             let mut broken = Vec::new();
-            check(name, text, &mut broken);
+            check(name, text, &rules(), &mut broken);
             assert_eq!(broken.len(), expected, "{name}: {text:?}: {broken:?}");
         }
     }

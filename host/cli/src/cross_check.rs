@@ -236,10 +236,7 @@ fn row<D: Harness>(
             continue;
         }
         let work = task.work();
-        let failed = |error: ferroflash::Error| match Error::from(error) {
-            Error::Device(text) => Error::Device(format!("{name}: {task}: {text}")),
-            other => Error::Invalid(format!("{name}: {task}: {other}")),
-        };
+        let failed = |error| Error::of_launch(error, name, &task);
         let left = OnDevice::new(attention, &*work, Some(name)).and_then(|device| device.run());
         let right = OnDevice::new(simulator, &*work, Some(name)).and_then(|device| device.run());
         let difference = Difference::of(&*work, &left.map_err(failed)?, &right.map_err(failed)?);

@@ -8,7 +8,7 @@ use super::run::cache::Input as Cached;
 use super::words;
 use ferroflash::driver::{Harness, SimDriver};
 use ferroflash::kernels::Contract;
-use ferroflash::plan::{Problem, explain};
+use ferroflash::plan::explain;
 use ferroflash::request::Scratch;
 use ferroflash::tuning::Tuning;
 use ferroflash::{Attention, Capabilities};
@@ -250,15 +250,10 @@ impl Device {
     }
 
     /// Returns the error of a launch that may have named a kernel.
-    pub(super) fn explained(
-        &self,
-        error: ferroflash::Error,
-        config: Option<&str>,
-        problem: Option<&Problem>,
-    ) -> Error {
+    pub(super) fn explained(&self, error: ferroflash::Error, config: Option<&str>, work: &dyn Work) -> Error {
         match self {
             Device::Kernels(Runner::Simulator(attention)) => {
-                Error::of_simulator(error, attention.capabilities(), config, problem)
+                Error::of_simulator(error, attention.capabilities(), config, work)
             }
             _ => error.into(),
         }
@@ -268,9 +263,8 @@ impl Device {
     pub(super) fn run(&self, memory: &Memory, config: Option<&str>) -> Result<Results, Error> {
         match self {
             Device::Kernels(runner) => {
-                let (outcome, took) = runner
-                    .run_timed(memory, config)
-                    .map_err(|e| self.explained(e, config, Some(&memory.problem)))?;
+                let (outcome, took) =
+                    runner.run_timed(memory, config).map_err(|e| self.explained(e, config, memory))?;
                 let (o, rows) = (outcome.o().to_vec(), outcome.values());
                 let (kernel, reason) = (Some(outcome.entry), Some(outcome.reason));
                 let head_maxima = outcome.head_maxima();
@@ -289,7 +283,7 @@ impl Device {
                     super::options::entries(Some(name))?;
                     return Err(Self::has_no_kernel(name));
                 }
-                let inputs = memory.inputs().map_err(|e| Error::Invalid(e.to_string()))?;
+                let inputs = memory.inputs()?;
                 let start = Instant::now();
                 let outputs = exact(&inputs);
                 let took = Took::on_cpu(start.elapsed());

@@ -1,8 +1,8 @@
 //! Errors of commands and their exit codes.
 use crate::words;
-use ferroflash::plan::{Problem, explain};
-use ferroflash::request::Scratch;
+use ferroflash::plan::plan;
 use ferroflash::{Capabilities, spec};
+use reference::{Binder, LaunchOptions, TensorError, Work};
 use std::fmt::Display;
 use std::process::ExitCode;
 use thiserror::Error;
@@ -27,7 +27,21 @@ pub(super) enum Error {
     Ended(String),
 }
 
+impl From<TensorError> for Error {
+    fn from(error: TensorError) -> Self {
+        Error::Invalid(error.to_string())
+    }
+}
+
 impl Error {
+    /// Returns the error of a launch of this kernel on this problem.
+    pub(super) fn of_launch(error: ferroflash::Error, kernel: &str, problem: impl Display) -> Self {
+        match error.into() {
+            Error::Device(text) => Error::Device(format!("{kernel}: {problem}: {text}")),
+            other => Error::Invalid(format!("{kernel}: {problem}: {other}")),
+        }
+    }
+
     /// Returns the exit code, which `ferroflash --help` documents.
     pub(super) fn code(&self) -> u8 {
         match self {
@@ -65,23 +79,29 @@ impl Error {
         error: ferroflash::Error,
         on: &Capabilities,
         config: Option<&str>,
-        problem: Option<&Problem>,
+        work: &dyn Work,
     ) -> Self {
-        let cannot_run = matches!(error, ferroflash::Error::Unsupported { .. });
-        let mut kernels = spec::kernels().filter(|kernel| cannot_run && config == Some(kernel.symbol));
-        let kernel = kernels.find(|kernel| on.runs(kernel).is_err());
-        let card = kernel.and_then(|kernel| card_of(|name| name == kernel.symbol));
-        let solves = |p: &Problem, on| explain(p, on, Scratch::Fastest).is_ok();
-        let of_problem = problem.filter(|p| cannot_run && config.is_none() && !solves(p, on)).and_then(|p| {
-            let mut cards = Capabilities::PROFILES.iter().rev();
-            cards.find(|(_, card)| solves(p, card)).map(|(name, _)| *name)
-        });
-        match card.or(of_problem) {
-            Some(name) => Error::Invalid(format!(
-                "{}; --profile {name} simulates a GPU that runs it",
-                words::of(&error)
-            )),
+        if !matches!(error, ferroflash::Error::Unsupported { .. }) {
+            return error.into();
+        }
+        let solves = |on: &Capabilities| {
+            plan(&work.request(&mut Binder::at(None, None), LaunchOptions::default()), on).is_ok()
+        };
+        let mut cards = Capabilities::PROFILES.iter().rev();
+        let card = match config {
+            Some(name) => {
+                let mut kernels = spec::kernels().filter(|kernel| kernel.symbol == name);
+                kernels.find(|kernel| on.runs(kernel).is_err()).and_then(|_| card_of(|symbol| symbol == name))
+            }
+            None if solves(on) => None,
+            None => cards.find(|(_, card)| solves(card)).map(|(name, _)| *name),
+        };
+        match card {
             None => error.into(),
+            Some(name) => {
+                let why = words::of(&error);
+                Error::Invalid(format!("{why}; --profile {name} simulates a GPU that runs it"))
+            }
         }
     }
 }

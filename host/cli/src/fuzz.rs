@@ -6,7 +6,8 @@ use super::ended;
 use super::error::Error;
 use super::options::DeviceOptions;
 use ferroflash::DType;
-use ferroflash::spec::{Entry, LayInt8Pages};
+use ferroflash::request::Precision;
+use ferroflash::spec::{Entry, LayFp8, LayInt8Pages};
 use reference::fuzz::{Findings, Fuzz, Limits, families, faults, refused};
 use reference::{ENOUGH_ELEMENTS, Random, lacks_kernel, score_limit};
 use serde::Serialize;
@@ -115,9 +116,14 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let runner = device.kernels("fuzz")?;
     let capabilities = runner.capabilities();
     let limits = if capabilities.name.contains("simulated") { Limits::SIMULATOR } else { Limits::GPU };
-    // This kernel runs where the products of e4m3 do.
-    let int8_fp8 = capabilities.runs(&<LayInt8Pages<4, 4> as Entry>::CONTRACT).is_ok();
-    let limits = Limits { decades: args.decades, int8_fp8, ..limits };
+    // These kernels run where the products of e4m3 do.
+    let of_e4m3 = [
+        (<LayInt8Pages<4, 4> as Entry>::CONTRACT, Precision::Int8Fp8),
+        (<LayFp8<8, 4> as Entry>::CONTRACT, Precision::Fp8),
+    ];
+    let of_e4m3 = of_e4m3.into_iter().find(|(kernel, _)| capabilities.runs(kernel).is_ok());
+    let of_e4m3 = of_e4m3.map(|(_, precision)| precision);
+    let limits = Limits { decades: args.decades, of_e4m3, ..limits };
     let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
     let bar = console.progress("fuzz, seconds", args.seconds as usize);
     let mut random = Random::new(args.seed);

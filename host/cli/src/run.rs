@@ -206,8 +206,7 @@ pub(super) fn run(args: Args, console: &Console) -> Result<(), Error> {
     let stated = problem.batch(of_file.batch).seqlen_q(of_file.seqlen_q);
     let extras = extras::read(&file, &stated, problem.seqlen_k, &args.scores)?;
     let problem = extras.of(problem);
-    let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])
-        .map_err(|e| Error::Invalid(e.to_string()))?;
+    let memory = Memory::contiguous(problem, layout, [q.bits, k.bits, v.bits])?;
     let memory = sequences.into_iter().fold(memory, |memory, [_, divided]| memory.with_sequences(divided));
     let mut memory = memory.with_extras(extras);
     (memory.rows.max_logits, memory.head_maxima) = (args.max_logits, args.max_logits);
@@ -238,16 +237,17 @@ fn decode(args: &Args, file: &File<'_>, console: &Console) -> Result<(), Error> 
     let waiting = console.waiting(format_args!("computing on {device}"));
     let result = match (device.runner(), args.config.as_deref()) {
         (Some(runner), config) => {
-            let run = runner.decode(&input, config).map_err(|e| device.explained(e, config, None));
+            let run = runner.decode(&input, config).map_err(|e| device.explained(e, config, &input));
             device.timed(run?)
         }
         (None, Some(name)) => return Err(Device::has_no_kernel(name)),
         (None, None) => input.compute()?,
     };
     waiting.finish_and_clear();
-    let verdict =
-        args.check.then(|| input.judge(&result.o, result.rows.lse.as_deref().unwrap_or(&[]))).transpose();
-    let verdict = verdict.map_err(|e| Error::Invalid(e.to_string()))?.flatten();
+    let verdict = match args.check {
+        true => input.judge(&result.o, result.rows.lse.as_deref().unwrap_or(&[]))?,
+        false => None,
+    };
     if let Some(path) = &args.output {
         let shape = input.o_shape();
         files::write_results(path, (input.problem.dtype, &shape), &result, &input.lse().0)?;
@@ -270,18 +270,19 @@ pub(super) fn attention(
     let mut result = device.run(memory, config)?;
     memory.clear_unwritten(&mut result.o, &mut result.rows);
     waiting.finish_and_clear();
-    let verdict = check.then(|| {
-        let reference = Reference::new(&memory.inputs()?);
-        let (all, [_, rows, ..]) = (memory.o, memory.written().shape);
-        let o = HostTensor::new(&result.o, all.offset, memory.problem.o_dtype, all.shape, all.strides)?;
-        let written = |_, values: &Option<Vec<f32>>| values.as_deref().map(|all| memory.written_values(all));
-        let values = result.rows.as_ref().map(written);
-        Ok(reference.judge_rows(&o.rows(0..rows), values.as_ref().map(|_, values| values.as_deref())))
-    });
-    let verdict =
-        verdict.transpose().map_err(|e: reference::TensorError| Error::Invalid(e.to_string()))?.flatten();
+    let verdict = if check { judge(memory, &result)? } else { None };
     let output = save(&result)?;
     conclude(device, memory.problem.to_string(), &result, verdict, output, console)
+}
+
+/// Compares results with the reference.
+fn judge(memory: &Memory, result: &Results) -> Result<Option<Verdict>, Error> {
+    let reference = Reference::new(&memory.inputs()?);
+    let (all, [_, rows, ..]) = (memory.o, memory.written().shape);
+    let o = HostTensor::new(&result.o, all.offset, memory.problem.o_dtype, all.shape, all.strides)?;
+    let written = |_, values: &Option<Vec<f32>>| values.as_deref().map(|all| memory.written_values(all));
+    let values = result.rows.as_ref().map(written);
+    Ok(reference.judge_rows(&o.rows(0..rows), values.as_ref().map(|_, values| values.as_deref())))
 }
 
 /// Prints the report and returns the verdict.

@@ -76,6 +76,9 @@ pub struct Case {
     pub spare: [usize; 2],
     /// Numbers of query heads and of key heads.
     pub heads: [usize; 2],
+    /// The number of heads that suffices in a simulator whose cards have two SMs for persistent blocks. The
+    /// case has more, because a whole card needs them; the others show nothing there.
+    pub enough_heads: Option<usize>,
     /// Columns of a head.
     pub head_dim: usize,
     /// Number of columns of values and of O; `None` for the number of the keys' columns.
@@ -149,6 +152,7 @@ impl Case {
             varlen_queries: None,
             spare: [3; 2],
             heads: [4, 2],
+            enough_heads: None,
             head_dim: 64,
             head_dim_v: None,
             latent: false,
@@ -253,7 +257,9 @@ impl Case {
         let is_odd =
             matches!(self.pages, Pages::Tensors(_)) && entry.has_maps() && entry.scores.bias.is_some();
         let seed = self.seed | u64::from(is_odd);
-        let case = Case { sinks, alibi, bias: entry.scores.bias, seed, ..self };
+        let max_logits = self.rows.max_logits || entry.scores.maxima;
+        let rows = RowOutputs { max_logits, ..self.rows };
+        let case = Case { sinks, alibi, bias: entry.scores.bias, rows, seed, ..self };
         Case { mask: fit(case.problem()).mask, ..case }
     }
 

@@ -123,10 +123,14 @@ fn seeded(cases: Vec<Case>, seed: u64) -> Vec<Case> {
     cases.into_iter().map(|case| case.seeded(seed)).collect()
 }
 
-/// Gives cases the scores of an entry, and masks of the cases' sizes. Drops each case whose mask equals a
-/// simpler mask.
+/// Gives cases the scores of an entry, and masks of the cases' sizes. Every second case of a kernel of bits
+/// has a softcap, which the kernel's parameters decide. Drops each case whose mask equals a simpler mask.
 fn of(entry: &AttnInfo, cases: Vec<Case>) -> Vec<Case> {
-    let all = cases.into_iter().map(|case| case.of(entry));
+    let may_cap = entry.mask == MaskKind::Bits && entry.takes_softcap();
+    let all = cases.into_iter().zip([None, Some(20.0)].into_iter().cycle()).map(|(case, softcap)| {
+        let softcap = case.softcap.or(softcap.filter(|_| may_cap));
+        Case { softcap, ..case }.of(entry)
+    });
     all.filter(|case| case.suits(entry.mask)).collect()
 }
 
@@ -205,12 +209,24 @@ fn dense_grid(entry: &AttnInfo, seed: u64) -> Vec<Case> {
 
 /// Returns a case in which every row of a tile sees one huge score in every key block, while its neighbour
 /// rows see none. Kernels must rescale only this row.
+///
+/// In the simulator, it is enough that the rows of each place in a warp's sixteen have one in every key
+/// block, because all warps run one code: with all heads, the same scores wander through the warps.
 fn peaks(entry: &AttnInfo, seed: u64) -> Case {
     let (m, n) = (entry.tile_m as usize, entry.tile_n as usize);
     let keys = m.max(3 * n) + n / 2 + 1;
-    let case = tensors(entry, columns(entry)[0], [1, m, keys], [16 * keys.div_ceil(n); 2]);
+    let blocks = keys.div_ceil(n);
+    let case = tensors(entry, columns(entry)[0], [1, m, keys], [16 * blocks; 2]);
     let (pages, peaks) = (Pages::Tensors(Layout::Bhsd), Some(entry.tile_n));
-    Case { mask: one(entry.mask, n), pages, peaks, seed, ..case }
+    let enough_heads = Some(16 * blocks.div_ceil(m.div_ceil(16)));
+    Case { mask: one(entry.mask, n), pages, peaks, enough_heads, seed, ..case }
+}
+
+/// Marks a case of so many heads that the tiles are more than the SMs of a whole card. With seven heads, each
+/// of two persistent blocks on two SMs has seven tiles or more, the first block one more than the second in
+/// some problems.
+fn of_a_card(case: Case) -> Case {
+    Case { enough_heads: Some(7).filter(|enough| *enough < case.heads[1]), ..case }
 }
 
 /// Returns a case with one tile of queries and many key blocks. Small errors per block add up and become
@@ -303,8 +319,8 @@ fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         // case, on a card with few SMs, a block has several tiles of `m` rows, each with several key blocks.
         (Isa::Sm90a, _, false) => all.extend(
             [
-                many,
-                case(7, [1, m + 3, n + 1], [140, 140], held, Bshd),
+                of_a_card(many),
+                of_a_card(case(7, [1, m + 3, n + 1], [140, 140], held, Bshd)),
                 case(7, [1, 2 * m, 4 * n + 1], [3, 3], held, Bshd),
             ]
             .map(|case| with(case, mask, BottomRight, None)),
@@ -322,7 +338,7 @@ fn dense_edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         (Isa::Sm80, _, false) => {}
     }
     let rows = RowOutputs::of(entry);
-    if rows != RowOutputs::LSE {
+    if rows != RowOutputs::LSE && !entry.scores.maxima {
         let asking = [3, 6].into_iter().filter_map(|index| all.get(index).cloned());
         all.extend(asking.map(|case| Case { rows, ..case }).collect::<Vec<_>>());
     }

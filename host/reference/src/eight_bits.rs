@@ -2,16 +2,16 @@
 //! otherwise in f64.
 //! docs/design/eight-bits.md has the rules. The tolerance of kernels of these precisions comes from it, as
 //! FlashAttention's tolerance comes from naive attention in 16 bits.
+mod mean;
+
 use super::attention::{Inputs, Outputs, each_sequence};
 use super::e4m3;
 use crate::arithmetic::{decode, encode};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::Precision;
+use mean::mean;
 use rayon::prelude::*;
-
-/// Number of keys whose mean is subtracted from all keys.
-const SAMPLES: usize = 64;
 
 /// The roundings of a precision.
 struct Rules {
@@ -160,11 +160,7 @@ impl Head {
         // Hopper's kernels with a softcap compute it from the scores of whole keys.
         let keeps = !rules.rounds || inputs.has_operands();
         let keeps_mean = keeps || !rules.integers && inputs.problem().softcap.is_some();
-        let samples = if keeps_mean { 0 } else { count.min(SAMPLES) };
-        let mut mean = vec![0.0; columns];
-        for sample in 0..samples {
-            mean.iter_mut().zip(row(sample * count / samples)).for_each(|(m, x)| *m += x / samples as f64);
-        }
+        let mean = if keeps_mean { vec![0.0; columns] } else { mean(count, columns, row) };
         let less = |key| row(key).zip(&mean).map(|(x, m)| x - m).collect();
         let keys = (0..count).map(less).collect();
         let keys = if keeps { keys } else { rules.rounded(keys) };

@@ -5,6 +5,7 @@ use super::tolerance::{ENOUGH_ELEMENTS, Rule};
 use super::work::{OnDevice, Work};
 use ferroflash::driver::Harness;
 use ferroflash::kernels::Contract;
+use ferroflash::request::Precision;
 use ferroflash::spec::GRADIENTS;
 use ferroflash::{Attention, Capabilities, Error};
 
@@ -24,15 +25,15 @@ type Draw = fn(&mut Random, Limits) -> Drawn;
 /// The families of [`Fuzz::other`], by name.
 const DRAWS: [(&str, Draw); 7] = [
     ("packed", cases::varlen),
-    ("decode", |random, limits| cases::on_cache(random, limits, false)),
-    ("paged", |random, limits| cases::on_cache(random, limits, true)),
+    ("decode", |random, limits| cases::with_trees(random, limits, false)),
+    ("paged", |random, limits| cases::with_trees(random, limits, true)),
     ("append", others::append),
     ("merge", others::merge),
     ("mla", cases::latent),
     ("prefix", cases::prefix),
 ];
 
-/// The family of products of int8 (`Int8F16`, `Int8Fp8`).
+/// The family of products of eight bits.
 const EIGHT_BITS: &str = "eight-bits";
 
 /// A random valid problem in memory. Equal seeds and limits give equal problems.
@@ -84,20 +85,19 @@ pub struct Limits {
     /// Decades above and below 1. In one of three problems, scale, softcap and inputs are drawn from this
     /// range, within the limits of the planner and the type. 0 draws no such problem.
     pub decades: u8,
-    /// Whether the device computes `Precision::Int8Fp8`.
-    pub int8_fp8: bool,
+    /// The precision with products of e4m3 that the device computes. Each computes `Precision::Int8F16`.
+    pub of_e4m3: Option<Precision>,
 }
 
 impl Limits {
     /// Limits for a GPU.
-    pub const GPU: Self =
-        Limits { products: 300 << 20, overlaps: true, int8_fp8: false, ..Self::of([800, 12, 16]) };
+    pub const GPU: Self = Limits { products: 300 << 20, overlaps: true, ..Self::of([800, 12, 16]) };
     /// Limits for a simulated L4: a case takes a fraction of a second.
     pub const SIMULATOR: Self =
-        Limits { products: 30 << 20, overlaps: false, int8_fp8: true, ..Self::of([150, 3, 6]) };
+        Limits { products: 30 << 20, of_e4m3: Some(Precision::Int8Fp8), ..Self::of([150, 3, 6]) };
 
     const fn of([seqlen, heads, sequences]: [usize; 3]) -> Self {
-        Limits { seqlen, heads, sequences, products: 0, overlaps: false, decades: 30, int8_fp8: false }
+        Limits { seqlen, heads, sequences, products: 0, overlaps: false, decades: 30, of_e4m3: None }
     }
 }
 

@@ -193,8 +193,7 @@ impl Subject for AttnInfo {
     /// a GPU that could run its kernels.
     fn passed_over(&self, on: &Capabilities) -> Option<String> {
         if self.precision() != Precision::Inputs {
-            let problem = cases::edges(self, 1).first().map(Case::problem)?;
-            return explain(&problem, on, Scratch::Fastest).err().map(|refusal| refusal.to_string());
+            return lacks_precision(self.edges(1).first()?, on);
         }
         let takes_none = || !self.edges(1).iter().any(|task| self.takes(task, on));
         (self.pass == Pass::DkDv && takes_none()).then(|| format!("Hopper's kernels run on {}", on.name))
@@ -208,7 +207,7 @@ impl Subject for AttnInfo {
             return is_planned_of_carried(task, Some(self.contract.symbol), on);
         }
         let Task::Attention(case @ Case { backward: Some(_), .. }) = task else {
-            return self.precision() == Precision::Inputs || self.passed_over(on).is_none();
+            return lacks_precision(task, on).is_none();
         };
         let kind = |e: &AttnInfo| (e.dtype, e.mask, e.scores);
         let solves = |e: &AttnInfo| {
@@ -252,17 +251,13 @@ impl Subject for ExtraInfo {
         "extra"
     }
 
-    /// A kernel for another kernel's precision runs where that precision has kernels.
     fn passed_over(&self, on: &Capabilities) -> Option<String> {
-        let Task::Attention(case) = self.edges(1).into_iter().next()? else { return None };
-        let problem = case.problem();
-        let refusal = || explain(&problem, on, Scratch::Fastest).err();
-        (problem.precision != Precision::Inputs).then(refusal)?.map(|refusal| refusal.to_string())
+        lacks_precision(self.edges(1).first()?, on)
     }
 
     /// A build may lack the planner's kernels of the attention.
     fn takes(&self, task: &Task, on: &Capabilities) -> bool {
-        self.passed_over(on).is_none() && is_planned_of_carried(task, None, on)
+        lacks_precision(task, on).is_none() && is_planned_of_carried(task, None, on)
     }
 
     fn edges(&self, seed: u64) -> Vec<Task> {
@@ -274,12 +269,21 @@ impl Subject for ExtraInfo {
             own if *own == <LayFp8<4, 16> as Entry>::CONTRACT => cases::e4m3_tensors(256, seed),
             own if *own == <LayFp8Pages<8, 4> as Entry>::CONTRACT => pages(DType::E4m3, 64),
             own if *own == <LayFp8Pages<8, 8> as Entry>::CONTRACT => pages(DType::E4m3, 128),
+            own if *own == <LayFp8Pages<4, 16> as Entry>::CONTRACT => pages(DType::E4m3, 256),
             own if *own == <LayInt8Pages<4, 4> as Entry>::CONTRACT => pages(DType::Int8, 64),
             own if *own == <LayInt8Pages<4, 8> as Entry>::CONTRACT => pages(DType::Int8, 128),
             _ => cases::head_maxima(seed),
         };
         cases.into_iter().map(Task::Attention).collect()
     }
+}
+
+/// Returns the refusal of a problem's precision, which only some devices that could run its kernels have.
+fn lacks_precision(task: &Task, on: &Capabilities) -> Option<String> {
+    let Task::Attention(case) = task else { return None };
+    let problem = case.problem();
+    let refusal = || explain(&problem, on, Scratch::Fastest).err();
+    (problem.precision != Precision::Inputs).then(refusal)?.map(|refusal| refusal.to_string())
 }
 
 /// Returns whether the process carries all kernels of a problem's plan, or there is none.

@@ -332,6 +332,11 @@ impl Lowering<'_> {
         Window { shift: if unmasked { Window::UNBOUNDED } else { 0 }, ..self.p.window() }
     }
 
+    /// Returns the place of the LSE. Kernels store the largest scores behind it, so that these may lie there.
+    fn lse(&self) -> Lse {
+        lse(self.r.lse.as_ref().or(self.r.max_logits.as_ref()))
+    }
+
     /// Returns the parameters of all portable kernels with work tiles.
     fn portable(&self, tiles: &Tiles, window: Window) -> FwdParams {
         let (scale_log2, softcap) = self.p.base_two();
@@ -341,7 +346,7 @@ impl Lowering<'_> {
             k,
             v,
             o: tensor(&self.r.o),
-            lse: lse(self.r.lse.as_ref().or(self.r.max_logits.as_ref())),
+            lse: self.lse(),
             max_logits: lse(self.r.max_logits.as_ref()),
             window,
             scale_log2,
@@ -371,7 +376,7 @@ impl Lowering<'_> {
     fn hopper_on_tensors<M: Copy>(&self, map: M, tiles: &Tiles) -> HopperParams<M> {
         let p = self.p;
         let lengths = p.varlen.unwrap_or([p.seqlen_q, p.seqlen_k]).map(|length| length as u32);
-        self.hopper(map, map, tiles, Scalars { window: p.window(), lse: lse(self.r.lse.as_ref()), lengths })
+        self.hopper(map, map, tiles, Scalars { window: p.window(), lse: self.lse(), lengths })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Parameters of masks and scores, which follow the kernel's own parameters.
 use super::block_mask;
-use super::tensors::{integers, slopes};
+use super::tensors::{integers, lse, slopes};
 use crate::launch::Launch;
 use crate::place::Place;
 use crate::request::{AttentionRequest, Bias, Mask, MaskBits, Prefix, Sinks};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem};
 use spec::{
-    BiasParams, BitsParams, ChunkedParams, FastDiv, PrefixParams, SinkParams, TensorMap, TmaBiasParams,
+    BiasParams, BitsParams, ChunkedParams, FastDiv, MaximaParams, PrefixParams, SinkParams, TensorMap,
+    TmaBiasParams,
 };
 
 /// Adds the parameters of the kernel's mask, and then of its scores, to the last step of a launch. A bias
@@ -39,6 +40,9 @@ pub(super) fn add(
     }
     if let (Some(_), Some(bias), None) = (kernel.scores.bias, &r.scores.bias, tma_bias) {
         launch.add(&self::bias(bias), []);
+    }
+    if kernel.scores.maxima {
+        launch.add(&MaximaParams { rows: lse(r.max_logits.as_ref()) }, []);
     }
 }
 

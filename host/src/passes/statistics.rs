@@ -37,6 +37,13 @@ pub(super) fn is_needed(r: &AttentionRequest<'_>, p: &Problem, config: Option<&s
     r.entropy.is_some() || of_maxima || keeps_promise(r, p)
 }
 
+/// Returns whether one of Hopper's kernels may write the largest scores instead of the pass, which dense
+/// tensors need not: varlen tensors, without an entropy and without a promise about the bits of O.
+pub(super) fn may_spare(r: &AttentionRequest<'_>, p: &Problem, config: Option<&str>) -> bool {
+    let is_varlen = p.kind().class() == Class::Varlen;
+    is_varlen && r.entropy.is_none() && named(config).is_none() && !keeps_promise(r, p)
+}
+
 /// Returns whether only the pass may write the largest scores: kernels of the attention write those of dense
 /// tensors, but rescale O with every new maximum then. O would have other bits than that of varlen tensors.
 pub(super) fn keeps_promise(r: &AttentionRequest<'_>, p: &Problem) -> bool {

@@ -82,6 +82,7 @@ impl Problem {
             softcap: self.softcap.is_some(),
             slopes: self.alibi,
             causal_slopes: self.has_causal_slopes() && !own,
+            maxima: false,
             few: self.precision == Precision::Inputs && equal_counts && self.rows() <= MAX_ROWS,
             mixed: self.cache.is_some() && self.varlen.is_some() && self.is_of_mixed_kernels() && !own,
             tile: self.block_tile,

@@ -97,16 +97,18 @@ row_outputs! {
     /// LSE (log-sum-exp) of each row, with sinks; `-inf` for a row that sees no key.
     lse: |_| true, "";
     /// The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias, before
-    /// sinks; `-inf` for a row that sees no key. Its strides are those of the LSE. Portable kernels for dense
-    /// tensors write it. They then rescale O with every new maximum, which takes up to 15 % more time. On
-    /// other keys, together with the entropy, or with [`Invariance::Batch`](crate::request::Invariance), a
-    /// kernel of statistics computes the scores again.
+    /// sinks; `-inf` for a row that sees no key. Its strides are those of the LSE. Hopper's kernels with
+    /// `maxima` in their names write it, for dense and varlen tensors, and portable kernels for dense
+    /// tensors. These rescale O with every new maximum then, which takes up to 15 % more time. On other keys,
+    /// together with the entropy, or with [`Invariance::Batch`](crate::request::Invariance), a kernel of
+    /// statistics computes the scores again.
     max_logits: |kernel| {
         let is_dense = kernel.class() == Class::Dense && kernel.isa == Isa::Sm80 && !kernel.splits;
-        is_dense && kernel.schedule != Schedule::Specialised || kernel.pass == Pass::Statistics
+        let is_portable = is_dense && kernel.schedule != Schedule::Specialised;
+        is_portable || kernel.scores.maxima || kernel.pass == Pass::Statistics
     },
-    "max_logits: only portable kernels for dense tensors, without split-KV, write it; leave it out, or ask \
-     for the entropy too: a kernel of statistics then writes both";
+    "max_logits: only kernels with `maxima` in their names, and portable kernels for dense tensors, without \
+     split-KV, write it; leave it out, or ask for the entropy too: a kernel of statistics then writes both";
     /// The entropy of each row's probabilities over keys, in nats, without the weight of sinks; 0 for a row
     /// that sees no key. Its strides are those of the LSE. A kernel of statistics, which follows the kernels
     /// of the attention, computes the scores again.

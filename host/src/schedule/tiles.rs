@@ -342,8 +342,11 @@ mod tests {
             (32, 32, 2560, false),
             // 136 pairs for 132 SMs.
             (17, 17, 2048, false),
-            // A head has an odd number of tiles.
-            (16, 16, 2048 - 128, false),
+            // A head has 15 tiles, so two heads have 15 pairs.
+            (16, 16, 2048 - 128, true),
+            (64, 16, 8192 - 128, true),
+            // An odd number of tiles in all.
+            (17, 17, 2048 - 128, false),
         ] {
             let p = Problem::new(crate::DType::Bf16, 1, queries, heads, 128).mask(Mask::Causal);
             let order = TileOrder::new(queries as u32 / 128, 1, heads as u32, heads as u32, group);

@@ -24,13 +24,9 @@ pub(super) fn takes(q: &Query<'_>, is_named: bool) -> Result<(), Error> {
     if let Some(lack) = of_dtypes(p, DType::E4m3).filter(|_| !p.is_eight_bit()) {
         return Err(lack.of(p));
     }
-    let (of, most) = match (p.varlen, p.cache) {
-        (None, None) => ("", 256),
-        _ => ("on varlen tensors and KV caches, ", 128),
-    };
     let lack = match () {
-        () if p.columns().iter().any(|columns| *columns > most) => {
-            Lack::new(p.named_columns(), format!("{of}its kernels take head dims up to {most}"))
+        () if p.columns().iter().any(|columns| *columns > 256) => {
+            Lack::new(p.named_columns(), "its kernels take head dims up to 256")
         }
         () if !q.on.tensor_maps || q.on.arch() != 90 => Lack::new(
             q.on.name.clone(),

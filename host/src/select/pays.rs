@@ -75,6 +75,10 @@ pub(super) const fn least_varlen(e: &AttnInfo) -> Least {
     }
 }
 
+/// The minimum for kernels that keep the largest scores. Instead of them, a portable kernel rescales O with
+/// every new maximum, or a kernel of statistics computes all scores again, so that they pay early.
+pub(super) const LEAST_OF_MAXIMA: Least = &[[66, 128], [1, 1024]];
+
 /// Returns the mean queries and keys from which Hopper's paged kernel is faster (docs/selection.md). The host
 /// often knows only the maximum number of keys.
 pub(super) const fn least_paged(e: &AttnInfo) -> Least {

@@ -114,9 +114,9 @@ fn lack(q: &Query<'_>, is_named: bool) -> Option<Lack> {
         return Some(lack);
     }
     let [k, v] = p.columns();
-    let (of, most) = match (p.precision, p.varlen, p.cache) {
-        (Precision::Int8Fp8, None, None) => ("", 256),
-        (Precision::Int8Fp8, ..) => ("on varlen tensors and KV caches, ", 128),
+    let (of, most) = match (p.precision, p.cache) {
+        (Precision::Int8Fp8, None) => ("", 256),
+        (Precision::Int8Fp8, _) => ("on KV caches, ", 128),
         _ => ("", 128),
     };
     let lack = match () {

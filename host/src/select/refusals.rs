@@ -10,18 +10,26 @@ use spec::{Class, ProblemKind};
 /// Returns [`Error::Unsupported`], which names the mask and the scores.
 pub(crate) fn goes_together(p: &Problem) -> Result<(), Error> {
     let kind = p.mask_kind();
-    let scores = [("softcap", p.softcap.is_some()), ("ALiBi slopes", p.alibi)];
-    let both = scores.into_iter().find(|(_, is_there)| *is_there);
-    match both.filter(|_| matches!(kind, MaskKind::Prefix | MaskKind::Chunked | MaskKind::Bits)) {
-        None => Ok(()),
-        Some((scores, _)) => {
-            let reason = format_args!(
+    let (has_softcap, reason) = match kind {
+        MaskKind::Prefix | MaskKind::Chunked => (
+            p.softcap.is_some(),
+            format!(
                 "kernels with mask {} take neither softcap nor slopes; use a full mask, a causal mask or a \
                  window",
                 kind.name()
-            );
-            Err(Error::unsupported(format_args!("{scores} with mask {}", p.mask), reason))
+            ),
+        ),
+        MaskKind::Bits => {
+            let reason = "slopes need positions, and a draft's position is its depth in the tree, which no \
+                          request states; compute the slopes in scores of your own";
+            (false, reason.to_owned())
         }
+        _ => return Ok(()),
+    };
+    let scores = [("softcap", has_softcap), ("ALiBi slopes", p.alibi)];
+    match scores.into_iter().find(|(_, is_there)| *is_there) {
+        None => Ok(()),
+        Some((scores, _)) => Err(Error::unsupported(format_args!("{scores} with mask {}", p.mask), reason)),
     }
 }
 
@@ -268,14 +276,7 @@ fn no_scores(q: &Query<'_>) -> Error {
         return Error::unsupported(p, reason);
     }
     if let Some(largest) = largest {
-        let remedy = match p.cache {
-            Some(_) if p.kv_dtype != p.dtype && q.kind.mask == MaskKind::Bits && p.head_dim <= 256 => {
-                format!("; store the cache in {}", p.dtype.name())
-            }
-            _ => String::new(),
-        };
-        let reason =
-            format_args!("kernels with this mask and these scores take head dims up to {largest}{remedy}");
+        let reason = format_args!("kernels with this mask and these scores take head dims up to {largest}");
         return Error::unsupported(p, reason);
     }
     let takes = |mask, bias| of_front().any(|e| e.mask == mask && e.scores.bias == Some(bias));

@@ -27,7 +27,7 @@ const RULES: &[Rule] = &[
     Rule::hopper(64, 192, "warpgroups and TMA; long and causal: three warpgroups of queries (H200: \
         1.2x cuDNN at 8192)").masks(CAUSAL).keys(4096),
     Rule::hopper(64, 128, "warpgroups and TMA (H200: 1.1x cuDNN)"),
-    Rule::hopper(80, 192, NARROW).masks(FULL).when(|case, _| pays::wastes_little(case)),
+    Rule::hopper(80, 192, THREE_OF_80).masks(FULL).when(|case, _| pays::wastes_little(case)),
     Rule::hopper(96, 192, THREE).masks(FULL).when(|case, _| pays::wastes_little(case)),
     Rule::hopper(96, 192, THREE).masks(CAUSAL).keys(2048).per_100_sms(400)
         .when(|case, _| pays::wastes_little(case) && !case.q.problem.head_dim.is_multiple_of(16)),
@@ -60,6 +60,8 @@ const RULES: &[Rule] = &[
     Rule::short(128, 512, 45),
     Rule::short(192, 512, 45),
     Rule::short(256, 512, 45),
+    Rule::new(HOPPER, "warpgroups and TMA, which also keep the largest score of each row")
+        .when(|case, e| e.scores.maxima && pays::reaches(case, e, pays::LEAST_OF_MAXIMA)),
     // Minimum keys are equal to the minima of the kernels without parameters.
     Rule::new(HOPPER, "warpgroups and TMA, with this mask and these scores; long: three warpgroups of \
         queries read keys and values less often than two")
@@ -227,8 +229,8 @@ const THREE: &str = "warpgroups and TMA; three warpgroups of queries read keys a
                      two (H100: 1.05 to 1.34x two warpgroups)";
 
 /// Causal masks gain less than 2 % (docs/log/hopper.md).
-const NARROW: &str = "warpgroups and TMA; three warpgroups of queries, whose products have 80 columns (H200: \
-                      1.04 to 1.10x products of 96)";
+const THREE_OF_80: &str = "warpgroups and TMA; three warpgroups of queries, whose products have 80 columns \
+                           (H200: 1.04 to 1.10x products of 96)";
 
 /// Returns the kernel of the first rule that holds.
 pub(super) fn choose(case: &Case<'_>) -> Option<Choice> {

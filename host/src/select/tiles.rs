@@ -94,7 +94,11 @@ fn hopper(
 ) -> Option<Result<Choice, &'static str>> {
     let fits = |e: &AttnInfo| e.has_maps() && q.fits(e);
     let able = |e: &AttnInfo| fits(e) && e.head_dim <= portable.head_dim;
-    let mut kernels = best(q, all, able);
+    let writes = |e: &AttnInfo| able(e) && q.layout.rows.are_of(e).is_ok();
+    let mut kernels = best(q, all, writes);
+    if kernels.is_empty() {
+        kernels = best(q, all, able);
+    }
     let plain_cache = q.kind.class() == Class::Paged && !q.needs_params();
     let Some(&first) = kernels.first() else {
         // Slopes alone do not make the reason.

@@ -6,7 +6,7 @@ use super::{Use, bias, cache, disjoint, input, memory, names, output};
 use crate::request::{
     self, AttentionBackward, AttentionRequest, Bias, Index, Parts, Scratch, Splits, TableGradient,
 };
-use crate::{Error, Problem};
+use crate::{Error, MaskKind, Problem};
 use spec::{GRADIENTS, Precision};
 
 names!(
@@ -164,6 +164,10 @@ fn has_kernels(p: &Problem) -> Result<(), Error> {
         _ if p.alibi && p.softcap.is_some() => {
             none("a softcap with ALiBi slopes", "backward kernels take one of them; leave the other one out")
         }
+        MaskKind::Bits if p.softcap.is_some() => none(
+            "a softcap with mask bits",
+            "backward kernels with mask bits take no softcap; use a full mask, a causal mask or a window",
+        ),
         _ if columns.max(values) > MAX_HEAD_DIM => Err(Error::unsupported(
             format_args!("backward of head_dim {}", columns.max(values)),
             format_args!(

@@ -115,7 +115,8 @@ pub fn lay_of(entry: &AttnInfo) -> Option<Contract> {
         (Isa::Sm80, ..=64) => <LayInt8Pages<4, 4> as Entry>::CONTRACT,
         (Isa::Sm80, _) => <LayInt8Pages<4, 8> as Entry>::CONTRACT,
         (Isa::Sm90a, ..=64) => <LayFp8Pages<8, 4> as Entry>::CONTRACT,
-        (Isa::Sm90a, _) => <LayFp8Pages<8, 8> as Entry>::CONTRACT,
+        (Isa::Sm90a, ..=128) => <LayFp8Pages<8, 8> as Entry>::CONTRACT,
+        (Isa::Sm90a, _) => <LayFp8Pages<4, 16> as Entry>::CONTRACT,
     };
     (entry.keys == Keys::OperandCache).then_some(lay)
 }

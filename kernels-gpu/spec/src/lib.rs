@@ -45,6 +45,7 @@ mod lineage;
 mod lines;
 mod many_sequences;
 mod mask;
+mod maxima;
 mod merge;
 mod mixed;
 mod mla;
@@ -120,6 +121,7 @@ pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix,
     PrefixParams, Windowed,
 };
+pub use maxima::{Maxima, MaximaParams};
 pub use merge::{MERGE_COLUMNS, Merge, MergeInfo, MergeParams, MergeState, States};
 pub use mixed::{FewCombine, FewParams, FewQueries, ManyParams, ManyQueries};
 pub use mla::Mla;
@@ -128,7 +130,7 @@ pub use mla::hopper::{MlaHopper, MlaHopperParams};
 pub use mla::hopper_dequant::MlaHopperDequant;
 pub use mla::sparse::{Sparse, SparseParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
-pub use others::{APPENDS, COMBINES, EXTRAS, MERGES, QUANTISES};
+pub use others::{APPENDS, COMBINES, EXTRAS, MERGES, QUANTISES, STATISTICS};
 pub use paged::{HopperPagedParams, Paged, PagedParams};
 pub use paged_map::{PageBoxes, PagedMap};
 #[doc(hidden)]
@@ -142,7 +144,7 @@ pub use scores::{
 pub use solves::{Class, ProblemKind};
 pub use split::{Split, SplitParams};
 pub use sum_heads::{BwdSumHeads, BwdSumHeadsParams, SumHeadsInfo};
-pub use table::{ATTENTION, STATISTICS};
+pub use table::ATTENTION;
 pub use training::{CONVERT_DQS, DELTAS, DSINKS, GRADIENTS, SUM_HEADS};
 pub use used_queries::{DIVIDED_INTEGERS, DividedSequences, ExtraInfo, UsedQueries, UsedQueriesParams};
 pub use variant::{AttnKernel, HasVariant, VariantParams, With, WithParams, has_params};

@@ -19,7 +19,7 @@ pub enum MaskKind {
     /// A query sees the keys of its own chunk, up to its position (Llama 4's chunked attention).
     Chunked,
     /// One bit per query and key decides whether the query sees the key. Only the last keys of a sequence
-    /// have bits (trees of drafts).
+    /// have bits (trees of drafts). Forward kernels also compute a softcap.
     Bits,
     /// A mask that a user of this crate defines. No line of the table has this kind.
     Own,
@@ -43,7 +43,7 @@ impl MaskKind {
 pub trait MaskMarker: Copy {
     /// The kind as a value.
     const KIND: MaskKind = MaskKind::Own;
-    /// The score modifications of the mask, beside softcap and slopes of [`Local`].
+    /// The score modifications of the mask, beside softcap and slopes of [`Local`], and softcap of [`Bits`].
     const SCORES: ScoreKinds = ScoreKinds::NONE;
     /// Whether a [`BlockMask`] lists the key blocks of each work tile.
     const LISTED: bool = false;

@@ -94,38 +94,40 @@ impl TileOrder {
 
 /// The persistent tile scheduler. A block takes single work tiles or pairs. The indices of a block's single
 /// tiles differ by the grid size. A pair is one tile from the end of a head and one tile from the start of
-/// this head. With a causal mask, pairs give every block equal work.
+/// this head, or of the next head if heads have an odd number of tiles. With a causal mask, pairs give every
+/// block equal work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileRounds {
     /// The order of single work tiles.
     pub order: TileOrder,
-    /// Half of the number of query blocks per head.
-    half: FastDiv,
-    /// 1 if blocks take work tiles in pairs.
+    /// Number of pairs of `paired` heads.
+    pairs: FastDiv,
+    /// Number of heads whose work tiles make pairs, 1 or 2; 0 if blocks take single work tiles.
     paired: u32,
 }
 contract::no_padding! {
     TileOrder { m_blocks, tiles, heads, heads_per_kv, group, group_tiles, resident }
-    TileRounds { order, half, paired }
+    TileRounds { order, pairs, paired }
 }
 
 impl TileRounds {
     /// A scheduler of single work tiles.
     pub const fn single(order: TileOrder) -> Self {
-        TileRounds { order, half: FastDiv::ONE, paired: 0 }
+        TileRounds { order, pairs: FastDiv::ONE, paired: 0 }
     }
 
-    /// A scheduler of pairs of work tiles. Returns `None` if a head has an odd number of query blocks.
+    /// A scheduler of pairs of work tiles. Returns `None` if there is an odd number of work tiles.
     pub fn paired(order: TileOrder) -> Option<Self> {
-        let half = FastDiv::new(order.m_blocks / 2).filter(|_| order.m_blocks.is_multiple_of(2))?;
-        Some(TileRounds { order, half, paired: 1 })
+        let paired = 1 + order.m_blocks % 2;
+        let pairs = FastDiv::new(order.m_blocks * paired / 2).filter(|_| order.tiles.is_multiple_of(2))?;
+        Some(TileRounds { order, pairs, paired })
     }
 
     /// Number of blocks of the launch: the blocks that the GPU runs at once, at most one per work tile (or
     /// pair).
     pub fn blocks(&self) -> u32 {
-        (self.order.tiles >> self.paired).min(self.order.resident)
+        (self.order.tiles >> self.paired.min(1)).min(self.order.resident)
     }
 
     /// The work tiles of block `block` of `blocks`.
@@ -143,9 +145,10 @@ impl TileRounds {
             return (index < order.tiles).then(|| order.tile(index));
         }
         let pair = (round >> 1) * blocks + block;
-        let (of_all_heads, at) = self.half.div_rem(pair);
-        let from_last = if round & 1 == 0 { at } else { order.m_blocks - 1 - at };
-        (pair * 2 < order.tiles).then(|| order.of_head(of_all_heads, from_last))
+        let (heads, at) = self.pairs.div_rem(pair);
+        let (next, from_last) =
+            if round & 1 == 0 { (0, at) } else { (self.paired - 1, order.m_blocks - 1 - at) };
+        (pair * 2 < order.tiles).then(|| order.of_head(heads * self.paired + next, from_last))
     }
 }
 
@@ -193,12 +196,12 @@ mod tests {
     #[test]
     fn blocks_share_the_tiles_and_pairs_cost_the_same() {
         for (m_blocks, batch, heads_q, heads_k, resident) in
-            [(1, 1, 1, 1, 4), (6, 2, 6, 3, 5), (4, 3, 4, 4, 100), (7, 3, 4, 1, 3)]
+            [(1, 1, 1, 1, 4), (6, 2, 6, 3, 5), (4, 3, 4, 4, 100), (7, 3, 4, 1, 3), (7, 3, 5, 1, 3)]
         {
             let order =
                 TileOrder::new(m_blocks, batch, heads_q, heads_k, 1).expect("valid").resident(resident);
             let paired = TileRounds::paired(order);
-            assert_eq!(paired.is_some(), m_blocks % 2 == 0);
+            assert_eq!(paired.is_some(), order.tiles % 2 == 0);
             for rounds in [Some(TileRounds::single(order)), paired].into_iter().flatten() {
                 let blocks = rounds.blocks();
                 let shares: std::vec::Vec<std::vec::Vec<_>> =
@@ -209,7 +212,7 @@ mod tests {
                 assert_eq!(shares.iter().flatten().count() as u32, order.tiles);
                 assert_eq!(distinct.len() as u32, order.tiles);
                 assert!(shares.iter().flatten().all(|t| t.kv_head == t.head / (heads_q / heads_k)));
-                if rounds.paired == 1 {
+                if rounds.paired > 0 {
                     let twos = shares.iter().flat_map(|tiles| tiles.chunks(2));
                     assert!({ twos }.all(|two| two[0].m_block + two[1].m_block == m_blocks - 1));
                 }

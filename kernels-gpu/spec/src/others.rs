@@ -1,4 +1,5 @@
-//! The table of kernels beside attention: appends, merges, and what runs before or behind an attention.
+//! The table of kernels beside attention: appends, merges, statistics, and what runs before or behind an
+//! attention.
 use crate::lines::list;
 use crate::*;
 
@@ -88,8 +89,25 @@ macro_rules! for_each_other { ($emit:ident) => {
     lay_e4m3_d256: LayFp8<4, 16>;
     lay_e4m3_pages_d64: LayFp8Pages<8, 4>;
     lay_e4m3_pages_d128: LayFp8Pages<8, 8>;
+    lay_e4m3_pages_d256: LayFp8Pages<4, 16>;
     lay_int8_pages_d64: LayInt8Pages<4, 4>;
     lay_int8_pages_d128: LayInt8Pages<4, 8>;
+    }
+    $crate::lines! { $emit
+    /// Every compiled kernel of statistics. The one of 576 columns reads latent caches, too.
+    STATISTICS: AttnInfo [F16 Bf16]
+    stats {
+    d64 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 4, 4, 3>;
+    d64 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
+    d64 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
+    d128 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 8, 8, 2>;
+    d128 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
+    d128 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
+    d256 [Local] 64x32: Statistics<E, Mask, 4, 1, 2, 16, 16, 2>;
+    d256 [Local] 64x32_packed: Varlen<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
+    d256 [Local] 64x32_paged: Paged<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
+    d576 [Local] 32x16_paged: Paged<Statistics<E, Mask, 2, 1, 1, 36, 18, 2>>;
+    }
     }
 } }
 

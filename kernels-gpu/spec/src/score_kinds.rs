@@ -12,17 +12,22 @@ pub struct ScoreKinds {
     pub alibi: bool,
     /// The dtype of an additive bias, if there is one: [`crate::Bias`].
     pub bias: Option<DType>,
+    /// Whether the kernel keeps and writes the largest score of each row: [`crate::Maxima`]. Scores stay as
+    /// they are.
+    pub maxima: bool,
     /// Scores that a user of this crate defines. No line of the table has such scores.
     pub own: bool,
 }
 
 impl ScoreKinds {
     /// No modification: scores stay scaled products.
-    pub const NONE: Self = ScoreKinds { sink: false, alibi: false, bias: None, own: false };
+    pub const NONE: Self = ScoreKinds { sink: false, alibi: false, bias: None, maxima: false, own: false };
     /// A sink only.
     pub const SINK: Self = ScoreKinds { sink: true, ..Self::NONE };
     /// ALiBi slopes only.
     pub const ALIBI: Self = ScoreKinds { alibi: true, ..Self::NONE };
+    /// The largest scores only.
+    pub const MAXIMA: Self = ScoreKinds { maxima: true, ..Self::NONE };
     /// A modification that a user of this crate defines.
     pub const OWN: Self = ScoreKinds { own: true, ..Self::NONE };
 
@@ -42,13 +47,14 @@ impl ScoreKinds {
             sink: self.sink || other.sink,
             alibi: self.alibi || other.alibi,
             bias,
+            maxima: self.maxima || other.maxima,
             own: self.own || other.own || two,
         }
     }
 
     /// The part of a symbol that names these modifications, for a Q of dtype `dtype`. The part contains
-    /// `_sink`, `_alibi`, `_bias` (a bias of Q's dtype) or `_bias_f32`, and is empty for
-    /// [`ScoreKinds::NONE`].
+    /// `_sink`, `_alibi`, `_bias` (a bias of Q's dtype) or `_bias_f32`, and `_maxima`. It is
+    /// empty for [`ScoreKinds::NONE`].
     pub fn name(self, dtype: DType) -> impl fmt::Display {
         ScoreName(self, dtype)
     }
@@ -70,6 +76,9 @@ impl fmt::Display for ScoreName {
             Some(bias) if bias == dtype => f.write_str("_bias")?,
             Some(bias) => write!(f, "_bias_{}", bias.name())?,
             None => {}
+        }
+        if kinds.maxima {
+            f.write_str("_maxima")?;
         }
         if kinds.own { f.write_str("_own") } else { Ok(()) }
     }

@@ -35,6 +35,8 @@ pub struct ProblemKind {
     /// Whether the slopes stand under a causal mask without softcap, which kernels with
     /// [`ScoreKinds::alibi`] compute.
     pub causal_slopes: bool,
+    /// Whether the caller wants the largest score of each row.
+    pub maxima: bool,
     /// Whether decode kernels can take the queries: few rows, and equal query counts.
     pub few: bool,
     /// Whether the kernels of mixed batches can take the queries.
@@ -169,15 +171,27 @@ impl AttnInfo {
         // Decode kernels take sinks, whatever their scores are. Above head dim 256, page lookups leave no
         // register for slopes.
         let sink = if self.decodes() { self.scores.sink } else { p.scores.sink };
+        // Portable kernels write maxima without keeping them for it. No kernel keeps them in vain.
+        let maxima = self.scores.maxima && p.maxima;
         let maps = self.has_maps() && self.pass == Pass::Forward;
         let slopes = self.class() == Class::Paged && self.head_dim > 256
             || self.decodes()
             || maps
             || self.is_unmodified();
         (sloped || self.covers(p.mask))
-            && self.scores == (ScoreKinds { sink, alibi: sloped || p.scores.alibi, ..p.scores })
+            && self.scores == (ScoreKinds { sink, alibi: sloped || p.scores.alibi, maxima, ..p.scores })
             && (!p.slopes || sloped || !slopes)
-            && (!p.softcap || !self.is_unmodified())
+            && (!p.softcap || self.takes_softcap())
+    }
+
+    /// Whether the kernel computes a softcap. Forward kernels of bits do, too: their tests of the parameter
+    /// cost less than kernels beside them.
+    pub const fn takes_softcap(&self) -> bool {
+        match self.mask {
+            MaskKind::Local => !self.is_unmodified(),
+            MaskKind::Bits => matches!(self.pass, Pass::Forward),
+            _ => false,
+        }
     }
 
     /// Whether the kernel computes neither softcap nor slopes, whatever its mask is: [`crate::Windowed`].

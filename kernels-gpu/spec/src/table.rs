@@ -138,7 +138,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Bits] 16_tiles_w4: With<Decode<E, E, Mask, Tiles, 2, 8, 4, 3>>;
     d256 [Bits] 16_rows: With<Decode<E, E, Mask, Rows, 2, 16, 2, 2>>;
     e4m3_d128 [Bits] 16_rows_native: With<Decode<E, Native<E4m3>, Mask, Rows, 2, 8, 8, 3>>;
-    }
+    e4m3_d256 [Bits] 8_rows: With<Decode<E, E4m3, Mask, Rows, 1, 16, 4, 3>>;
+    int8_d128 [Bits] 16_rows: With<Decode<E, Int8, Mask, Rows, 2, 8, 8, 3>>;
+    int8_d256 [Bits] 8_rows: With<Decode<E, Int8, Mask, Rows, 1, 16, 4, 3>>; }
     // `Mla` kernels: K has 576 columns, and the first 512 of them are V. With 16 or 32 rows: first for all
     // cards, then for cards with room for four stages. With 64 rows, Q is in shared memory: where it fits.
     mla {
@@ -151,8 +153,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d576 [Causal] 16x32_native: MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>;
     e4m3_d576 [Causal] 16x32: MlaDequant<E, E4m3, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>;
     e4m3_d576 [Causal] 32x32_native: MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>;
-    e4m3_d576 [Causal] 32x32: MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>;
-    }
+    e4m3_d576 [Causal] 32x32: MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>; }
     // Each query has a list of keys.
     sparse_mla {
     d576 [Full] 16x32: Sparse<Mla<E, Mask, 2, 1, 2, 36, 32, 8, 4, 2, true>>;
@@ -161,16 +162,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     e4m3_d576 [Full] 16x32_native: Sparse<MlaDequant<E, Native<E4m3>, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
     e4m3_d576 [Full] 16x32: Sparse<MlaDequant<E, E4m3, Mask, 2, 1, 2, 36, 40, 32, 8, 4, true>>;
     e4m3_d576 [Full] 32x32_native: Sparse<MlaDequant<E, Native<E4m3>, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
-    e4m3_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>;
-    }
+    e4m3_d576 [Full] 32x32: Sparse<MlaDequant<E, E4m3, Mask, 4, 1, 2, 36, 40, 32, 4, 8, true>>; }
     hopper_mla {
     d576 [Causal] 64x64: MlaHopper<E, Mask>;
-    e4m3_d576 [Causal] 64x64: MlaHopperDequant<E, Native<E4m3>, Mask>;
-    }
+    e4m3_d576 [Causal] 64x64: MlaHopperDequant<E, Native<E4m3>, Mask>; }
     hopper_sparse_mla {
     d576 [Full] 64x64: Sparse<MlaHopper<E, Mask>>;
-    e4m3_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3>, Mask>>;
-    }
+    e4m3_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3>, Mask>>; }
     // Portable `Paged` kernels. Each mask and head dim has one tiling, and other head dims run on the kernel
     // of the next larger one, because every program contains all kernels. Causal kernels also run full masks.
     paged {
@@ -211,14 +209,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d512 [Full, Causal, Local] 128x32: FwdHopperHalves<E, Mask, 2, 2, 32, 2, true, 16>;
     d64 [Full, Causal, Local] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 4, 4, false>>;
     d128 [Full, Causal] 128x128_split: Split<FwdHopperWide<E, Mask, 2, 8, 8, 3, true>>;
-    d128 [Local] 128x96_split: Split<FwdHopperWide<E, Mask, 2, 6, 8, 3, true>>;
-    }
+    d128 [Local] 128x96_split: Split<FwdHopperWide<E, Mask, 2, 6, 8, 3, true>>; }
     // Hopper's `Varlen` kernels. Each head dim and mask has one tiling, with the most keys that leave
     // registers for the sequence's values. (At head dim 96, causal masks spill.) None supports ALiBi slopes.
     hopper_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d96 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 6, 2, true>>;
-    d128 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, true>>;
+    d128 [Full] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Causal] 128x128: Varlen<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
     d128 [Local] 128x96: Varlen<FwdHopper<E, Mask, 2, 6, 8, 2, true>>;
     d192 [Full, Causal, Local] 128x96: Varlen<FwdHopperWide<E, Mask, 2, 6, 12, 2, true>>;
@@ -270,6 +267,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d128 [Bits] 128x32: With<Paged<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>>;
     d256 [Bits] 64x32: With<Paged<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>>;
     e4m3_d128 [Bits] 128x32_native: With<Paged<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 2, 8, 0>>>;
+    e4m3_d256 [Bits] 64x32: With<Paged<FwdDequant<E, E4m3, Mask, 4, 1, 2, 16, 4>>>;
+    int8_d128 [Bits] 128x32: With<Paged<FwdDequant<E, Int8, Mask, 8, 2, 2, 8, 0>>>;
+    int8_d256 [Bits] 64x32: With<Paged<FwdDequant<E, Int8, Mask, 4, 1, 2, 16, 4>>>;
     }
     // Hopper's kernels whose mask or scores have parameters. Kernels of one head dim, mask and scores are
     // sorted by preference for long sequences.
@@ -286,8 +286,17 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Prefix, Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 4, 3, true>>;
     d128 [Prefix] 128x112: With<FwdHopper<E, Mask, 2, 7, 8, 2, true>>;
     d128 [Chunked] 128x128: With<FwdHopper<E, Mask, 2, 8, 8, 2, false>>;
+    // With the largest score of each row.
+    d64 [Full] maxima_192x96: With<FwdHopper<E, Maxima<Mask>, 3, 6, 4, 3, false>>;
+    d64 [Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 4, 3, true>>;
+    d128 [Full, Causal] maxima_128x128: With<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, true>>;
+    d192x128 [Full, Causal] maxima_128x128: With<FwdHopperWide<E, Maxima<Mask>, 2, 8, 12, 2, true, 8>>;
+    // With 80 keys, the full mask's kernel would spill 4 bytes.
+    d256 [Full, Causal] maxima_128x64: With<FwdHopperWide<E, Maxima<Mask>, 2, 4, 16, 2, true>>;
     }
     hopper_packed {
+    d128 [Full] maxima_128x128: With<Varlen<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, true>>>;
+    d128 [Causal] maxima_128x128: With<Varlen<FwdHopper<E, Maxima<Mask>, 2, 8, 8, 2, false>>>;
     d64 [Causal, Local] sink_128x128: With<Varlen<FwdHopper<E, Scored<Mask, Sink>, 2, 8, 4, 3, true>>>;
     }
     hopper_paged {
@@ -338,7 +347,9 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal] 128x64: FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 0>;
     d256 [Local] 128x64: FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 1, 2>;
     d128 [Full, Causal] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4>>;
-    d128 [Local] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>; }
+    d128 [Local] 64x64_packed: Varlen<FwdInt8Fp8<E, Mask, 4, 1, 4, 8, 4, 2>>;
+    // Kernels of full and causal masks would spill 12 and 8 bytes.
+    d256 [Local] 128x64_packed: Varlen<FwdInt8Fp8<E, Mask, 8, 1, 4, 16, 1, 2>>; }
     int8_fp8_paged {
     int8_d64 [Causal] 128x64: Paged<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 2>>;
     int8_d64 [Local] 128x64: Paged<FwdInt8Fp8<E, Mask, 8, 2, 4, 4, 0, 2>>;
@@ -350,10 +361,13 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d256 [Full, Causal, Local] 128x64: FwdHopperFp8<E, Mask, 2, 4, 16, 3>; }
     fp8_packed {
     d64 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
-    d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }
+    d128 [Full, Causal, Local] 128x128: Varlen<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>;
+    d256 [Full, Causal, Local] 128x64: Varlen<FwdHopperFp8<E, Mask, 2, 4, 16, 3>>; }
     fp8_paged {
     e4m3_d64 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 4, 4>>;
-    e4m3_d128 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>; }
+    e4m3_d128 [Causal, Local] 128x128: Paged<FwdHopperFp8<E, Mask, 2, 8, 8, 3>>;
+    // A causal kernel would spill 12 bytes.
+    e4m3_d256 [Local] 128x64: Paged<FwdHopperFp8<E, Mask, 2, 4, 16, 3>>; }
     // `MlaDequant` on rows of `E4m3Scaled`, whose rotary columns are bf16, as queries must be.
     [Bf16]
     mla {
@@ -377,22 +391,6 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     hopper_sparse_mla {
     e4m3_scaled_d576 [Full] 64x64: Sparse<MlaHopperDequant<E, Native<E4m3Scaled>, Mask>>;
-    }
-    }
-    $crate::lines! { $emit
-    /// Every compiled kernel of statistics. The one of 576 columns reads latent caches, too.
-    STATISTICS: AttnInfo [F16 Bf16]
-    stats {
-    d64 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 4, 4, 3>;
-    d64 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
-    d64 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 4, 4, 3>>;
-    d128 [Local] 128x64: Statistics<E, Mask, 8, 2, 4, 8, 8, 2>;
-    d128 [Local] 128x64_packed: Varlen<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
-    d128 [Local] 128x64_paged: Paged<Statistics<E, Mask, 8, 2, 4, 8, 8, 2>>;
-    d256 [Local] 64x32: Statistics<E, Mask, 4, 1, 2, 16, 16, 2>;
-    d256 [Local] 64x32_packed: Varlen<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
-    d256 [Local] 64x32_paged: Paged<Statistics<E, Mask, 4, 1, 2, 16, 16, 2>>;
-    d576 [Local] 32x16_paged: Paged<Statistics<E, Mask, 2, 1, 1, 36, 18, 2>>;
     }
     }
 } }

@@ -214,7 +214,7 @@ fn attend<
             if E::DTYPE == DType::E4m3 || E::DTYPE == DType::Int8 && Q::SCALED {
                 s.scale_columns(&k_factor);
             }
-            if matches!(Mask::KIND, MaskKind::Local) {
+            if matches!(Mask::KIND, MaskKind::Local | MaskKind::Bits) {
                 softcap(&mut s, p.softcap, p.scale_log2);
             }
             if Mask::Scores::CHANGES_EACH {

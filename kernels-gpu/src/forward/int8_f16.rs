@@ -80,7 +80,13 @@ impl<
 > OnImages for FwdInt8F16<E, Mask, M, W, N, D, HELD>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: QuantisedTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: QuantisedTile>(
+        p: &FwdParams,
+        tile: &P,
+        again: impl Fn(&Block<C>) -> P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    ) {
         const { assert!(!Mask::SINK && !Mask::LISTED, "images follow no list, and no kernel adds sinks") }
         let (mine, team) = block.split_groups::<M, W, 1>();
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, true);
@@ -113,7 +119,7 @@ impl<
 
         // Epilogue.
         let Fed { kv, block, .. } = stages;
-        let tile = tile.again(block);
+        let tile = again(block);
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, true);
         tile.store::<E, M, W, D, D>(p, &tensors, acc_o, &softmax, kv.reclaim(block).spent(team), mine);
     }

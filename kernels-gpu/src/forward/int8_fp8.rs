@@ -89,7 +89,13 @@ impl<
 > OnBytes for FwdInt8Fp8<E, Mask, M, W, N, D, HELD, KEPT>
 {
     #[inline(always)]
-    fn tile<C: Kernel, P: ByteTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>) {
+    fn tile<C: Kernel, P: ByteTile>(
+        p: &FwdParams,
+        tile: &P,
+        again: impl Fn(&Block<C>) -> P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    ) {
         const { assert!(!Mask::SINK && !Mask::LISTED, "images follow no list, and no kernel adds sinks") }
         const { assert!((KEPT == 0) == Mask::Scores::IS_NONE, "functions of scores need whole scores") }
         let (mine, team) = block.split_groups::<M, W, 1>();
@@ -153,7 +159,7 @@ impl<
         each_key_block!(Mask, range, step);
 
         // Epilogue.
-        let tile = tile.again(block);
+        let tile = again(block);
         let tensors = tile.tensors::<E, D, D>(p, M as u32 * 16, false);
         let (first, row0) = (tensors.rows.first, tensors.rows.first + mine.first());
         let lse = softmax.finish(&mut acc_o, warp);

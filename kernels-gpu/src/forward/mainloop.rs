@@ -8,9 +8,10 @@ use crate::rows::{Rows, Sequence};
 use crate::softmax::{Exponents, Softmax};
 use crate::variant::block_bias::BlockBias;
 use crate::variant::blocks::{At, BlockRange, Seen, each_key_block};
+use crate::variant::softcap::softcap;
 use crate::variant::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
-use spec::FwdParams;
+use spec::{FwdParams, MaskKind};
 use tile::group::{SplitGroup, WarpRows};
 use tile::mma::{AFrag, Acc, Mma, Part, Resident};
 use tile::pipeline::Ready;
@@ -147,6 +148,9 @@ pub fn attend<
                 return; // no row of this warp sees a key of this tile
             }
             let (mut acc_s, mut probs) = (stage.scores(q, team, warp), AFrag::zero()); // S = Q K^T
+            if matches!(Mask::KIND, MaskKind::Bits) {
+                softcap(&mut acc_s, p.softcap, p.scale_log2);
+            }
             let own = change(scores, p, &mut acc_s, at);
             if edge {
                 seen.mask(&mut acc_s, at);

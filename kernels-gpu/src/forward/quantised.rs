@@ -9,8 +9,8 @@ use crate::work::{SequenceTile, TileNumber};
 use attention_tile::{PageWalk, ScalesDown};
 use cuda_std::math::opaque;
 use spec::{
-    AttnKernel, F32, FwdInt8F16, FwdInt8Fp8, FwdParams, Int8, Kernel, Paged, PagedParams, PerHead, Sm80,
-    Varlen, VarlenParams,
+    AttnInfo, AttnKernel, F32, FwdInt8F16, FwdInt8Fp8, FwdParams, Int8, Kernel, Paged, PagedParams, PerHead,
+    Sm80, Varlen, VarlenParams,
 };
 use tile::copy::TileSource;
 use tile::global::GlobalRows;
@@ -78,10 +78,6 @@ pub trait ByteTile: TensorTile {
         queries: (&GlobalRows<E, D>, u32),
         rows: WarpRows<R, M>,
     ) -> RowVec<M>;
-
-    /// This tile, for an epilogue that computes its tensors again: at head dim 128, main loops leave no
-    /// register for them.
-    fn again<C: Kernel>(&self, block: &Block<C>) -> Self;
 }
 
 /// A tile whose keys are images.
@@ -94,7 +90,7 @@ pub trait QuantisedTile: ByteTile {
 }
 
 macro_rules! on_images {
-    ($tile:ident, $again:expr) => {
+    ($tile:ident) => {
         impl ByteTile for $tile {
             const IN_ORDER: bool = false;
             type Stages<'t, C: Kernel, const N: usize, const D: usize> = StageImages<N, D>;
@@ -118,15 +114,11 @@ macro_rules! on_images {
                 let (_, means): (StageImages<N, D>, _) = self.images(p);
                 queries.dot(row0, rows, &means)
             }
-            #[inline(always)]
-            fn again<C: Kernel>(&self, block: &Block<C>) -> Self {
-                $again(self, block.index())
-            }
         }
     };
 }
-on_images!(TileNumber, |_: &_, index| TileNumber(opaque(index)));
-on_images!(SequenceTile, |tile: &SequenceTile, _| *tile);
+on_images!(TileNumber);
+on_images!(SequenceTile);
 
 /// Keys are a cache's integers as they lie, and lack nothing. `v` of the parameters describes the images of
 /// values, one per stage.
@@ -161,10 +153,6 @@ impl ByteTile for CacheTile<'_, [PerHead; 2]> {
     ) -> RowVec<M> {
         RowVec::splat(0.0)
     }
-    #[inline(always)]
-    fn again<C: Kernel>(&self, _: &Block<C>) -> Self {
-        *self
-    }
 }
 
 impl QuantisedTile for TileNumber {
@@ -196,14 +184,28 @@ impl QuantisedTile for SequenceTile {
 
 /// A kernel on operands of eight bits, which can process any work tile.
 pub trait OnBytes: AttnKernel<Isa = Sm80> {
-    /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory.
-    fn tile<C: Kernel, P: ByteTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>);
+    /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory. `again`
+    /// returns the tile for an epilogue that computes its tensors again: at head dim 128, main loops leave no
+    /// register for them.
+    fn tile<C: Kernel, P: ByteTile>(
+        p: &FwdParams,
+        tile: &P,
+        again: impl Fn(&Block<C>) -> P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    );
 }
 
 /// A kernel on images, which can process any work tile.
 pub trait OnImages: AttnKernel<Isa = Sm80> {
-    /// Processes `tile`, under a contract `C` that has the kernel's threads and shared memory.
-    fn tile<C: Kernel, P: QuantisedTile>(p: &FwdParams, tile: &P, block: &mut Block<C>, smem: Smem<C>);
+    /// See [`OnBytes::tile`].
+    fn tile<C: Kernel, P: QuantisedTile>(
+        p: &FwdParams,
+        tile: &P,
+        again: impl Fn(&Block<C>) -> P,
+        block: &mut Block<C>,
+        smem: Smem<C>,
+    );
 }
 
 macro_rules! on_tensors {
@@ -214,7 +216,8 @@ macro_rules! on_tensors {
         {
             #[inline(always)]
             fn run(p: FwdParams, mut block: Block<Self>, smem: Smem<Self>) {
-                <Self as $on>::tile(&p, &TileNumber(block.index()), &mut block, smem)
+                let again = |block: &Block<Self>| TileNumber(opaque(block.index()));
+                <Self as $on>::tile(&p, &TileNumber(block.index()), again, &mut block, smem)
             }
         }
         impl<E: $element, Mask: MaskFn<Params = ()>, $(const $c: usize),*> RunAs<Varlen<Self>, Sm80>
@@ -224,10 +227,15 @@ macro_rules! on_tensors {
         {
             #[inline(always)]
             fn run_as(p: VarlenParams, mut block: Block<Varlen<Self>>, smem: Smem<Varlen<Self>>) {
-                let rows = <Self as spec::Line>::INFO.tile_m;
-                if let Some(tile) = SequenceTile::of_index(&p, block.index(), rows, block.warp()) {
-                    <Self as $on>::tile(&p.forward, &tile, &mut block, smem)
-                }
+                let AttnInfo { tile_m, head_dim, .. } = <Self as spec::Line>::INFO;
+                let found = |index, warp| SequenceTile::of_index(&p, index, tile_m, warp);
+                let Some(tile) = found(block.index(), block.warp()) else { return };
+                let again = |block: &Block<Varlen<Self>>| match head_dim {
+                    ..=128 => tile,
+                    // With the tile in registers, ptxas would spill 8 bytes.
+                    _ => found(opaque(block.index()), block.warp()).unwrap_or(SequenceTile::NONE),
+                };
+                <Self as $on>::tile(&p.forward, &tile, again, &mut block, smem)
             }
         }
     };
@@ -251,7 +259,7 @@ impl<
         let (warp, rows) = (block.warp(), <Self as spec::Line>::INFO.tile_m);
         if let Some((tile, sequence, queries)) = find(&p, block.index(), rows, warp) {
             let tile = CacheTile::of(&p, tile, rows, warp.uniform(sequence), queries, warp);
-            <Self as OnBytes>::tile(&p.forward, &tile, &mut block, smem)
+            <Self as OnBytes>::tile(&p.forward, &tile, |_| tile, &mut block, smem)
         }
     }
 }

@@ -14,6 +14,16 @@ use tile::mma::{Acc, Mma};
 use tile::{Block, Smem, Warp};
 
 impl SequenceTile {
+    /// A tile without queries and keys.
+    pub(crate) const NONE: Self = SequenceTile {
+        tile: WorkTile { m_block: 0, batch: 0, head: 0, kv_head: 0 },
+        sequence: 0,
+        queries: Span::upto(0),
+        keys: Span::upto(0),
+        shift: 0,
+        before: 0,
+    };
+
     /// The tile of `tile_m` queries at index `index` of the order. Returns `None` if the tile does not exist
     /// at the current lengths. All warps of a block find the same tile.
     #[inline(always)]

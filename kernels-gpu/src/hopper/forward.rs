@@ -3,7 +3,6 @@
 use crate::hopper::Body;
 use crate::hopper::mainloop::{Attended, Blocks, QTiles, StagedBy, Tensors, View, convert, copy};
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
-use crate::hopper::softmax::BoundedSoftmax;
 use crate::variant::MaskFn;
 use crate::variant::staged::Staged;
 use spec::{FwdHopper, HasVariant, Kernel};
@@ -98,9 +97,8 @@ pub fn across_tiles<
             let mut q_tile = q.wait();
             let mut s = Acc::unset();
             group.run_ping_pong(Abt(&mut s, &q_tile, &mut k).of_first::<OF>());
-            now.see_first(&mut s, &mut staged, (first_row, warp));
-            let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, now.scale_log2(), warp);
-            let mut so_far = Attended { softmax, acc_o: Acc::<1, OF>::cleared(), probs };
+            let (softmax, probs, kept) = now.first(&mut s, &mut staged, (first_row, warp));
+            let mut so_far = Attended::<_, _, N, OF, ORDERED> { softmax, kept, acc_o: Acc::cleared(), probs };
             loop {
                 now.attend::<_, _, _, OF, _, _, _, _>(
                     &mut so_far,
@@ -116,18 +114,15 @@ pub fn across_tiles<
                 // The next tile's first S runs beside this tile's last O += P V.
                 let next = view(tile, warp);
                 q_tile = q.wait();
-                let (softmax, probs) = group.overlap(
+                let (softmax, probs, kept) = group.overlap(
                     Abt(&mut Acc::unset(), &q_tile, &mut k).of_first::<OF>(),
                     Ab(&mut so_far.acc_o, &so_far.probs, &mut v),
                     &mut (),
-                    |(), s| {
-                        next.see_first(s, &mut staged, (first_row, warp));
-                        (false, BoundedSoftmax::first(s, next.scale_log2(), warp))
-                    },
+                    |(), s| (false, next.first(s, &mut staged, (first_row, warp))),
                     |(), _, _, first, _| first,
                 );
                 now.store(so_far, &mut group, |o, at, group| out.store(o, &tensors.o, at, group));
-                (now, so_far) = (next, Attended { softmax, acc_o: Acc::cleared(), probs });
+                (now, so_far) = (next, Attended { softmax, kept, acc_o: Acc::cleared(), probs });
             }
             group.run(Ab(&mut so_far.acc_o, &so_far.probs, &mut v));
             now.store(so_far, &mut group, |o, at, group| out.store(o, &tensors.o, at, group));

@@ -5,6 +5,7 @@ use crate::hopper::scheduler::{ForwardOf, KeysOf, MapTile, ParamsOf, Scheduler};
 use crate::hopper::softmax::BoundedSoftmax;
 use crate::rows::{Rows, Sequence};
 use crate::variant::blocks::{At, BlockRange, Seen};
+use crate::variant::kept::Kept;
 use crate::variant::staged::Staged;
 use crate::variant::tile_mask::TileMask;
 use crate::variant::{MaskFn, Scores};
@@ -80,9 +81,11 @@ type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 
 /// A warp's results for the key blocks so far. O is not normalised, and still lacks the last block's P
 /// V.
-pub struct Attended<E, const N: usize, const DV: usize, const ORDERED: bool> {
+pub struct Attended<E, K, const N: usize, const DV: usize, const ORDERED: bool> {
     /// The softmax over all blocks so far.
     pub softmax: BoundedSoftmax<ORDERED>,
+    /// What the mask's kernels keep of the scores: [`MaskFn::Kept`].
+    pub kept: K,
     /// The accumulators of O.
     pub acc_o: Acc<1, DV>,
     /// P of the latest block.
@@ -193,6 +196,21 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         self.see(s, staged, self.range.end - 1, true, group)
     }
 
+    /// [`View::see_first`], and the state behind this block: softmax, P, and what the mask's kernels keep.
+    #[inline(always)]
+    pub fn first<E: Mma, const ORDERED: bool>(
+        &self,
+        s: &mut Acc<1, N>,
+        staged: &mut StagedConsumer<Mask, W, N>,
+        group: (u32, Warp),
+    ) -> (BoundedSoftmax<ORDERED>, AFrag<E, 1, N>, Mask::Kept) {
+        self.see_first(s, staged, group);
+        let mut kept = Mask::Kept::none();
+        kept.see(s);
+        let (softmax, probs) = BoundedSoftmax::first(s, self.scale_log2(), group.1);
+        (softmax, probs, kept)
+    }
+
     /// Processes all key blocks after the first: S(n) = Q K(n)^T runs beside O += P(n + 1) V(n + 1). The
     /// caller must issue the last block's O += P V. Products compute the first `OF` base tiles of columns of
     /// Q and K, and the first `OV` of V.
@@ -208,7 +226,7 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         By: TmaTransport,
     >(
         &self,
-        so_far: &mut Attended<E, N, OV, ORDERED>,
+        so_far: &mut Attended<E, Mask::Kept, N, OV, ORDERED>,
         q_tile: &StageGuard<'_, QTiles<E, W, D>>,
         k: &mut Consumer<SharedTile<E, N, D>, STAGES, By>,
         v: &mut Consumer<SharedTile<E, N, DV>, STAGES, By>,
@@ -222,13 +240,13 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
             so_far.probs = group.overlap(
                 Abt(&mut Acc::unset(), q_tile, k).of_first::<OF>(),
                 Ab(&mut so_far.acc_o, &so_far.probs, v),
-                &mut so_far.softmax,
-                |softmax, s| {
+                &mut (&mut so_far.softmax, &mut so_far.kept),
+                |(softmax, kept), s| {
                     let edge = !Mask::SEES_ALL && self.is_edge(n);
                     self.see(s, staged, n, edge, (first_row, warp));
-                    softmax.exp(s, warp)
+                    softmax.exp(s, *kept, warp)
                 },
-                |softmax, s, acc_o, found, grown| match grown {
+                |(softmax, _), s, acc_o, found, grown| match grown {
                     true => softmax.rebase(s, acc_o, warp),
                     false => softmax.keep(found),
                 },
@@ -244,15 +262,16 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
         self.tile.lse(self.p).store_together(&lse, first, warp);
     }
 
-    /// Normalises O, passes O and the coordinates of its first row to `send`, and stores the LSE.
+    /// Normalises O, passes O and the coordinates of its first row to `send`, and stores the LSE and what the
+    /// mask's kernels keep.
     #[inline(always)]
     pub fn store<E, const DV: usize, const ORDERED: bool>(
         &self,
-        attended: Attended<E, N, DV, ORDERED>,
+        attended: Attended<E, Mask::Kept, N, DV, ORDERED>,
         group: &mut Warpgroup<W>,
         send: impl FnOnce(&Acc<1, DV>, QueryAt<P>, &mut Warpgroup<W>),
     ) {
-        let (Attended { softmax, mut acc_o, .. }, warp) = (attended, group.warp());
+        let (Attended { softmax, kept, mut acc_o, .. }, warp) = (attended, group.warp());
         let sink = || Mask::sink(self.variant, &self.of, self.tile.counts_sink());
         let (normalise, lse) = softmax.finish(Mask::SINK.then(sink), warp);
         acc_o.scale_or_clear_rows(&normalise);
@@ -261,8 +280,9 @@ impl<'p, P: MapTile, Mask: MaskFn, const W: usize, const N: usize> View<'p, P, M
             acc_o.map(|x| x * of_values);
         }
         send(&acc_o, self.queries(), group);
-        let to = self.tile.lse(self.p);
-        to.store_together(&lse, self.rows.first + group.first_row(), warp);
+        let (to, row0) = (self.tile.lse(self.p), self.rows.first + group.first_row());
+        to.store_together(&lse, row0, warp);
+        kept.store(self.variant, self.scale_log2(), (to, &self.p.as_ref().lse), row0, warp);
     }
 }
 

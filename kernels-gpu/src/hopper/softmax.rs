@@ -2,6 +2,7 @@
 //! maximum. The kernel needs the row sums of the key block anyway. A row sum bounds each exponential in its
 //! row, so the sums prove that no exponential overflowed f16.
 use crate::softmax::NONE;
+use crate::variant::kept::Kept;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::math::{ex2, fma, lg2, rcp};
 use spec::DType;
@@ -50,11 +51,19 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
         (softmax, p)
     }
 
-    /// P = exp2(S - max), with the old maximum. The flag is equal in all lanes, and says whether the maximum
-    /// of a row grew so much that the kernel must compute P again.
+    /// P = exp2(S - max), with the old maximum. `kept` also gets the scores. The flag is equal in all lanes,
+    /// and says whether the maximum of a row grew so much that the kernel must compute P again.
     #[inline(always)]
-    pub fn exp<E: Mma, const N: usize>(&self, s: &Acc<1, N>, warp: Warp) -> (bool, Exponentials<E, N>) {
-        let (p, sums) = self.exponentials(s);
+    pub fn exp<E: Mma, X, const N: usize>(
+        &self,
+        s: &Acc<1, N>,
+        kept: &mut impl Kept<X>,
+        warp: Warp,
+    ) -> (bool, Exponentials<E, N>) {
+        let (p, sums) = s.to_operand::<E, ORDERED>(|x, row| {
+            kept.see_one(x, row);
+            self.exponential(x, row)
+        });
         // This line does not use `>`, so that NaN in both rows of a lane counts as growth.
         let bounded = sums.reduce(f32::max) <= BOUND;
         (warp.any(!bounded), (p, sums))
@@ -115,6 +124,11 @@ impl<const ORDERED: bool> BoundedSoftmax<ORDERED> {
 
     #[inline(always)]
     fn exponentials<E: Mma, const N: usize>(&self, s: &Acc<1, N>) -> Exponentials<E, N> {
-        s.to_operand::<E, ORDERED>(|x, row| ex2(fma(x, self.scale_log2, self.minus_max[row])))
+        s.to_operand::<E, ORDERED>(|x, row| self.exponential(x, row))
+    }
+
+    #[inline(always)]
+    fn exponential(&self, x: f32, row: [usize; 2]) -> f32 {
+        ex2(fma(x, self.scale_log2, self.minus_max[row]))
     }
 }

@@ -5,7 +5,6 @@ use crate::hopper::mainloop::{
     Attended, Blocks, QTiles, StagedBy, StagedTensor, Tensors, TensorsOf, View, copy,
 };
 use crate::hopper::scheduler::{ForwardOf, ParamsOf, Scheduler};
-use crate::hopper::softmax::BoundedSoftmax;
 use crate::variant::MaskFn;
 use crate::variant::staged::Staged;
 use spec::{FwdHopperWide, HasVariant, Kernel};
@@ -51,7 +50,7 @@ pub fn one_by_one<
     smem: Smem<C>,
     store: impl Fn(
         View<'_, S::Tile, Mask, W, N>,
-        Attended<E, N, DV, ORDERED>,
+        Attended<E, Mask::Kept, N, DV, ORDERED>,
         StageGuard<'_, QTiles<E, W, D>>,
         &mut Warpgroup<W>,
     ),
@@ -85,9 +84,8 @@ pub fn one_by_one<
                 let q_tile = q.wait();
                 let mut s = Acc::unset();
                 group.run_ping_pong(Abt(&mut s, &q_tile, &mut k));
-                view.see_first(&mut s, &mut staged, (first_row, warp));
-                let (softmax, probs) = BoundedSoftmax::<ORDERED>::first(&s, view.scale_log2(), warp);
-                let mut so_far = Attended { softmax, acc_o: Acc::cleared(), probs };
+                let (softmax, probs, kept) = view.first(&mut s, &mut staged, (first_row, warp));
+                let mut so_far = Attended { softmax, kept, acc_o: Acc::cleared(), probs };
                 view.attend::<_, _, _, D, _, _, _, _>(
                     &mut so_far,
                     &q_tile,

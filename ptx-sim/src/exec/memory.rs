@@ -21,6 +21,25 @@ pub(super) const WINDOW_BITS: u32 = 60;
 /// Largest number of elements that one lane loads or stores.
 const MOST: usize = 8;
 
+/// Calls `load_of` or `store_of` for the sizes of an access: the bytes and the number of its elements. Usual
+/// accesses have both as constants, the others the bytes and [`MOST`].
+macro_rules! of_sizes {
+    ($block:ident.$of:ident($warp:ident, $access:ident, $mask:ident)) => {
+        match ($access.bytes, $access.slots.len()) {
+            (2, 1) => $block.$of::<2, 1>($warp, $access, 1, $mask),
+            (4, 1) => $block.$of::<4, 1>($warp, $access, 1, $mask),
+            (4, 2) => $block.$of::<4, 2>($warp, $access, 2, $mask),
+            (4, 4) => $block.$of::<4, 4>($warp, $access, 4, $mask),
+            (8, 1) => $block.$of::<8, 1>($warp, $access, 1, $mask),
+            (8, 2) => $block.$of::<8, 2>($warp, $access, 2, $mask),
+            (1, n) => $block.$of::<1, MOST>($warp, $access, n, $mask),
+            (2, n) => $block.$of::<2, MOST>($warp, $access, n, $mask),
+            (4, n) => $block.$of::<4, MOST>($warp, $access, n, $mask),
+            (_, n) => $block.$of::<8, MOST>($warp, $access, n, $mask),
+        }
+    };
+}
+
 /// The access of one lane.
 #[derive(Clone, Copy)]
 pub(super) struct LaneAccess {
@@ -238,18 +257,7 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn load(&mut self, warp: &mut Warp<'a>, access: &Access, mask: u32) {
-        match (access.bytes, access.slots.len()) {
-            (2, 1) => self.load_of::<2, 1>(warp, access, 1, mask),
-            (4, 1) => self.load_of::<4, 1>(warp, access, 1, mask),
-            (4, 2) => self.load_of::<4, 2>(warp, access, 2, mask),
-            (4, 4) => self.load_of::<4, 4>(warp, access, 4, mask),
-            (8, 1) => self.load_of::<8, 1>(warp, access, 1, mask),
-            (8, 2) => self.load_of::<8, 2>(warp, access, 2, mask),
-            (1, n) => self.load_of::<1, MOST>(warp, access, n, mask),
-            (2, n) => self.load_of::<2, MOST>(warp, access, n, mask),
-            (4, n) => self.load_of::<4, MOST>(warp, access, n, mask),
-            (_, n) => self.load_of::<8, MOST>(warp, access, n, mask),
-        }
+        of_sizes!(self.load_of(warp, access, mask));
     }
 
     /// Loads `n` elements of `BYTES` bytes per lane. The compiler knows the sizes of the usual accesses, and
@@ -287,18 +295,7 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn store(&mut self, warp: &mut Warp<'a>, access: &Access, mask: u32) {
-        match (access.bytes, access.slots.len()) {
-            (2, 1) => self.store_of::<2, 1>(warp, access, 1, mask),
-            (4, 1) => self.store_of::<4, 1>(warp, access, 1, mask),
-            (4, 2) => self.store_of::<4, 2>(warp, access, 2, mask),
-            (4, 4) => self.store_of::<4, 4>(warp, access, 4, mask),
-            (8, 1) => self.store_of::<8, 1>(warp, access, 1, mask),
-            (8, 2) => self.store_of::<8, 2>(warp, access, 2, mask),
-            (1, n) => self.store_of::<1, MOST>(warp, access, n, mask),
-            (2, n) => self.store_of::<2, MOST>(warp, access, n, mask),
-            (4, n) => self.store_of::<4, MOST>(warp, access, n, mask),
-            (_, n) => self.store_of::<8, MOST>(warp, access, n, mask),
-        }
+        of_sizes!(self.store_of(warp, access, mask));
     }
 
     /// Stores `n` elements of `BYTES` bytes per lane: see [`Self::load_of`].

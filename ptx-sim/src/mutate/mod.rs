@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The way in which a mutant changes the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
     /// Deletes a barrier, of the block or of a warp.

@@ -14,7 +14,7 @@ pub(super) fn cases(subject: &Subject) -> Vec<Case> {
     let (mut edges, symbol) = (subject.of.edges(1), subject.of.contract().symbol);
     let entry = spec::attention().find(|entry| entry.contract.symbol == symbol);
     let mut sweeps = match entry.map(|entry| (entry, entry.class())) {
-        Some((entry, Class::Decode)) => on_cache::decode(entry),
+        Some((entry, Class::Decode)) if entry.is_plain() => on_cache::decode(entry),
         Some((entry, Class::Paged)) if entry.is_plain() => on_cache::paged(entry),
         _ => vec![],
     };

@@ -158,6 +158,9 @@ fn sweeps(entry: &AttnInfo) -> Vec<Memory> {
             }),
         );
     }
+    if entry.mask == MaskKind::Bits {
+        all.extend(capped(one(m, m + 2 * n + 5)));
+    }
     if entry.splits && entry.has_maps() {
         // On the 132 SMs of an H200, some blocks have two splits, and the second split needs the stages of
         // the first.

@@ -1,46 +1,89 @@
-//! Mutants that change nothing that anybody can observe, and the reasons for this.
+//! Mutants that change nothing that anybody can observe, and the reasons for this. `tests/harmless.txt` has
+//! classes of such mutants; this file and its submodules have the conditions that a class cannot express.
 use super::{Subject, flow, flow::words};
 use ferroflash::kernels::MaskKind;
 use ptx_sim::mutate::{Mutant, Operator};
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 mod hopper;
 mod lines;
 mod on_cache;
-mod split;
 
 use lines::{Source, has_source};
 
+/// The classes, whose first lines explain the notation.
+const ROWS: &str = include_str!("../../harmless.txt");
+
 /// A class of harmless mutants.
+#[derive(Default)]
 struct Harmless {
-    operators: &'static [Operator],
-    /// A text that the instruction before or after the mutation contains.
-    instruction: &'static str,
-    /// One of the instruction's source lines: the end of its file's name, and a text in the line.
-    source: Source,
-    /// Another source line of the instruction, in the same form.
-    within: Source,
-    /// Whether the class applies to the kernel with this symbol.
-    kernels: fn(&str) -> bool,
-    /// The mask of the kernels, if the class applies to only one mask.
-    mask: Option<MaskKind>,
-    /// Whether the reason claims that no thread ever takes another path. If some thread took another path
-    /// with a mutant, such a reason does not excuse the mutant.
+    operators: Vec<Operator>,
+    source: Option<Source>,
+    instruction: String,
+    /// The beginnings of the kernels' names, or words with `+` and `-`.
+    kernels: Vec<String>,
+    mask: Option<String>,
     idle: bool,
-    reason: &'static str,
+    reason: String,
 }
 
-const CLASS: Harmless = Harmless {
-    operators: &[],
-    instruction: "",
-    source: ["", ""],
-    within: ["", ""],
-    kernels: |_| true,
-    mask: None,
-    idle: false,
-    reason: "",
-};
+/// Reads the classes of [`ROWS`].
+fn classes(rows: &'static str) -> Vec<Harmless> {
+    let mut names = vec![("CUT", CUT.to_owned())];
+    let mut all: Vec<Harmless> = vec![];
+    for line in rows.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let full =
+            names.iter().fold(line.to_owned(), |line, (name, full)| line.replace(&format!("<{name}>"), full));
+        if let Some((name, _)) = line.split_once(" = ").filter(|(name, _)| !name.contains(' ')) {
+            names.push((name, full[name.len() + 3..].to_owned()));
+        } else if let Some(text) = full.strip_prefix("  ") {
+            let class = all.last_mut().expect("a class begins with its operators");
+            match (line.strip_prefix("  at "), text.strip_prefix("with ")) {
+                (Some(source), _) => {
+                    class.source = source.split_once(':').map(|(file, code)| [file, code.trim_start()])
+                }
+                (_, Some(instruction)) => class.instruction = instruction.to_owned(),
+                _ => class.reason = text.to_owned(),
+            }
+        } else {
+            all.push(Harmless::of(&full));
+        }
+    }
+    all
+}
+
+impl Harmless {
+    /// Reads the first line of a class.
+    fn of(line: &str) -> Self {
+        let (operators, options) = line.split_once(", ").unwrap_or((line, ""));
+        let operator =
+            |name: &str| serde_json::from_value(name.into()).unwrap_or_else(|e| panic!("{line}: {e}"));
+        let mut class =
+            Harmless { operators: operators.split(' ').map(operator).collect(), ..Harmless::default() };
+        for option in options.split(", ").filter(|option| !option.is_empty()) {
+            match option.split_once(' ') {
+                Some(("mask", mask)) => class.mask = Some(mask.to_owned()),
+                Some(("kernels", words)) => class.kernels = words.split(' ').map(str::to_owned).collect(),
+                _ if option == "idle" => class.idle = true,
+                _ => panic!("{line}: {option} is no option of a class"),
+            }
+        }
+        class
+    }
+
+    /// Whether the class applies to the kernel with this symbol.
+    fn has_kernel(&self, symbol: &str) -> bool {
+        let mut begins = self.kernels.iter().filter(|word| !word.starts_with(['+', '-'])).peekable();
+        let is_any = begins.peek().is_none() || begins.any(|start| symbol.starts_with(start.as_str()));
+        is_any
+            && self.kernels.iter().all(|word| match word.split_at(1) {
+                ("+", word) => symbol.contains(word),
+                ("-", word) => !symbol.contains(word),
+                _ => true,
+            })
+    }
+}
 
 /// Source lines whose mutants are harmless under conditions that a class cannot express.
 #[cfg(test)]
@@ -51,220 +94,8 @@ const MODEST: Source = ["softcap.rs", "if scale_log2 <= MODEST"];
 const FIRST_STEP: Source = ["kernels-gpu/src/variant/blocks.rs", "$step(n, true)"];
 const ADVANCE: Source = ["forward.rs", "kv.advance(block"];
 
-/// The reason for keys that no row sees.
-const SKIP: &str = "A warp skips keys that none of its rows sees, to save time. With the mask, these keys \
-                    add nothing.";
-
 const OFTEN: &str = "The kernel may rescale sums to the new maximum more often than needed. The slack only \
                      decides when it pays.";
-
-const HARMLESS: &[Harmless] = &[
-    Harmless {
-        operators: &[Operator::DeleteWait],
-        source: ["ring.rs", "wait_all();"],
-        reason: "The kernel gives up a pipeline after its last stage has landed, so no copy is in flight.",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::BarrierNumber],
-        instruction: "bar.sync 0;",
-        reason: "Every thread of the block passes this barrier, and no thread waits at another barrier at \
-                 that time. The number is only a name.",
-        ..CLASS
-    },
-    Harmless { operators: &[Operator::OffByOne], source: SLACK[0], reason: OFTEN, ..CLASS },
-    Harmless { operators: &[Operator::OffByOne], source: SLACK[1], reason: OFTEN, ..CLASS },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["softmax.rs", "x == 0.0"],
-        mask: Some(MaskKind::Full),
-        reason: "Without a mask, every row sees a key, so no sum is 0. (With other masks, this mutant is \
-                 caught.)",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
-        source: ["store.rs", "if column == 0"],
-        reason: QUAD,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NegateGuard],
-        source: ["beside.rs", "value.to_bits(), is_mine)"],
-        reason: QUAD,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::ChangePredicate, Operator::DeleteGuard],
-        source: ["beside.rs", "is_mine"],
-        reason: QUAD,
-        ..CLASS
-    },
-    // LLVM may compute both conditions at once, under the source line of the other condition.
-    Harmless {
-        operators: &[Operator::Bound],
-        instruction: "`setp.eq.b32",
-        source: ["store.rs", "if self.base == 0"],
-        reason: QUAD,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::AlwaysBranch, Operator::OffByOne],
-        source: ["overlap.rs", "n >= range.interior.1"],
-        mask: Some(MaskKind::Full),
-        reason: "Without a mask, only the last block of keys can be cut. The loop over blocks that need a \
-                 mask ends after one step.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["blocks.rs", "warp.any(self.end.last() > 0"],
-        reason: SKIP,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch, Operator::OffByOne],
-        source: ["mainloop.rs", "no row of this warp sees a key of this tile"],
-        reason: SKIP,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["mainloop.rs", "if edge && !seen.any(tile_n, warp)"],
-        reason: SKIP,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["forward.rs", "if i < range.end - range.start"],
-        reason: "A tile that reaches this line sees at least one block of keys.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch, Operator::Bound],
-        source: ["global/rows.rs", "vector.base == 0"],
-        reason: "If no log-sum-exp is wanted, its strides are 0 too, so base plus offset is always 0.",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["specialised.rs", "for _ in range.start..range.end"],
-        reason: "A tile that reaches this line sees at least one block of keys.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        instruction: "`setp.lt.u32",
-        source: ["forward.rs", "range.start == range.end"],
-        mask: Some(MaskKind::Local),
-        reason: RANGES,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["forward.rs", "range.start == range.end"],
-        mask: Some(MaskKind::Full),
-        reason: SLICES,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NeverBranch],
-        source: ["forward.rs", "range.start == range.end"],
-        reason: "A tile that sees no key copies and computes nothing. The usual path also stores O = 0 and a \
-                 log-sum-exp of -inf.",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[
-            Operator::NegateBranch,
-            Operator::AlwaysBranch,
-            Operator::NeverBranch,
-            Operator::OffByOne,
-        ],
-        source: ["forward.rs", "tile.store_nothing_seen"],
-        mask: Some(MaskKind::Full),
-        reason: SLICES,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::DeleteArrive],
-        source: ["device/tile/src/pipeline/mbarrier.rs", ""],
-        mask: Some(MaskKind::Full),
-        reason: "Without a mask, no warp skips a block of keys.",
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::DeleteBarrier],
-        instruction: "bar.warp.sync",
-        reason: "The warp stores O through rows of Q that only this warp uses now. Warp-wide instructions \
-                 read these rows, and they have ended.",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["", "copy_edge(&mut k"],
-        reason: CUT,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["", "copy_edge(&mut v"],
-        reason: CUT,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::NegateBranch, Operator::NeverBranch, Operator::Bound],
-        source: ["store.rs", "own.chunk() == 0"],
-        reason: "All threads of a row compute an equal log-sum-exp. Any of them may store it, and so may all \
-                 of them.",
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne, Operator::AlwaysBranch, Operator::NeverBranch],
-        source: ["tensors.rs", "self.o.clear"],
-        mask: Some(MaskKind::Causal),
-        reason: WHOLE,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne, Operator::AlwaysBranch, Operator::NeverBranch],
-        source: ["tensors.rs", "self.lse.fill"],
-        mask: Some(MaskKind::Causal),
-        reason: WHOLE,
-        idle: true,
-        ..CLASS
-    },
-    Harmless {
-        operators: &[Operator::OffByOne],
-        source: ["tensors.rs", "self.lse.fill"],
-        mask: Some(MaskKind::Causal),
-        reason: "With a causal mask, a tile whose rows see no key is not the last tile of its head. Equality \
-                 occurs only for threads beyond the tile's rows, and another comparison excludes these \
-                 threads.",
-        ..CLASS
-    },
-];
-
-const QUAD: &str =
-    "The four lanes of a row hold equal numbers. Any of them may store its number, and so may all of them.";
-/// The reason for stores of tiles that see no key.
-const WHOLE: &str =
-    "With a causal mask, a tile whose rows see no key is not the head's last tile: all of its rows exist.";
-/// The reason for splits of a tile's keys.
-const SLICES: &str =
-    "Without a mask, no split is empty: the planner makes at most one split for every two blocks of keys.";
-const RANGES: &str =
-    "At equality, both branches give equal bounds, or a block goes through the other masked loop.";
 const SATURATING: &str =
     "A saturating addition of at least 1: sum and summand are never equal, and the added number is never 0.";
 const CUT: &str = "The copy checks the rows of any block. Only the last block of keys can be cut, and all \
@@ -287,7 +118,8 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
     // The path that rescales sums is the path on which lanes exchange their maxima. A branch around this path
     // is harmful.
     let rescales = || flow::forced(mutant, text).is_some_and(|path| path.contains("shfl.sync"));
-    if SLACK.into_iter().any(|line| has_source(mutant, line)) && rescales() {
+    let is_later = mutant.operator == Operator::OffByOne;
+    if SLACK.into_iter().any(|line| has_source(mutant, line)) && (is_later || rescales()) {
         return Some(OFTEN);
     }
     // On the path that masks scores, scores become infinities. A branch around this path is harmful.
@@ -313,38 +145,35 @@ pub(super) fn reason(subject: &Subject, mutant: &Mutant, text: &str, differs: bo
         return Some(reason);
     }
     let applies = |class: &&Harmless| {
-        let has = |source: Source| source == ["", ""] || has_source(mutant, source);
         class.operators.contains(&mutant.operator)
             && !(differs && class.idle)
-            && class.mask.is_none_or(|mask| subject.of.mask() == Some(mask))
-            && mutant.description.contains(class.instruction)
-            && (class.kernels)(subject.kernel.symbol)
-            && has(class.source)
-            && has(class.within)
+            && class.mask.as_ref().is_none_or(|mask| subject.of.mask().is_some_and(|own| own.name() == mask))
+            && mutant.description.contains(&class.instruction)
+            && class.has_kernel(subject.kernel.symbol)
+            && class.source.is_none_or(|source| has_source(mutant, source))
     };
     let idle = (!differs).then_some(IDLE);
-    let found = all().enumerate().find(|(_, class)| applies(class));
+    let found = CLASSES.iter().enumerate().find(|(_, class)| applies(class));
     found.map(|(number, class)| used(number, class)).or(idle)
 }
+
+static CLASSES: LazyLock<Vec<Harmless>> = LazyLock::new(|| classes(ROWS));
 
 /// The indices of the classes that matched a mutant in this process.
 static USED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 fn used(number: usize, class: &'static Harmless) -> &'static str {
     USED.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
-    class.reason
+    &class.reason
 }
 
 /// The classes that matched no mutant, each with its line and its reason.
 pub(super) fn unused() -> Vec<String> {
     let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-    let unused = all().enumerate().filter(|(number, _)| !used.contains(number));
-    unused.map(|(_, class)| format!("{}: {}", class.source.join(": "), class.reason)).collect()
-}
-
-/// All classes.
-fn all() -> impl Iterator<Item = &'static Harmless> {
-    HARMLESS.iter().chain(on_cache::HARMLESS).chain(hopper::HARMLESS).chain(split::HARMLESS)
+    let unused = CLASSES.iter().enumerate().filter(|(number, _)| !used.contains(number));
+    unused
+        .map(|(_, class)| format!("{}: {}", class.source.unwrap_or_default().join(": "), class.reason))
+        .collect()
 }
 
 /// Like [`reason`], for kernels with a single stage. Such a kernel refills the stage in the step that reads

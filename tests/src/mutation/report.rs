@@ -291,7 +291,7 @@ between; a commit that no thread waits for; a barrier of a warp in which no lane
 
 To repeat the run: `cargo run --release -p ferroflash-tests --bin ferroflash-mutants`, with `--sample N
 --seed S` for N mutants of each operator and kernel. `mutation.json` lists each survivor by the line of its
-PTX. The reasons are data in `tests/src/mutation/harmless.rs`. The run fails if a survivor has no reason, or
+PTX. The reasons are data in `tests/harmless.txt`. The run fails if a survivor has no reason, or
 if more than 3 % of the mutants that change anything survive.
 
 ";

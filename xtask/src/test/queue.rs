@@ -41,36 +41,46 @@ struct End {
     failure: Option<String>,
 }
 
-/// The test programs that take more than 20 seconds, the longest first: on all kernels, the first four take
-/// six to ten minutes beside another program. They start in this order, before all others, so that no core
-/// waits for one of them at the end.
-pub const LONG: [&str; 18] = [
-    "tests/tests/simulated",
-    "tests/tests/suite",
-    "tests/tests/template",
-    "tests/tests/mutation",
-    "host/cli/tests/program/main",
-    "context-parallel/tests/ranks",
-    "tests/tests/fuzz",
-    "tests/tests/own",
-    "tests/tests/backward",
-    "tests/tests/block_masks",
-    "device/cuda_builder/tests/device",
-    DOCUMENTATION,
-    "device/tile/tests/planted",
-    "tests/tests/debug",
-    "tests/misuse/tests/compile_fail",
-    "tests/tests/hopper_backward",
-    "device/tile/tests/planted_hopper",
-    "device/cuda_builder/tests/readme",
+/// Test programs, and their purposes, if `cargo xtask test` omits them and only `--all` and `ci` run them.
+///
+/// The programs start in this order, before all others, so that no core waits for one of them at the end.
+/// All but the last three take more than 20 seconds, the longest first: on all kernels, the first four take
+/// six to ten minutes beside another program.
+pub const KNOWN: [(&str, Option<&str>); 21] = [
+    ("tests/tests/simulated", None),
+    ("tests/tests/suite", None),
+    ("tests/tests/template", Some("the crates in examples/your-own-attention and examples/attention-gym")),
+    ("tests/tests/mutation", Some("mutation of kernels, which is `cargo xtask mutate`")),
+    ("host/cli/tests/program/main", None),
+    ("context-parallel/tests/ranks", Some("ranks that run backward kernels, of which the sample has none")),
+    ("tests/tests/fuzz", None),
+    ("tests/tests/own", Some("a caller's kernels in tests/own-kernels, which it compiles")),
+    ("tests/tests/backward", Some("backward kernels, of which the sample has none")),
+    ("tests/tests/block_masks", Some("block masks of a caller's kernels, which it compiles")),
+    ("device/cuda_builder/tests/device", Some("compilations of a small device crate by the builder, 78 s")),
+    (DOCUMENTATION, None),
+    ("device/tile/tests/planted", None),
+    ("tests/tests/debug", Some("a kernel compiled with its assertions")),
+    ("tests/misuse/tests/compile_fail", None),
+    ("tests/tests/hopper_backward", Some("Hopper's backward kernels, of which the sample has none")),
+    ("device/tile/tests/planted_hopper", None),
+    ("device/cuda_builder/tests/readme", Some("the program in device/cuda_builder/README.md")),
+    ("device/cuda_builder/tests/std", Some("`cuda_std` without tensor cores, in kernels that it compiles")),
+    ("context-parallel/tests/processes", Some("ranks that plan kernels of long sequences, as processes")),
+    ("context-parallel/tests/decode", Some("ranks that run decode kernels, of which the sample has some")),
 ];
 
-/// Runs all programs, one per core at a time, those of [`LONG`] first.
+/// Whether `cargo xtask test` omits this program.
+pub fn is_left_out(name: &str) -> bool {
+    KNOWN.iter().any(|(known, purpose)| *known == name && purpose.is_some())
+}
+
+/// Runs all programs, one per core at a time, those of [`KNOWN`] first.
 ///
 /// # Errors
 /// Returns the names of the failed programs, after printing their output.
 pub fn run(mut jobs: Vec<Job>) -> Result {
-    jobs.sort_by_key(|job| LONG.iter().position(|name| *name == job.name).unwrap_or(LONG.len()));
+    jobs.sort_by_key(|job| KNOWN.iter().position(|(name, _)| *name == job.name).unwrap_or(KNOWN.len()));
 
     let progress = bar("testing", jobs.len());
     let cores = thread::available_parallelism().map_or(1, |n| n.get());

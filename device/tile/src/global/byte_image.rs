@@ -18,8 +18,9 @@ pub(super) const TOGETHER: usize = 8;
 /// A lane has four columns of each eighth base tile, of at most 16.
 pub(super) const PARTS: usize = 2;
 
-/// The mean of each column over rows that are evenly spaced: this lane's four columns of each part. A mean
-/// that is not finite is 0.
+/// The mean of each column over at most 64 rows that are evenly spaced: this lane's four columns of each
+/// part. Of each eight of these rows, the least and the largest number do not count: one row of large numbers
+/// would make the mean theirs, and all other rows would lose their bits. A mean that is not finite is 0.
 #[derive(Clone, Copy)]
 pub struct ColumnMeans(pub(super) [[f32; 4]; PARTS]);
 
@@ -53,36 +54,47 @@ pub(super) fn four<E: Unpack>(words: [u32; 2]) -> [f32; 4] {
     [a, b, c, d]
 }
 
+/// The sum of eight numbers, `trimmed` without the least and the largest.
+#[inline(always)]
+fn sum_of_eight(x: [f32; TOGETHER], trimmed: bool) -> f32 {
+    // Nothing is subtracted from the sum: a large number has cut the others in it.
+    let (mut least, mut largest, mut sum) = (x[0].min(x[1]), x[0].max(x[1]), 0.0);
+    for x in &x[2..] {
+        sum += largest.min(x.max(least));
+        (least, largest) = (least.min(*x), largest.max(*x));
+    }
+    if trimmed { sum } else { sum + (least + largest) }
+}
+
 impl ColumnMeans {
-    /// The means of a tensor's rows.
+    /// The means of a tensor's rows. Of 8 rows and more, samples that do not make up eight do not count.
     #[inline(always)]
     pub fn of<E: Unpack, const D: usize>(from: &GlobalRows<E, D>, warp: Warp) -> Self {
-        let count = from.rows().min(SAMPLES);
+        let (rows, of_eight) = (from.rows(), TOGETHER as u32);
+        let eights = (rows.min(SAMPLES) / of_eight).max(1);
         let (mut sums, mut row, mut rest) = ([[0.0; 4]; PARTS], 0, 0);
-        // Sample `i` is row `i * rows / count`, without a division.
-        let (step, more) = (from.rows() / SAMPLES, from.rows() % SAMPLES);
-        let (mut taken, end) = (0, opaque(SAMPLES));
+        // Sample `i` is row `i * rows / 64`, without a division.
+        let (step, more) = (rows / SAMPLES, rows % SAMPLES);
+        let (mut taken, end) = (0, opaque(eights));
         while taken < end {
             stay_a_loop();
             // The loads of all rows are in flight together. Rows that do not exist are 0.
             let samples: [_; TOGETHER] = core::array::from_fn(|_| {
                 let sample = words(from, row, warp);
                 rest += more;
-                row += if from.rows() < SAMPLES { 1 } else { step + rest / SAMPLES };
+                row += if rows < SAMPLES { 1 } else { step + rest / SAMPLES };
                 rest %= SAMPLES;
                 sample
             });
-            for n in 0..TOGETHER {
-                for part in 0..D.div_ceil(8) {
-                    let x = four::<E>(samples[n][part]);
-                    for i in 0..4 {
-                        sums[part][i] += x[i];
-                    }
+            for part in 0..D.div_ceil(8) {
+                let samples = samples.map(|sample| four::<E>(sample[part]));
+                for i in 0..4 {
+                    sums[part][i] += sum_of_eight(samples.map(|x| x[i]), rows >= of_eight);
                 }
             }
-            taken += TOGETHER as u32;
+            taken += 1;
         }
-        let factor = 1.0 / count.max(1) as f32;
+        let factor = 1.0 / if rows < of_eight { rows.max(1) } else { eights * (of_eight - 2) } as f32;
         ColumnMeans(
             sums.map(|part| part.map(|x| x * factor).map(|x| if x.abs() < f32::INFINITY { x } else { 0.0 })),
         )

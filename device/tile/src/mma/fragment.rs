@@ -344,7 +344,7 @@ impl<const M: usize, const N: usize> Acc<M, N> {
     #[inline(always)]
     pub fn to_operand<E: Mma, const ORDERED: bool>(
         &self,
-        f: impl Fn(f32, [usize; 2]) -> f32,
+        mut f: impl FnMut(f32, [usize; 2]) -> f32,
     ) -> (AFrag<E, M, N>, RowVec<M>) {
         let mut to = AFrag::zero();
         // There are two chains of additions per row.

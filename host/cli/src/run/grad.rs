@@ -113,7 +113,7 @@ pub(in crate::run) fn run(
     };
     let waiting = console.waiting(format_args!("computing on {device}"));
     let launch = |work: &dyn Work, config| {
-        let rounds = runner.run(work, config).map_err(|e| device.explained(e, config, None))?;
+        let rounds = runner.run(work, config).map_err(|e| device.explained(e, config, work))?;
         rounds.into_iter().next().ok_or_else(|| Error::Invalid("no launch ran".into()))
     };
     let forward = launch(&memory, asked.config)?;
@@ -128,7 +128,7 @@ pub(in crate::run) fn run(
     let backward = launch(&work, None)?;
     waiting.finish_and_clear();
     let judged = |work: &dyn Work, written| {
-        let judge = work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?;
+        let judge = work.judge(Rule::Tolerance)?;
         Ok::<Judgement, Error>(judge(0, written))
     };
     let judgements = match asked.check {

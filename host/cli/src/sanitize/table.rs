@@ -3,7 +3,7 @@ use super::{Console, Error, Finding, REFUSED, Row, Simulator, schedules};
 use crate::{campaign, ended};
 use ferroflash::driver::SimDriver;
 use ferroflash::{Attention, Capabilities};
-use reference::{OnDevice, Rule, Subject, TensorError};
+use reference::{OnDevice, Rule, Subject};
 
 /// Runs every kernel on its edges.
 pub(super) fn check(
@@ -33,8 +33,7 @@ fn row(subject: &dyn Subject, simulator: &Simulator<'_>, capabilities: &Capabili
     }
     let works: Vec<_> = edges().map(|task| (task.work(), task)).collect();
     let judged = works.iter().map(|(work, task)| Ok((work, task, work.judge(Rule::Tolerance)?)));
-    let judged: Vec<_> =
-        judged.collect::<Result<_, _>>().map_err(|e: TensorError| Error::Invalid(e.to_string()))?;
+    let judged = judged.collect::<Result<Vec<_>, Error>>()?;
     for options in schedules(simulator.seeds) {
         let how = format!("schedule {}, copies {:?}", options.seed, options.completion).to_lowercase();
         let attention = Attention::new(SimDriver::with_options(simulator.profile, options)?);

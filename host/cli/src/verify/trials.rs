@@ -177,13 +177,10 @@ impl Row {
         work: &'w dyn Work,
         judge: &mut Option<Judge<'w>>,
     ) -> Result<(), Error> {
-        let rounds = rounds.map_err(|error| match Error::from(error) {
-            Error::Device(text) => Error::Device(format!("{}: {task}: {text}", self.name)),
-            other => Error::Invalid(format!("{}: {task}: {other}", self.name)),
-        })?;
+        let rounds = rounds.map_err(|error| Error::of_launch(error, &self.name, &task))?;
         let judge = match judge {
             Some(judge) => judge,
-            none => none.insert(work.judge(Rule::Tolerance).map_err(|e| Error::Invalid(e.to_string()))?),
+            none => none.insert(work.judge(Rule::Tolerance)?),
         };
         for (round, written) in rounds.iter().enumerate() {
             let judgement = judge(round, written);

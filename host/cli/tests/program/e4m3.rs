@@ -1,6 +1,6 @@
 //! Tests `ferroflash run` on q, k and v of e4m3 in files: compares the simulator with the reference.
 use crate::common::{Folder, report};
-use crate::tensors::{Tensor, Tensors, floats, integers, normals, read, write};
+use crate::tensors::{Tensor, Tensors, floats, integers, normals, on_sim, read, results, write};
 use ferroflash::DType;
 use reference::Random;
 use safetensors::Dtype;
@@ -23,13 +23,10 @@ fn scales(name: &'static str, first: f32) -> Tensor {
 
 /// Runs tensors on a kernel of this family, and returns the bytes of an O of this shape.
 fn run(folder: &Folder, tensors: &Tensors, family: &str, shape: &[usize]) -> Vec<u8> {
-    let (file, output) = (write(folder, "in", tensors), folder.path("o"));
-    let args = ["run", "--input", &file, "--output", &output, "--check", "--device", "sim"];
-    let more = ["--profile", "h200", "--causal", "--output-dtype", "f16"];
-    let found = report(&[&args[..], &more].concat());
-    assert_eq!(found["check"]["passed"], true, "{found}");
-    assert!(found["kernel"].as_str().is_some_and(|name| name.starts_with(family)), "{found}");
-    let (dtype, own, o) = read(&output, "o").expect("o");
+    let options = ["--profile", "h200", "--causal", "--output-dtype", "f16"];
+    let (kernel, _) = on_sim(folder, tensors, &options);
+    assert!(kernel.starts_with(family), "{kernel}");
+    let (dtype, own, o) = read(&folder.path("sim"), "o").expect("o");
     assert_eq!((dtype, &own[..]), (Dtype::F16, shape));
     o
 }
@@ -72,18 +69,15 @@ fn a_cache_with_scales() {
     let lengths = integers("seqused_k", &[2], &[40, 17]);
     let scales = [floats("k_scale", &[2], &[0.75, 2.0]), floats("v_scale", &[1], &[0.5])];
     let all = [vec![q, k, v, table, lengths], scales.into()].concat();
-    let (file, output) = (write(&folder, "in", &all), folder.path("o"));
-    let of = |device: &[&str]| {
-        let args = ["run", "--input", &file, "--output", &output, "--causal", "--precision", "fp8"];
-        let found = report(&[&args[..], device].concat());
-        (found, read(&output, "o").expect("o"))
-    };
-    let (found, on_sim) = of(&["--device", "sim", "--profile", "h200", "--check"]);
-    assert_eq!(found["check"]["passed"], true, "{found}");
-    assert!(found["kernel"].as_str().is_some_and(|name| name.starts_with("fp8_paged_f16_e4m3")), "{found}");
-    let (_, on_cpu) = of(&["--device", "cpu"]);
-    assert_eq!((on_sim.0, &on_sim.1), (on_cpu.0, &on_cpu.1));
-    assert_ne!(on_sim.2, on_cpu.2, "the CPU rounds nothing");
+    let options = ["--causal", "--precision", "fp8"];
+    let (kernel, [on_sim, _]) = on_sim(&folder, &all, &[&options[..], &["--profile", "h200"]].concat());
+    assert!(kernel.starts_with("fp8_paged_f16_e4m3"), "{kernel}");
+    let output = folder.path("cpu");
+    let on_cpu = ["run", "--device", "cpu", "--input", &folder.path("input"), "--output", &output];
+    report(&[&on_cpu[..], &options].concat());
+    let [on_cpu, _] = results(&output);
+    assert_eq!(on_sim.0, on_cpu.0);
+    assert_ne!(on_sim.1, on_cpu.1, "the CPU rounds nothing");
 }
 
 /// The CPU needs no card that has the precision.

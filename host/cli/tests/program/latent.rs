@@ -1,6 +1,6 @@
 //! Tests `ferroflash run --v-width` on latent caches in files: compares the simulator with the reference.
-use crate::common::{Folder, check as refused, report};
-use crate::tensors::{Tensor, Tensors, floats, halves, integers, normals, on_both, results, write};
+use crate::common::{Folder, check as refused};
+use crate::tensors::{Tensor, Tensors, floats, halves, integers, normals, on_both, on_sim, write};
 use ferroflash::DType;
 use reference::Random;
 use safetensors::Dtype;
@@ -54,15 +54,9 @@ fn tensors_of_two_widths() {
     let mut random = Random::new(11);
     let mut of = |name, columns| normals(name, &mut random, &[1, 70, 2, columns]);
     let mut tensors = vec![of("q", 192), of("k", 192), of("v", 128)];
-    let input = write(&folder, "qkv.safetensors", &tensors);
-    let output = folder.path("o");
     let kernel = "fwd_f16_d192x128_full_128x48";
-    let on_card = ["run", "--device", "sim", "--profile", "a100", "--config", kernel, "--check"];
-    let run = [&on_card[..], &["--input", &input, "--output", &output]].concat();
-    let report = report(&run);
-    assert_eq!(report["check"]["passed"].as_bool(), Some(true), "{report}");
-    assert_eq!(report["kernel"].as_str(), Some(kernel), "{report}");
-    assert_eq!(results(&output)[0].0, [1, 70, 2, 128]);
+    let (ran, [(shape, _), _]) = on_sim(&folder, &tensors, &["--profile", "a100", "--config", kernel]);
+    assert_eq!((&ran[..], &shape[..]), (kernel, &[1, 70, 2, 128][..]));
     tensors[2] = of("v", 100);
     let input = write(&folder, "odd.safetensors", &tensors);
     refused(&["run", "--device", "sim", "--input", &input], 2, "head_dim of v 100");

@@ -74,18 +74,23 @@ pub fn numbers(bytes: &[u8]) -> Vec<f32> {
 #[track_caller]
 pub fn on_both(test: &str, tensors: &[Tensor], options: &[&str]) -> (String, [[Output; 2]; 2]) {
     let folder = Folder::new(test);
-    let input = write(&folder, "cache.safetensors", tensors);
-    let [cpu, sim] = ["cpu", "sim"].map(|device| {
-        let output = folder.path(device);
-        let run = ["run", "--device", device, "--input", &input, "--output", &output];
-        // The CPU's result is the reference, so there is nothing to check.
-        let check: &[&str] = if device == "sim" { &["--check"] } else { &[] };
-        let report = report(&[&run[..], options, check].concat());
-        assert_eq!(report["check"]["passed"].as_bool(), (device == "sim").then_some(true), "{report}");
-        (report["kernel"].as_str().map(str::to_owned), results(&output))
-    });
-    let ((none, cpu), (kernel, sim)) = (cpu, sim);
-    assert_eq!(none, None);
-    assert_eq!([&cpu[0].0, &cpu[1].0], [&sim[0].0, &sim[1].0], "shapes");
-    (kernel.expect("a kernel"), [cpu, sim])
+    let (sim, output) = (on_sim(&folder, tensors, options), folder.path("cpu"));
+    let run = ["run", "--device", "cpu", "--input", &folder.path("input"), "--output", &output];
+    // The CPU's result is the reference, so there is nothing to check.
+    let of_cpu = report(&[&run[..], options].concat());
+    assert!(of_cpu["check"].is_null() && of_cpu["kernel"].is_null(), "{of_cpu}");
+    let cpu = results(&output);
+    assert_eq!([&cpu[0].0, &cpu[1].0], [&sim.1[0].0, &sim.1[1].0], "shapes");
+    (sim.0, [cpu, sim.1])
+}
+
+/// Writes a file `input`, runs it in the simulator, and judges the results. Returns the name of the kernel,
+/// and the results.
+#[track_caller]
+pub fn on_sim(folder: &Folder, tensors: &[Tensor], options: &[&str]) -> (String, [Output; 2]) {
+    let (input, output) = (write(folder, "input", tensors), folder.path("sim"));
+    let run = ["run", "--device", "sim", "--check", "--input", &input, "--output", &output];
+    let report = report(&[&run[..], options].concat());
+    assert_eq!(report["check"]["passed"].as_bool(), Some(true), "{report}");
+    (report["kernel"].as_str().expect("a kernel").to_owned(), results(&output))
 }

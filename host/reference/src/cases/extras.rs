@@ -75,8 +75,6 @@ pub fn e4m3_tensors(columns: usize, seed: u64) -> Vec<Case> {
     let case = |(p, layout)| Case { precision: Precision::Fp8, ..Case::tensors(p, layout, 1) };
     let varlen = |mask, layout| case((p(bf16, 1, 1).mask(mask), layout)).varlen(SEQUENCES);
     let varlen = [varlen(Mask::Causal, Layout::Bshd), varlen(Mask::Full, Layout::Bhsd)];
-    // Kernels of varlen tensors have head dims up to 128.
-    let varlen = varlen.into_iter().filter(|_| columns <= 128);
     all.into_iter().map(case).chain(varlen).map(|case| case.seeded(seed)).collect()
 }
 

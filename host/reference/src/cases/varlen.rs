@@ -1,5 +1,5 @@
 //! The test problems of varlen kernels.
-use super::{columns, masked, of, takes_slopes, tensors};
+use super::{columns, masked, of, of_a_card, takes_slopes, tensors};
 use crate::case::{Case, Pages};
 use crate::device_lengths;
 use crate::masks::{at_edges, several};
@@ -102,6 +102,7 @@ pub(super) fn edges(entry: &AttnInfo, seed: u64) -> Vec<Case> {
         // The simulator computes sums of eight bits slowly.
         let heads = if entry.class() == Class::Quantised { 3 } else { 48 };
         let equal = case(entry, EQUAL, held, [heads; 2], seed.wrapping_add(9));
+        let equal = if entry.splits { equal } else { of_a_card(equal) };
         cases.push(Case { mask, alignment, spare: [0; 2], ..equal });
     }
     of(entry, cases)

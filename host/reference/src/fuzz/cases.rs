@@ -92,19 +92,28 @@ pub(super) fn varlen(random: &mut Random, limits: Limits) -> Drawn {
     (Task::Attention(case), text)
 }
 
-/// Draws a problem with scores of int8, on varlen tensors or on a KV cache of int8.
+/// Draws a problem with products of eight bits, on varlen tensors or on a KV cache of eight bits.
 pub(super) fn eight_bits(random: &mut Random, limits: Limits) -> Drawn {
-    let head_dim = pick(random, &[16, 48, 64, 80, 96, 128]);
-    let int8_fp8 = limits.int8_fp8 && one_in(random, 2);
-    let precision = if int8_fp8 { Precision::Int8Fp8 } else { Precision::Int8F16 };
-    let is_cached = int8_fp8 && one_in(random, 2);
+    let of_e4m3 = limits.of_e4m3.filter(|_| one_in(random, 2));
+    let (precision, is_hoppers) = (of_e4m3.unwrap_or(Precision::Int8F16), of_e4m3 == Some(Precision::Fp8));
+    let is_cached = of_e4m3.is_some() && one_in(random, 2);
+    let wide = is_hoppers || of_e4m3.is_some() && !is_cached;
+    let narrow = pick(random, &[16, 48, 64, 80, 96, 128]);
+    let head_dim = if wide && one_in(random, 3) { pick(random, &[144, 192, 256]) } else { narrow };
+    // The draws count products of fewer columns than the case then has.
+    let limits = Limits { products: limits.products / 8, ..limits };
     let (task, _) = if is_cached { on_cache(random, limits, true) } else { varlen(random, limits) };
     let Task::Attention(mut case) = task else { return (task, String::new()) };
     (case.precision, case.head_dim) = (precision, head_dim);
+    case.alibi &= !is_hoppers;
     if is_cached {
         // The planner refuses this precision for up to 64 rows.
         let least = 65_usize.div_ceil(case.heads[0] / case.heads[1]);
-        case.kv_dtype = Some(DType::Int8);
+        case.kv_dtype = Some(if is_hoppers { DType::E4m3 } else { DType::Int8 });
+        if let Pages::Nhd(page) | Pages::Hnd(page) | Pages::Interleaved(page) = &mut case.pages {
+            // TMA copies eight keys and more.
+            *page = if is_hoppers { page.next_multiple_of(8) } else { *page };
+        }
         case.queries = case.queries.max(least);
         if let Some(first) = case.varlen_queries.as_mut().and_then(|queries| queries.first_mut()) {
             *first = (*first).max(least);
@@ -164,15 +173,40 @@ pub(super) fn on_cache(random: &mut Random, limits: Limits, many: bool) -> Drawn
     (Task::Attention(case), text)
 }
 
+/// Draws a problem on a KV cache. One in four has a mask of bits, as trees of drafts have, which takes no
+/// slopes. Of these, prefill reads caches of eight bits, too.
+pub(super) fn with_trees(random: &mut Random, limits: Limits, many: bool) -> Drawn {
+    let (task, text) = on_cache(random, limits, many);
+    let case = match task {
+        Task::Attention(case) if one_in(random, 4) => case,
+        task => return (task, text),
+    };
+    let (keys, head_dim) = (1 + below(random, limits.seqlen), case.head_dim.next_multiple_of(16));
+    let (mask, eight) = (bits(random, keys), pick(random, &[DType::E4m3, DType::Int8]));
+    let case = Case { mask: fit(case.problem().mask(mask)).mask, alibi: false, ..case };
+    let case = match many && one_in(random, 2) {
+        true => Case { kv_dtype: Some(eight), head_dim, ..case },
+        false => case,
+    };
+    let text = format!("{case}, keys {:?}, queries {:?}", case.filled, case.varlen_queries);
+    (Task::Attention(case), text)
+}
+
+/// Returns a mask of bits for the last `keys` keys, of all sequences and heads or of each.
+fn bits(random: &mut Random, keys: usize) -> Mask {
+    let shape = [pick(random, &[1, usize::MAX]), pick(random, &[1, usize::MAX]), 0, keys];
+    Mask::Bits(MaskBits::contiguous(0, 0, shape))
+}
+
 /// Gives a case what kernels have parameters for: a prefix, chunks, bits, or a bias.
 fn with_parameters(random: &mut Random, limits: Limits, case: Case) -> Case {
     let keys = 1 + below(random, limits.seqlen);
-    let shape = [pick(random, &[1, usize::MAX]), pick(random, &[1, usize::MAX]), 0, keys];
+    let bits = bits(random, keys);
     let mask = match below(random, 6) {
         0 => Mask::Prefix(Prefix::All(keys as u32)),
         1 => Mask::Prefix(Prefix::Each(Index::new(0, 0))),
         2 => Mask::Chunked { chunk: keys as u32 },
-        3 => Mask::Bits(MaskBits::contiguous(0, 0, shape)),
+        3 => bits,
         4 => return Case { mask: Mask::Full, bias: Some(pick(random, &[case.dtype, DType::F32])), ..case },
         _ => return Case { mask: Mask::Causal, bias: Some(case.dtype), ..case },
     };

@@ -39,15 +39,23 @@ pub(super) fn draw(seed: u64, limits: Limits, capabilities: &Capabilities) -> Fu
     Fuzz { seed, family: None, config, wide, is_small, rule, rows, work: Box::new(memory), text }
 }
 
-/// Draws the problem of `seed` with scores of int8. The planner chooses the kernel.
+/// Draws the problem of `seed` with products of eight bits. The planner chooses the kernel.
 pub(super) fn eight_bits(seed: u64, limits: Limits) -> Fuzz {
     let random = &mut Random::new(seed);
-    let int8_fp8 = limits.int8_fp8 && one_in(random, 2);
-    let (precision, most) = if int8_fp8 { (Precision::Int8Fp8, 256) } else { (Precision::Int8F16, 128) };
+    let of_e4m3 = limits.of_e4m3.filter(|_| one_in(random, 2));
+    let (precision, most) = of_e4m3.map_or((Precision::Int8F16, 128), |precision| (precision, 256));
     let most = if one_in(random, 2) { 64 } else { most };
     let columns = 8 * (1 + below(random, most / 8));
     let problem = problem(random, limits).head_dim(columns).precision(precision);
-    let memory = memory(random, problem, [1.0; 3]);
+    // Hopper's kernels take no slopes, and TMA no stride of 0.
+    let is_hoppers = precision == Precision::Fp8;
+    let problem = problem.alibi(problem.alibi && !is_hoppers);
+    let memory = loop {
+        let memory = memory(random, problem, [1.0; 3]);
+        if !(is_hoppers && repeats(&memory)) {
+            break memory;
+        }
+    };
     let Problem { batch, seqlen_q, heads_q, .. } = problem;
     let rows = batch * seqlen_q * heads_q;
     let is_small = rows * columns < ENOUGH_ELEMENTS;

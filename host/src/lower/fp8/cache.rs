@@ -11,7 +11,7 @@ use crate::schedule::{Schedule, Scheduled};
 use crate::{AttnInfo, DType, MapDescription, MapKind, Problem, tma};
 use spec::{
     CuSeqlens, FP8_SHARES, FastDiv, Fp8Params, Fp8Sequences, LayFp8PagesParams, Lse, RaggedMap,
-    RoundFp8Params, Sequences, Tensor,
+    RoundFp8Params, Sequences, Tensor, fp8_box_columns,
 };
 
 /// How queries lie: in batches of equal counts, or in one batch of all sequences.
@@ -91,7 +91,7 @@ fn map(from: &Tensor, heads: usize, box_rows: u32) -> MapDescription {
         address,
         strides: [row_bytes.into(), head_bytes, head_bytes.saturating_mul(heads as u64)],
         extents: [row_bytes, (head_bytes / u64::from(row_bytes.max(1))) as u32, heads as u32, 1],
-        box_shape: [row_bytes, box_rows],
+        box_shape: [fp8_box_columns(row_bytes), box_rows],
         dtype: DType::E4m3,
         kind: MapKind::Ragged,
     }
@@ -172,7 +172,8 @@ pub(crate) fn fp8_on_cache(
     launch.step(lay, [lays.tiles, 1, 1], &lays, []);
 
     let [_, k, _, of_output] = maps;
-    let k = MapDescription { box_shape: [kernel.head_dim, k.box_shape[1]], ..k };
+    let columns = fp8_box_columns(kernel.head_dim);
+    let k = MapDescription { box_shape: [columns, k.box_shape[1]], ..k };
     let q = map(&workspace.q, p.heads_q, AttnInfo::Q_BOX_ROWS);
     let maps = [q, k, map(&workspace.v, p.heads_k, kernel.head_dim), of_output];
     let Some(forward) = on_paged_maps((r, p), s, work, &maps) else { return Err(too_many(p)) };

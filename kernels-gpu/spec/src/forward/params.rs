@@ -41,7 +41,7 @@ pub struct FwdParams {
     /// `scale * log2(e)`, above 0; with softcap, `softcap * log2(e)`.
     pub scale_log2: f32,
     /// `scale / softcap`: scores become `softcap * tanh(score * scale / softcap)`. 0 means no softcap; only
-    /// [`crate::Local`] kernels read this field.
+    /// kernels of [`crate::Local`] and of [`crate::Bits`] read this field.
     pub softcap: f32,
     /// A row's running maximum may lag behind its largest score by this number (log2) before the kernel
     /// rescales O: [`FwdParams::SLACK`], or 0 for exact maxima.

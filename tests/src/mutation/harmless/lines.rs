@@ -22,7 +22,7 @@ fn code_at(file: &str, line: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{NAMED, all, hopper, on_cache};
+    use super::super::{CLASSES, NAMED, hopper, on_cache};
     use super::*;
     use std::fs;
 
@@ -54,7 +54,7 @@ mod tests {
             "device/tile/src",
             "device/cuda_std/src",
         ]);
-        let of_classes = all().flat_map(|class| [class.source, class.within]);
+        let of_classes = CLASSES.iter().filter_map(|class| class.source);
         let named = [&NAMED[..], &hopper::LINES, &on_cache::LINES].concat();
         let is_there = |[file, code]: &Source| {
             files
@@ -63,5 +63,16 @@ mod tests {
         };
         let gone: Vec<_> = of_classes.chain(named).filter(|source| !is_there(source)).collect();
         assert!(gone.is_empty(), "no source has these lines any more: {gone:#?}");
+    }
+
+    #[test]
+    fn every_class_is_whole_and_of_a_kernel() {
+        for class in CLASSES.iter() {
+            let reason = &class.reason;
+            assert!(!reason.is_empty() && !reason.contains('<'), "{:?}: {reason}", class.source);
+            assert!(class.source.is_some() || !class.instruction.is_empty(), "{reason}");
+            let is_some = ferroflash::spec::KERNELS.iter().any(|kernel| class.has_kernel(kernel.symbol));
+            assert!(is_some, "{:?}: {reason}", class.source);
+        }
     }
 }

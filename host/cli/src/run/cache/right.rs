@@ -24,7 +24,7 @@ impl Input {
             (vec![0; self.rows() * self.columns()], vec![f32::NEG_INFINITY; self.lse().0.iter().product()]);
         let row = self.problem.heads_q * self.columns();
         for b in 0..self.problem.batch {
-            let Reference { exact, .. } = self.reference(b).map_err(|e| Error::Invalid(e.to_string()))?;
+            let Reference { exact, .. } = self.reference(b)?;
             let bits = exact.out_bits(self.problem.dtype);
             o[self.starts[b] * row..][..bits.len()].copy_from_slice(&bits);
             self.lse_of(b).zip(&exact.lse).for_each(|(at, x)| lse[at] = *x as f32);
