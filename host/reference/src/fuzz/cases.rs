@@ -206,7 +206,7 @@ fn with_parameters(random: &mut Random, limits: Limits, case: Case) -> Case {
         0 => Mask::Prefix(Prefix::All(keys as u32)),
         1 => Mask::Prefix(Prefix::Each(Index::new(0, 0))),
         2 => Mask::Chunked { chunk: keys as u32 },
-        3 => bits,
+        3 if case.problem().seqlen_k > 0 => bits,
         4 => return Case { mask: Mask::Full, bias: Some(pick(random, &[case.dtype, DType::F32])), ..case },
         _ => return Case { mask: Mask::Causal, bias: Some(case.dtype), ..case },
     };
@@ -227,6 +227,7 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
         alignment: pick(random, &[Alignment::BottomRight, Alignment::TopLeft]),
         ..Case::tensors(p.seqlen_k(keys).heads_k(heads_k), layout, random.bits())
     };
+    let case = if one_in(random, 3) { in_sequences(random, limits, case) } else { case };
     let forward = match below(random, 4) {
         0 => Case { softcap: Some(1.0 + below(random, 50) as f32), ..case },
         1 => Case { alibi: true, ..case },
@@ -239,14 +240,12 @@ pub(super) fn backward(random: &mut Random, limits: Limits) -> Drawn {
     let is_apart = is_plain && head_dim <= 192 && one_in(random, 2);
     let head_dim_v = is_apart.then(|| 8 + 8 * below(random, 16)).filter(|columns| *columns != head_dim);
     let d_lse = one_in(random, 2);
-    let forward = Case { head_dim_v, sinks: one_in(random, 3), ..forward };
-    let forward = if one_in(random, 3) { in_sequences(random, limits, forward) } else { forward };
-    let case = forward.backward(d_lse);
+    let case = Case { head_dim_v, sinks: one_in(random, 3), ..forward }.backward(d_lse);
     let text = case.to_string();
     (Task::Attention(case), text)
 }
 
-/// Returns a backward problem on varlen tensors, with the heads and the scores of `case`.
+/// Returns a backward problem on varlen tensors, with the heads and the mask of `case`.
 fn in_sequences(random: &mut Random, limits: Limits, case: Case) -> Case {
     let count = 1 + below(random, limits.sequences);
     let keys = lengths(random, count, limits.seqlen);
