@@ -201,7 +201,7 @@ mod tests {
             let order =
                 TileOrder::new(m_blocks, batch, heads_q, heads_k, 1).expect("valid").resident(resident);
             let paired = TileRounds::paired(order);
-            assert_eq!(paired.is_some(), order.tiles % 2 == 0);
+            assert_eq!(paired.is_some(), order.tiles.is_multiple_of(2));
             for rounds in [Some(TileRounds::single(order)), paired].into_iter().flatten() {
                 let blocks = rounds.blocks();
                 let shares: std::vec::Vec<std::vec::Vec<_>> =
