@@ -2,7 +2,7 @@
 //! The planner accepts every entry by name, for the cases of this entry.
 use ferroflash::kernels::{ATTENTION, AttnInfo, Class, Isa, MaskKind, entries, entry, plain};
 use ferroflash::plan::{Problem, supports};
-use ferroflash::request::{Mask, Scratch};
+use ferroflash::request::{LseView, Mask, Scratch};
 use ferroflash::spec::TileScheduler;
 use ferroflash::{Capabilities, DType, plan};
 use reference::{Binder, Case, edges, grid, soak};
@@ -50,7 +50,9 @@ fn every_problem_has_an_entry_that_fits_on_every_card() {
 #[track_caller]
 fn check_case(case: &Case, entry: &AttnInfo) {
     let (memory, problem) = (case.to_measure(), case.problem());
-    let tensors = memory.request(&mut Binder::at(None, None), 4 << 32, 5 << 32);
+    let mut tensors = memory.request(&mut Binder::at(None, None), 4 << 32, 5 << 32);
+    let maxima = tensors.lse.filter(|_| case.rows.max_logits);
+    tensors.max_logits = maxima.map(|lse| LseView { address: 7 << 32, ..lse });
     let forward = tensors.config(entry.contract.symbol).scratch(Scratch::workspace(6 << 32, 1 << 32));
     let h200 = Capabilities::profile("h200").expect("a known card");
     let plan = plan(&forward, h200).unwrap_or_else(|e| panic!("{}: {case}: {e}", entry.contract.symbol));
