@@ -16,7 +16,7 @@ mod tiles;
 pub(crate) use invariant::INVARIANT;
 pub(crate) use others::{append, merge, sum};
 pub(crate) use pairs::{Pair, pair_in_any_batch, pairs};
-pub(crate) use refusals::{beside_bias, goes_together, needs_no_splits, reads_cache};
+pub(crate) use refusals::{WIDE_INT8, beside_bias, goes_together, needs_no_splits, reads_cache};
 
 use crate::layout::Layout;
 use crate::request::Scratch;

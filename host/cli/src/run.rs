@@ -8,6 +8,7 @@ use super::results::{Results, Took};
 use ferroflash::DType;
 use ferroflash::plan::Problem;
 use ferroflash::request::Precision;
+use ferroflash::spec::EXTRAS;
 use reference::{HostTensor, Layout, Memory, Reference, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -266,13 +267,33 @@ pub(super) fn attention(
     console: &Console,
     save: impl FnOnce(&Results) -> Result<Option<PathBuf>, Error>,
 ) -> Result<(), Error> {
+    if let Some(name) = config.filter(|name| EXTRAS.iter().any(|e| e.contract.symbol == *name)) {
+        let kernels = "it runs beside kernels of attention; name one of these (`ferroflash kernels`)";
+        return Err(Error::Invalid(format!("--config {name}: {kernels}")));
+    }
     let waiting = console.waiting(format_args!("computing on {device}"));
     let mut result = device.run(memory, config)?;
     memory.clear_unwritten(&mut result.o, &mut result.rows);
     waiting.finish_and_clear();
     let verdict = if check { judge(memory, &result)? } else { None };
     let output = save(&result)?;
-    conclude(device, memory.problem.to_string(), &result, verdict, output, console)
+    conclude(device, memory.problem.to_string(), &result, verdict, output, console)?;
+    match (&result.head_maxima, &result.rows.max_logits) {
+        (Some(found), Some(rows)) if check => of_rows(found, &memory.largest_of_heads(rows)),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the largest scores of heads are exactly the largest of their rows.
+fn of_rows(found: &[f32], rows: &[f32]) -> Result<(), Error> {
+    let differs = |(found, of_rows): (&f32, &f32)| found != of_rows;
+    match found.iter().zip(rows).position(differs) {
+        None => Ok(()),
+        Some(head) => Err(Error::Wrong(format!(
+            "max_logits_head[{head}] is {}; the largest max_logits of this head's rows is {}",
+            found[head], rows[head]
+        ))),
+    }
 }
 
 /// Compares results with the reference.
@@ -342,8 +363,22 @@ impl fmt::Display for Report {
             }
         }
         match &self.output {
-            Some(path) => writeln!(f, "wrote o, lse and the other outputs to {}", path.display()),
+            Some(path) => writeln!(f, "wrote the outputs to {}", path.display()),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_rows;
+
+    #[test]
+    fn a_wrong_largest_score_of_a_head_is_noticed() {
+        assert!(of_rows(&[2.0, f32::NEG_INFINITY], &[2.0, f32::NEG_INFINITY]).is_ok());
+        for wrong in [2.5, f32::NEG_INFINITY, f32::NAN] {
+            let error = of_rows(&[1.0, wrong], &[1.0, 2.0]).expect_err("a wrong number");
+            assert!(error.to_string().starts_with("max_logits_head[1] is "), "{error}");
         }
     }
 }

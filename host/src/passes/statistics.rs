@@ -191,11 +191,14 @@ fn unsolved(p: &Problem) -> Error {
     let feature = match p.variant {
         Some(variant) => format!("entropy or max_logits of variant {}", variant.name()),
         None if p.kind().keys == Keys::Listed => "entropy or max_logits of listed keys".to_owned(),
+        None if p.kv_dtype != p.dtype => {
+            format!("entropy or max_logits of {p} on keys of {}", p.kv_dtype.name())
+        }
         None => format!("entropy or max_logits of {p}"),
     };
     let reason = "kernels of statistics take all keys of a sequence, in the queries' dtype, with full and \
                   causal masks and windows, softcap and slopes, and head dims up to 256 (more on KV caches \
-                  alone); leave both outputs out";
+                  alone); leave these outputs out. On dense tensors, `max_logits` alone has no such limits";
     Error::unsupported(feature, reason)
 }
 

@@ -134,6 +134,10 @@ fn on_tensors(q: &Query<'_>, name: &str) -> Result<&'static AttnInfo, Error> {
         let expected = format_args!("it is not a kernel for {sequences} sequences; {other} is one");
         return Err(Error::invalid("config", name, expected));
     }
+    if entry.scores.maxima && !kind.maxima {
+        let expected = "it writes `max_logits`; ask for this output without the entropy, or leave config out";
+        return Err(Error::invalid("config", name, expected));
+    }
     let (merges, solves_it) = solves(q, entry);
     let flat = Query { kind: ProblemKind { slopes: false, ..*kind }, ..*q };
     if !solves_it && !solves(&flat, entry).1 {

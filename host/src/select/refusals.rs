@@ -4,6 +4,9 @@ use crate::request::Splits;
 use crate::{AttnInfo, Contract, DType, Error, MaskKind, Problem};
 use spec::{Class, ProblemKind};
 
+/// The reason and the remedy for int8 caches of more than 256 columns.
+pub(crate) const WIDE_INT8: &str = "int8 KV caches support head_dim up to 256; use a 16-bit cache";
+
 /// Checks that kernels with the request's mask take its softcap and slopes.
 ///
 /// # Errors
@@ -155,7 +158,7 @@ fn no_columns(q: &Query<'_>) -> Error {
             "e4m3 KV caches support head_dim up to 256; above, at most 64 rows (queries x query heads per \
              key head), equal query counts per sequence, and no ALiBi slopes"
         }
-        DType::Int8 => "int8 KV caches support head_dim up to 256; use a 16-bit cache",
+        DType::Int8 => WIDE_INT8,
         _ => "ALiBi slopes on a KV cache support head_dim up to 256",
     };
     Error::unsupported(feature, reason)

@@ -5,6 +5,7 @@ use super::{Names, Part, Use, address, input, names, output};
 use crate::request::{
     Index, KvCache, KvPages, KvScale, ListedKeys, MAX_SEQLEN, Paged, TensorView, TokenScales,
 };
+use crate::select::WIDE_INT8;
 use crate::{DType, Error};
 
 names!(
@@ -92,6 +93,9 @@ pub(super) fn whole_chunks(what: &str, dtype: DType, columns: usize) -> Result<(
     }
     let feature = format_args!("{what} {columns} of an {} cache", dtype.name());
     let next = columns.div_ceil(of_chunk).saturating_mul(of_chunk);
+    if dtype == DType::Int8 && columns > 256 {
+        return Err(Error::unsupported(feature, WIDE_INT8));
+    }
     let scale = if what == "head_dim" { format!(", and set the scale of {columns}") } else { String::new() };
     let reason = format!("kernels take multiples of {of_chunk}; pad tensors with zeros to {next}{scale}");
     Err(Error::unsupported(feature, reason))

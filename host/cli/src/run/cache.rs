@@ -117,7 +117,7 @@ impl Input {
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
-        let mut extras = extras::read(file, &problem, longest_k, scores)?;
+        let mut extras = extras::read(file, &problem, longest_k.min(capacity), scores)?;
         let problem = extras.of(problem);
         let sinks = extras.sinks.take();
         let (q, pool) = (q.halves(), [keys.bytes, value_bytes]);

@@ -168,6 +168,14 @@ fn bits(file: &File<'_>, p: &Problem, keys: usize, asked: Option<usize>) -> Resu
         );
         return Err(file.invalid(format_args!("`mask_bits` has shape {shape:?}; it must be {wanted}")));
     }
+    if let Some(asked) = asked.filter(|asked| !(1..=seqlen_k).contains(asked)) {
+        let most = format_args!("it must be 1 to {seqlen_k}, the most keys of a sequence");
+        return Err(Error::Invalid(format!("--mask-keys {asked}: {most}")));
+    }
+    if let Some(asked) = asked.filter(|asked| asked.div_ceil(8) != row) {
+        let needed = format_args!("--mask-keys {asked} needs {}, a bit for each key", asked.div_ceil(8));
+        return Err(file.invalid(format_args!("`mask_bits` has rows of {row} bytes; {needed}")));
+    }
     let tree = (seqlen_q.div_ceil(8) == row).then_some(seqlen_q);
     let columns = asked.or((8 * row >= keys).then_some((8 * row).min(seqlen_k))).or(tree);
     match columns {

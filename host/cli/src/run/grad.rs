@@ -230,7 +230,7 @@ impl fmt::Display for Report {
             }
         }
         match &self.output {
-            Some(path) => writeln!(f, "wrote o, lse and gradients to {}", path.display()),
+            Some(path) => writeln!(f, "wrote the outputs and gradients to {}", path.display()),
             None => Ok(()),
         }
     }
