@@ -157,8 +157,8 @@ pub struct AttentionRequest<'a, R: Memory = u64, W = R> {
     ///
     /// Its dtype is that of Q. O of f32 is a partial [`State`] of dense tensors, for a [`Merge`]: it is
     /// `[batch][heads][seqlen][head_dim]` ([`TensorView::bhsd`]), with a contiguous LSE. Kernels leave states
-    /// of full and causal masks and windows, with softcap or slopes, without biases and sinks, of head dims 64
-    /// and 128.
+    /// of full and causal masks and windows, with softcap or slopes, without biases and sinks, of head dims
+    /// 64 and 128.
     pub o: TensorView<W>,
     /// The layout of the queries.
     pub queries: Queries<R>,

@@ -257,9 +257,10 @@ typedef struct ferroflash_attention {
     int64_t prefix_groups; /* number of groups of equal numbers of sequences; 0 means 1 */
     int64_t prefix_pages; /* number of pages that the sequences of a group share */
     /* The largest score of each row, as the softmax sees it: scaled, after softcap, slopes and bias,
-     * before sinks; -inf for a row that sees no key. Kernels for dense tensors write it, and Hopper's for
-     * varlen tensors of head dim 128; on other tensors and beside `entropy`, kernels of statistics do, which
-     * run behind the attention. NULL: not written. All outputs of rows have equal strides. */
+     * before sinks; -inf for a row that sees no key. Kernels for dense tensors write it, and
+     * Hopper's for varlen tensors of head dim 128; on other tensors and beside `entropy`, kernels of
+     * statistics do, which run behind the attention. NULL: not written. All outputs of rows have equal
+     * strides. */
     float *max_logits;
     int64_t max_logits_strides[2]; /* elements from one batch and from one head to the next */
     /* Lists of keys of a latent cache (sparse MLA), [batch, heads_k, topk] in device memory, contiguous:
