@@ -43,7 +43,7 @@ pub trait MaskFn: MaskMarker {
     type Scores: Scores;
     /// The numbers that scores read beside keys.
     type Staged: Staged<Self::Params>;
-    /// What a Hopper kernel keeps of the scores beside the softmax.
+    /// A Hopper kernel keeps this state of the scores beside the softmax.
     type Kept: Kept<Self::Params>;
 
     /// Whether intervals of keys may begin after key 0.

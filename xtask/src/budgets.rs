@@ -55,10 +55,10 @@ pub const PACKAGE_WITH_CUBINS_MB: f64 = 10.2;
 /// it had 6.06; these lines take 1.38 MB.
 pub const WHEEL_MB: f64 = 6.0;
 
-/// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes. Two idle cores, which ci keeps
-/// busy for 95 % of the time, took 100 with 991 kernels before kernels had seals. Without their assembly, and
-/// without work that was done twice, it is 72 by the sum of its parts on a fast machine. The same steps took
-/// twice that on a slow one, whose two cores have 90 minutes.
+/// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes. ci keeps two idle cores busy
+/// for 95 % of the time. With 991 kernels, before kernels had seals, it took 100 minutes. Now ci assembles no
+/// kernel with a seal and does no work twice, and the sum of its parts is 72 minutes on a fast machine. A
+/// slow machine takes twice as long for the same steps; its two cores have 90 minutes.
 pub const CI_MINUTES: f64 = 180.0;
 
 /// Processor time of `cargo xtask demo` in minutes, on a machine without any tools: three minutes on two

@@ -198,7 +198,8 @@ fn unsolved(p: &Problem) -> Error {
     };
     let reason = "kernels of statistics take all keys of a sequence, in the queries' dtype, with full and \
                   causal masks and windows, softcap and slopes, and head dims up to 256 (more on KV caches \
-                  alone); leave these outputs out. On dense tensors, `max_logits` alone has no such limits";
+                  alone); leave these outputs out. On dense tensors, `max_logits` alone goes with all masks \
+                  and biases";
     Error::unsupported(feature, reason)
 }
 

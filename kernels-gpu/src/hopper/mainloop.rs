@@ -84,7 +84,7 @@ type QueryAt<P> = <<P as MapTile>::Queries as MapKind>::At;
 pub struct Attended<E, K, const N: usize, const DV: usize, const ORDERED: bool> {
     /// The softmax over all blocks so far.
     pub softmax: BoundedSoftmax<ORDERED>,
-    /// What the mask's kernels keep of the scores: [`MaskFn::Kept`].
+    /// The kernels of the mask keep this state of the scores: [`MaskFn::Kept`].
     pub kept: K,
     /// The accumulators of O.
     pub acc_o: Acc<1, DV>,

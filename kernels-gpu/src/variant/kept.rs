@@ -1,4 +1,4 @@
-//! What a Hopper kernel keeps of its scores beside the softmax: nothing, or the largest score of each row.
+//! A Hopper kernel keeps nothing of its scores beside the softmax, or it keeps the largest score of each row.
 use crate::sealed::Sealed;
 use core::f32::consts::LN_2;
 use cuda_std::math::in_order;
@@ -7,7 +7,7 @@ use tile::Warp;
 use tile::global::GlobalVec;
 use tile::mma::{Acc, RowVec};
 
-/// What a warp keeps of its rows' scores, under a mask with parameters `X`. `()` stands for nothing.
+/// A warp keeps this state of its rows' scores, under a mask with parameters `X`. `()` keeps nothing.
 pub trait Kept<X>: Copy + Sealed {
     /// The state before the first key.
     fn none() -> Self;

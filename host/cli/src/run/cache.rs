@@ -117,6 +117,7 @@ impl Input {
             ));
         }
         let scales = [scale(file, "k_scale", &pages)?, scale(file, "v_scale", &pages)?];
+        // A later check refuses longer sequences by their own name.
         let mut extras = extras::read(file, &problem, longest_k.min(capacity), scores)?;
         let problem = extras.of(problem);
         let sinks = extras.sinks.take();
