@@ -5,20 +5,22 @@
 //! 1. The folder that `FERROFLASH_PTX_DIR` names, for kernel development. The folder has files
 //!    `<symbol>.ptx`, and some kernels may be missing. If this environment variable is empty, it counts as
 //!    unset. Only this build script reads the environment variable; the library never does.
-//! 2. The folder `ptx/` beside this file. `cuda_builder::archive` wrote it. A published package has this
-//!    folder, so that it needs no device compiler.
+//! 2. The folder `ptx/` beside this file, which `cargo xtask bless` wrote. Packages and checkouts have this
+//!    folder, so that they need no device compiler. In a checkout, this script does not use the folder if a
+//!    source of the kernels has changed.
 //! 3. The crate `../kernels-gpu` of a checkout, which this script compiles. The modules are cached in the
 //!    checkout's `target/cuda-builder`, so all crates that depend on this checkout share them.
 //!
 //! | build | the PTX is embedded as |
 //! |---|---|
-//! | a package | LZMA, which `cargo xtask package` has compressed |
+//! | of the folder `ptx/` | LZMA |
 //! | `FERROFLASH_COMPRESS=1` | LZMA, which this script compresses |
 //! | `FERROFLASH_COMPRESS=code` | LZMA without source lines, also for the simulator |
 //! | otherwise | text, because cargo builds this script without optimisation and LZMA would take minutes |
 //!
 //! Source lines are embedded only with the feature `sim`, for the simulator.
 use cuda_builder::archive::{self, Archive, CODE, LINES, Place};
+use cuda_builder::sources::Sources;
 use cuda_builder::{CudaBuilder, DebugInfo, lines};
 use std::time::{Duration, Instant};
 use std::{env, error::Error, fmt::Write, fs, io::Write as _, path::Path, path::PathBuf, process::ExitCode};
@@ -52,14 +54,13 @@ fn gather() -> Result<()> {
     println!("cargo::rerun-if-env-changed={COMPRESS}");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let (packaged, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
+    let (carried, kernels) = (package.join("ptx"), package.join("../kernels-gpu"));
     let modules = if wanted().next().is_none() {
         Modules::Texts(vec![])
     } else if let Some(folder) = set("FERROFLASH_PTX_DIR") {
         Modules::Texts(given(&folder))
-    } else if packaged.is_dir() {
-        println!("cargo::rerun-if-changed={}", packaged.display());
-        Modules::Archive(packaged)
+    } else if carried.is_dir() && is_current(&carried, &kernels)? {
+        Modules::Archive(carried)
     } else if kernels.is_dir() {
         Modules::Texts(built(&kernels, &out)?)
     } else {
@@ -88,6 +89,19 @@ fn gather() -> Result<()> {
         }
     };
     cubins(&package, codes, &out)
+}
+
+/// Returns whether the modules in `carried` come from the sources of the crate in `kernels`. A package has no
+/// such crate.
+fn is_current(carried: &Path, kernels: &Path) -> Result<bool> {
+    println!("cargo::rerun-if-changed={}", carried.display());
+    if !kernels.is_dir() {
+        return Ok(true);
+    }
+    let workspace = kernels.join("..").canonicalize()?;
+    let Some(sources) = Sources::of(carried, &workspace, "ferroflash-kernels-gpu")? else { return Ok(false) };
+    sources.inputs.iter().for_each(|source| println!("cargo::rerun-if-changed={}", source.display()));
+    Ok(true)
 }
 
 /// Returns the value of an environment variable, or `None` if it is unset or empty.

@@ -7,7 +7,7 @@ use ferroflash::{Attention, Capabilities};
 use ferroflash_tests::{is_carried, is_thorough, lacks_kernel};
 use ptx_sim::{MmaArch, MmaMode, Options};
 use reference::fuzz::{Fuzz, Limits, families, faults, refused};
-use reference::{OnDevice, Random, subjects, unfit};
+use reference::{Binder, LaunchOptions, Random, subjects, unfit};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of problems of forward attention, and number of problems of each other family, that the test
@@ -90,7 +90,7 @@ fn of_hopper(limits: Limits) -> Limits {
 fn problems_for_a_gpu_are_valid() {
     let attention = Attention::new(SimDriver::new("h200").expect("a known card"));
     let mut random = Random::new(5);
-    let (problems, apart) = if is_thorough() { (25, 31) } else { (5, 127) };
+    let (problems, apart) = if is_thorough() { (10, 61) } else { (5, 127) };
     for _ in 0..problems {
         let other = Fuzz::other(random.bits(), of_hopper(Limits::GPU));
         other.kernel(&attention).unwrap_or_else(|e| panic!("{other}: {e}"));
@@ -100,9 +100,11 @@ fn problems_for_a_gpu_are_valid() {
     for subject in others.step_by(apart) {
         let all = subject.grid(1).into_iter().chain(subject.corrupt(1));
         for task in all.filter(|task| subject.takes(task, attention.capabilities())) {
+            // Planning needs no memory on the device.
             let (work, symbol) = (task.work(), subject.contract().symbol);
-            let kernel = OnDevice::new(&attention, &*work, Some(symbol)).and_then(|device| device.kernel());
-            let kernel = kernel.unwrap_or_else(|e| panic!("{symbol}: {task}: {e}"));
+            let options = LaunchOptions { config: Some(symbol), ..LaunchOptions::default() };
+            let plan = attention.plan(&work.request(&mut Binder::at(None, None), options));
+            let kernel = plan.unwrap_or_else(|e| panic!("{symbol}: {task}: {e}")).contract();
             // Extra kernels run beside the plan's kernel.
             let is_fit = subject.family() != "extra" && unfit(subject, attention.capabilities()).is_none();
             assert!(!is_fit || kernel.symbol == symbol, "{symbol}: {task}");

@@ -202,7 +202,7 @@ fn bits(attention: &Attention<SimDriver>, case: &Case, config: &str) -> Bits {
 /// the decode kernel on this sequence alone.
 #[test]
 fn sequences_have_the_bits_of_their_own_launches() {
-    let rounds = if is_thorough() { [200, 60, 60, 200, 60] } else { [12, 6, 12, 8, 6] };
+    let rounds = if is_thorough() { [200, 30, 30, 100, 30] } else { [12, 6, 12, 8, 6] };
     for (pair, rounds) in pairs().into_iter().zip(rounds) {
         have_own_bits(&pair, rounds);
     }

@@ -1,5 +1,6 @@
 //! Tasks that compile kernels: `cargo xtask build-ptx` and `build-cubin`, and functions that other tasks use.
 
+pub mod carried;
 pub mod kept;
 
 use std::collections::BTreeSet;
@@ -8,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use compression::lzma;
-use cuda_builder::archive::Archive;
 use cuda_builder::gate::{self, Rule};
 use cuda_builder::ptxas::Assembler;
 use cuda_builder::report::{EntryReport, Reporter};
@@ -22,6 +22,9 @@ pub const TARGETS: [Arch; 4] = [Arch::Sm80, Arch::Sm89, Arch::Sm90, Arch::Sm90a]
 
 /// The targets for which machine code exists.
 pub const CUBIN_TARGETS: [Arch; 5] = [Arch::Sm80, Arch::Sm86, Arch::Sm89, Arch::Sm90, Arch::Sm90a];
+
+/// The features with which `kernels-gpu` has all kernels of the table.
+const FEATURES: [&str; 2] = ["lineage", "training"];
 
 /// What to build
 #[derive(Args)]
@@ -165,19 +168,6 @@ pub fn cubins(root: &Path, modules: &[&Module], targets: &[Arch], out: &Path) ->
     Ok(())
 }
 
-/// Number of compressed bytes of the kernels that a library embeds with a feature: `None` stands for the
-/// kernels of every library.
-pub fn embedded(root: &Path, modules: &[Module], feature: Option<&str>) -> Result<usize> {
-    let users = modules.iter().filter(|module| spec::feature_of(module.contract.symbol) == feature);
-    let codes: Vec<_> = users.map(|module| (module.contract.symbol, lines::split(&module.text).0)).collect();
-    Ok(Archive::of_code(&compressed(root), &codes, spec::family)?.bytes())
-}
-
-/// The folder of compressed modules.
-pub fn compressed(root: &Path) -> PathBuf {
-    root.join("target/cuda-builder/lzma")
-}
-
 /// The PTX modules of every entry in the table, or of the requested entries. Compiles these modules if
 /// anything has changed.
 pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
@@ -215,11 +205,12 @@ fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
     if build.debug_kernels {
         builder = builder.release(false).target_dir(root.join("target/cuda-builder-debug"));
     }
-    if build.device_crate.is_none() {
-        builder = builder.entries(spec::kernels()).features(["lineage", "training"]);
-    }
     for argument in &build.llvm_args {
         builder = builder.llvm_arg(argument);
+    }
+    if build.device_crate.is_none() {
+        builder = builder.entries(spec::kernels()).features(FEATURES);
+        builder.adopt(&root.join(carried::FOLDER))?;
     }
     if !build.entries.is_empty() && build.device_crate.is_none() {
         let symbols = spec::kernels().map(|kernel| kernel.symbol);
@@ -315,12 +306,16 @@ pub fn with_different_products(modules: &[Module]) -> Vec<Module> {
     of_hopper(modules).filter(|module| known.insert(key(module))).cloned().collect()
 }
 
-/// Removes the compiled kernels, so that the next build compiles all of its kernels.
+/// Removes the compiled kernels, and those that the checkout carries, so that the next build compiles all of
+/// its kernels.
 pub fn forget(root: &Path) -> Result {
-    match fs::remove_dir_all(root.join("target/cuda-builder/ferroflash-kernels-gpu")) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
+    for folder in ["target/cuda-builder/ferroflash-kernels-gpu", carried::FOLDER] {
+        match fs::remove_dir_all(root.join(folder)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 /// The folder of cached reports. The builder also uses this folder, so that no module is assembled twice.

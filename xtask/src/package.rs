@@ -1,8 +1,7 @@
 //! `cargo xtask package`: packages the published crates, and builds from the packages.
 //!
-//! The published `ferroflash` contains its compiled kernels, so that users need no device compiler. This task
-//! adds kernels, licences and README to a copy of the sources. The task does not add the kernels to the
-//! checkout itself: there, the library would use them instead of the kernels under development.
+//! The published `ferroflash` contains its compiled kernels, as a checkout does, so that users need no device
+//! compiler. This task adds licences and README to a copy of the sources.
 
 mod elsewhere;
 
@@ -13,11 +12,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cuda_builder::archive::Archive;
 use cuda_builder::{Arch, Module, lines};
 
 use crate::budgets;
-use crate::kernels::{self, Build, kept};
+use crate::kernels::{self, Build, carried, kept};
 use crate::process::{Result, cargo, quiet, spinner, stdout};
 
 /// The targets whose machine code a package contains: the L4, and the H100 and H200 with the instructions of
@@ -58,15 +56,13 @@ struct Metadata {
 /// package, and builds `ferroflash` as a user's program would.
 pub fn run(root: &Path) -> Result {
     let output = kernels::ptx(root, &Build::all())?;
+    carried::folder(root)?;
     let stage = root.join("target/package-stage");
     // Cargo unpacks each version of a package once per build folder, so each state of the sources needs its
     // own folder.
     let target = stage.join("target").join(format!("{:016x}", copy_sources(root, &stage)?));
     remove_others(&target)?;
 
-    let ptx = stage.join("host/ptx");
-    let modules: Vec<_> = output.modules.iter().map(|m| (m.contract.symbol, m.text.clone())).collect();
-    Archive::write_modules(&modules, spec::family, &kernels::compressed(root), &ptx)?;
     let carries_cubins = carry_cubins(root, &stage, &output.modules)?;
     let metadata =
         stdout(cargo().args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(&stage))?;

@@ -180,6 +180,19 @@ pub fn read_code(folder: &Path) -> Result<Vec<(String, String)>, Error> {
     read(folder, CODE)?.into_iter().map(code).collect()
 }
 
+/// The modules that [`Archive::write_modules`] wrote, with their source lines, each with its symbol.
+///
+/// # Errors
+/// Returns [`Error::Io`] or [`Error::Lines`] if the archive is incomplete or damaged.
+pub fn read_modules(folder: &Path) -> Result<Vec<(String, String)>, Error> {
+    let (code, lines) = (read_code(folder)?, read(folder, LINES)?);
+    let joined = code.into_iter().zip(lines).map(|((symbol, code), (name, lines))| {
+        let differ = || Error::io("read", folder)(io::Error::other(format!("{name} follows {symbol}")));
+        if symbol != name { Err(differ()) } else { Ok((symbol, lines::join(&code, &lines)?)) }
+    });
+    joined.collect()
+}
+
 /// The texts of an archive that [`Archive::write`] wrote, each with its name.
 ///
 /// # Errors
@@ -297,6 +310,10 @@ mod tests {
         for (((symbol, ptx), (name, code)), (_, lines)) in modules.iter().zip(&code).zip(&lines) {
             assert_eq!((*symbol, ptx), (name.as_str(), &lines::join(code, lines).expect("fits")));
         }
+        let whole = read_modules(&folder).expect("whole");
+        assert!(
+            whole.iter().map(|(symbol, ptx)| (symbol.as_str(), ptx)).eq(modules.iter().map(|(s, p)| (*s, p)))
+        );
         fs::remove_dir_all(&folder).expect("removed");
     }
 }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{env, fs, slice};
 
+#[cfg(feature = "archive")]
+use crate::archive;
 use crate::cache;
 use crate::cargo::{DebugInfo, Invocation};
 #[cfg(feature = "ptxas")]
@@ -14,6 +16,8 @@ use crate::progress::{Progress, Report};
 #[cfg(feature = "ptxas")]
 use crate::report::Reporter;
 use crate::site::{Site, write_module};
+#[cfg(feature = "archive")]
+use crate::sources::Sources;
 use crate::{Arch, Contract, Error, Target};
 
 /// Builds a device crate to PTX.
@@ -233,6 +237,46 @@ impl CudaBuilder {
             gate::check(reports.iter().map(|(module, report)| (&module.contract, report)))?;
         }
         Ok(output)
+    }
+
+    /// The runs of the compiler, for each target, in which [`build`](Self::build) with an empty cache
+    /// compiles the entries on this number of cores. A kernel's PTX depends a little on the kernels of its
+    /// run.
+    ///
+    /// # Errors
+    /// The errors that `build` returns before it starts to compile.
+    pub fn runs(&self, cores: usize) -> Result<Vec<Vec<Vec<&'static str>>>, Error> {
+        let of = |contracts: Vec<&Contract>| {
+            let symbols: Vec<_> = contracts.iter().map(|contract| contract.symbol).collect();
+            group::deal(&symbols, self.jobs.unwrap_or(cores)).1
+        };
+        Ok(self.groups(&self.wanted()?)?.into_values().map(of).collect())
+    }
+
+    /// Fills the cache with the modules in the folder `carried`, unless the cache has modules. Does nothing if
+    /// other sources, another compiler or other settings than those of this build have made them.
+    ///
+    /// # Errors
+    /// Returns an [`Error`] if there is no device compiler, or if the archive is damaged.
+    #[cfg(feature = "archive")]
+    pub fn adopt(&self, carried: &Path) -> Result<(), Error> {
+        let (site, wanted) = (self.site()?, self.wanted()?);
+        let is_as_carried = self.release && self.llvm_args.is_empty() && self.debug == DebugInfo::Lines;
+        let Some(sources) = Sources::of(carried, &site.workspace, &site.package)? else { return Ok(()) };
+        if !is_as_carried || self.arch != Arch::Sm80 || sources.compiler != site.compiler.version {
+            return Ok(());
+        }
+        let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
+        let silent = Progress::new(None, 0);
+        let groups = self.groups(&wanted)?;
+        let group = |arch: Arch| self.group(&site, arch, &contracted, &silent);
+        if groups.keys().all(|arch| group(*arch).has_modules()) {
+            return Ok(());
+        }
+        let modules = archive::read_modules(carried)?.into_iter().collect();
+        groups
+            .iter()
+            .try_for_each(|(arch, contracts)| group(*arch).adopt(contracts, &sources.inputs, &modules))
     }
 
     /// Whether every module is cached, so that [`build`](Self::build) would compile nothing.

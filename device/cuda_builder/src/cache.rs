@@ -11,7 +11,7 @@ use crate::{Error, manifest};
 
 /// The source code that turns compiler output into modules. If this code changes, modules cached by the old
 /// code are not used.
-const MAKERS: [&str; 5] = [
+pub(crate) const MAKERS: [&str; 5] = [
     include_str!("cargo.rs"),
     include_str!("convergence.rs"),
     include_str!("module.rs"),
@@ -92,23 +92,30 @@ impl<'a> Cache<'a> {
     }
 
     fn state(&self, inputs: BTreeSet<PathBuf>) -> io::Result<State> {
-        let mut hasher = DefaultHasher::new();
-        for input in &inputs {
-            (input.strip_prefix(self.workspace).unwrap_or(input), self.content(input)?).hash(&mut hasher);
-        }
-        Ok(State { folder: self.folder.join(format!("{:016x}", hasher.finish())), inputs })
+        let folder = self.folder.join(state(self.workspace, self.package, &inputs)?);
+        Ok(State { folder, inputs })
     }
+}
 
-    /// The part of an input that can change modules.
-    fn content(&self, input: &Path) -> io::Result<Vec<u8>> {
-        let content = fs::read(input)?;
-        let of_workspace = |name| *input == self.workspace.join(name);
-        Ok(match std::str::from_utf8(&content) {
-            Ok(text) if of_workspace("Cargo.lock") => manifest::locked(text, self.package).into_bytes(),
-            Ok(text) if of_workspace("Cargo.toml") => manifest::workspace(text).into_bytes(),
-            _ => content,
-        })
+/// A digest of the `inputs` from which the modules of a workspace's `package` are made.
+pub(crate) fn state(workspace: &Path, package: &str, inputs: &BTreeSet<PathBuf>) -> io::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    for input in inputs {
+        let content = content(workspace, package, input)?;
+        (input.strip_prefix(workspace).unwrap_or(input), content).hash(&mut hasher);
     }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// The part of an input that can change modules.
+fn content(workspace: &Path, package: &str, input: &Path) -> io::Result<Vec<u8>> {
+    let content = fs::read(input)?;
+    let of_workspace = |name| *input == workspace.join(name);
+    Ok(match std::str::from_utf8(&content) {
+        Ok(text) if of_workspace("Cargo.lock") => manifest::locked(text, package).into_bytes(),
+        Ok(text) if of_workspace("Cargo.toml") => manifest::workspace(text).into_bytes(),
+        _ => content,
+    })
 }
 
 impl State {

@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+#[cfg(feature = "archive")]
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -85,7 +87,7 @@ impl Group<'_> {
             _ => Built::default(),
         };
         let asked = missing.iter().map(|wanted| wanted.symbol).collect();
-        let (compilers, batches) = self.deal(&missing);
+        let (compilers, batches) = deal(&missing, self.jobs.unwrap_or_else(cores));
         let done = Mutex::new((built, texts));
         let filled = Mutex::new(Filled::No);
         Ok(Part { group: self, contracts, directives, cache, asked, compilers, batches, filled, done })
@@ -125,18 +127,45 @@ impl Group<'_> {
         Ok(built)
     }
 
-    /// The number of compilers, and the batches of entries. Neighbours in the table take about the same time,
-    /// so they go to different batches.
-    fn deal(&self, wanted: &[Wanted]) -> (usize, Vec<Vec<Wanted>>) {
-        let most = wanted.len().div_ceil(WORTH_A_COMPILER);
-        let compilers = self.jobs.unwrap_or_else(cores).clamp(1, most.max(1)).min(wanted.len());
-        if compilers == 0 {
-            return (0, Vec::new());
-        }
-        let batches = wanted.len().div_ceil(BATCH).next_multiple_of(compilers);
-        let batch = |n: usize| wanted.iter().skip(n).step_by(batches).copied().collect::<Vec<_>>();
-        (compilers, (0..batches).map(batch).filter(|batch| !batch.is_empty()).collect())
+    /// Whether the cache has modules of today's sources.
+    #[cfg(feature = "archive")]
+    pub(crate) fn has_modules(&self) -> bool {
+        self.cache().current().is_some()
     }
+
+    /// Caches these modules, each with its symbol, as if this build had compiled them from `inputs`. Modules
+    /// without a contract in `contracts` are not cached.
+    #[cfg(feature = "archive")]
+    pub(crate) fn adopt(
+        &self,
+        contracts: &[&Contract],
+        inputs: &BTreeSet<PathBuf>,
+        modules: &HashMap<String, String>,
+    ) -> Result<(), Error> {
+        let cache = self.cache();
+        let module = |contract: &&&Contract| {
+            let text = modules.get(contract.symbol)?;
+            Some(stamp::directives(contract).map(|directives| (contract.symbol, directives, text.as_str())))
+        };
+        let all: Vec<_> = contracts.iter().filter_map(|c| module(&c)).collect::<Result<_, _>>()?;
+        let all: Vec<_> =
+            all.iter().map(|(symbol, directives, text)| (*symbol, &**directives, *text)).collect();
+        let made = Made { modules: &all, others: &BTreeSet::new(), warnings: "" };
+        cache.keep(inputs, SystemTime::now(), &made)
+    }
+}
+
+/// The number of compilers, at most `jobs`, and the batches of entries. Neighbours in the table take about
+/// the same time, so they go to different batches.
+pub(crate) fn deal<T: Copy>(wanted: &[T], jobs: usize) -> (usize, Vec<Vec<T>>) {
+    let most = wanted.len().div_ceil(WORTH_A_COMPILER);
+    let compilers = jobs.clamp(1, most.max(1)).min(wanted.len());
+    if compilers == 0 {
+        return (0, Vec::new());
+    }
+    let batches = wanted.len().div_ceil(BATCH).next_multiple_of(compilers);
+    let batch = |n: usize| wanted.iter().skip(n).step_by(batches).copied().collect::<Vec<_>>();
+    (compilers, (0..batches).map(batch).filter(|batch| !batch.is_empty()).collect())
 }
 
 /// An entry to compile, and its index among the requested entries.

@@ -44,6 +44,8 @@ pub mod report;
 pub mod sass;
 mod scan;
 mod site;
+#[cfg(feature = "archive")]
+pub mod sources;
 pub mod stamp;
 pub mod toolchain;
 mod workplace;

@@ -1,0 +1,112 @@
+//! The compiled kernels that the checkout carries in `host/ptx`. With them, a clone builds in a minute, and
+//! without a device compiler. `cargo xtask bless` writes them, and ci compiles a part of them again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cuda_builder::archive::{self, Archive, CODE};
+use cuda_builder::sources::Sources;
+use cuda_builder::toolchain::DeviceCompiler;
+use cuda_builder::{CudaBuilder, Output};
+
+use super::{FEATURES, compile};
+use crate::process::Result;
+
+/// The archive's folder. The library's build script embeds it while its sources are unchanged.
+pub const FOLDER: &str = "host/ptx";
+
+/// The package of the kernels.
+const PACKAGE: &str = "ferroflash-kernels-gpu";
+
+/// Number of cores of the machine on which `cargo xtask bless` runs.
+const CORES: usize = 2;
+
+/// Writes the modules of `output`.
+pub fn write(root: &Path, output: &Output) -> Result {
+    let folder = root.join(FOLDER);
+    let modules: Vec<_> = output.modules.iter().map(|m| (m.contract.symbol, m.text.clone())).collect();
+    Archive::write_modules(&modules, spec::family, &root.join("target/cuda-builder/lzma"), &folder)?;
+    let compiler = DeviceCompiler::locate(root)?.version;
+    Ok(Sources::write(&folder, (root, PACKAGE), &compiler, output)?)
+}
+
+/// The archive's folder.
+///
+/// # Errors
+/// Returns an error if a source has changed since the archive was written.
+pub fn folder(root: &Path) -> Result<PathBuf> {
+    sources(root).map(|_| root.join(FOLDER))
+}
+
+fn sources(root: &Path) -> Result<Sources> {
+    let sources = Sources::of(&root.join(FOLDER), root, PACKAGE)?;
+    let stale = || format!("{FOLDER} was made from other sources; `cargo xtask bless` makes it anew");
+    Ok(sources.ok_or_else(stale)?)
+}
+
+/// Compiles two of the compiler's runs for each target, a fifth of the kernels, and compares them with
+/// `carried`, all of the archive's. Other sources lead to other runs. A kernel's PTX depends a little on the
+/// kernels of its run, so the runs are whole.
+///
+/// # Errors
+/// Returns an error if the archive does not belong to these sources, a module differs, or rustc has warnings.
+pub fn compare(root: &Path, carried: &Output) -> Result {
+    let (sources, compiler) = (sources(root)?, DeviceCompiler::locate(root)?.version);
+    if sources.compiler != compiler {
+        // Then no module comes from the archive.
+        eprintln!("NOTE: {FOLDER} WAS NOT COMPARED: it was compiled by {}", sources.compiler);
+        return Ok(());
+    }
+    let builder = CudaBuilder::new(root.join("kernels-gpu")).target_dir(root.join("target/cuda-builder"));
+    let builder = builder.features(FEATURES);
+    let runs = builder.clone().entries(spec::kernels()).runs(CORES)?;
+    let drawn: BTreeSet<_> = runs.iter().flat_map(|runs| draw(runs, sources.number())).flatten().collect();
+    let drawn = spec::kernels().filter(|kernel| drawn.contains(&kernel.symbol));
+    let output = compile(builder.entries(drawn).jobs(CORES), "compiling a part of the carried kernels")?;
+    if !output.warnings.is_empty() {
+        return Err("the device crates compile with warnings".into());
+    }
+    let texts: BTreeMap<_, _> = carried.modules.iter().map(|m| (m.contract.symbol, &m.text)).collect();
+    let differs = |m: &&cuda_builder::Module| texts.get(m.contract.symbol) != Some(&&m.text);
+    let other: Vec<_> = output.modules.iter().filter(differs).map(|m| m.contract.symbol).collect();
+    println!("compiled {} of {} carried kernels; {} differ", output.modules.len(), texts.len(), other.len());
+    let remedy = "`cargo xtask bless` writes today's";
+    let wrong = || format!("{FOLDER} has other modules than its sources: {}; {remedy}", other.join(", "));
+    if other.is_empty() { Ok(()) } else { Err(wrong().into()) }
+}
+
+/// Two neighbours among the runs for a target, by a number. The builder divides the kernels of both into the
+/// same two runs.
+fn draw<'r>(runs: &'r [Vec<&'static str>], number: u64) -> impl Iterator<Item = &'r Vec<&'static str>> {
+    let pairs = runs.len().div_ceil(CORES).max(1) as u64;
+    runs.iter().skip(CORES * (number % pairs) as usize).take(CORES)
+}
+
+/// Number of compressed bytes of the kernels that a library embeds with a feature: `None` stands for the
+/// kernels of every library.
+pub fn embedded(root: &Path, feature: Option<&str>) -> Result<u64> {
+    let folder = folder(root)?;
+    let places = archive::index(&folder, CODE)?;
+    let users = places.iter().filter(|place| spec::feature_of(&place.name) == feature);
+    let blocks: BTreeSet<_> = users.map(|place| place.block).collect();
+    blocks.iter().map(|n| Ok(fs::metadata(archive::block_file(&folder, CODE, *n))?.len())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_builder_divides_two_runs_as_it_has_divided_all() {
+        let builder = || CudaBuilder::new("kernels-gpu");
+        let all = builder().entries(spec::kernels()).runs(CORES).unwrap();
+        for number in 0..20 {
+            let expected: Vec<Vec<_>> =
+                all.iter().map(|runs| draw(runs, number).cloned().collect()).collect();
+            let drawn: BTreeSet<_> = expected.iter().flatten().flatten().collect();
+            let some = builder().entries(spec::kernels().filter(|kernel| drawn.contains(&kernel.symbol)));
+            assert_eq!(some.runs(CORES).unwrap(), expected, "{number}");
+        }
+    }
+}
