@@ -253,8 +253,8 @@ impl CudaBuilder {
         Ok(self.groups(&self.wanted()?)?.into_values().map(of).collect())
     }
 
-    /// Fills the cache with the modules in the folder `carried`, unless the cache has modules. Does nothing if
-    /// other sources, another compiler or other settings than those of this build have made them.
+    /// Fills the cache with the modules in the folder `carried`, unless the cache has modules. Does nothing
+    /// if other sources, another compiler or other settings than those of this build have made them.
     ///
     /// # Errors
     /// Returns an [`Error`] if there is no device compiler, or if the archive is damaged.
