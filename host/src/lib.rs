@@ -41,8 +41,8 @@
 //! | `lineage` (feature `lineage`) | configurations by the predecessor's names |
 //! | [`Error`] | the reason for each refusal, in words. Nothing falls back silently |
 //!
-//! The crate builds on stable Rust without CUDA. A published package carries the kernels as PTX. In a
-//! checkout, the build compiles the kernels, for which it needs a device compiler (`cargo xtask setup`). The
+//! The crate builds on stable Rust without CUDA: it carries the kernels as PTX. In a checkout in which a
+//! source of the kernels has changed, the build compiles them, for which it needs a device compiler. The
 //! feature `cust` needs a CUDA installation, or `CUDA_LIBRARY_PATH` with the name of a folder
 //! whose `lib64` holds any `libcuda`. The program then also runs on machines without CUDA.
 //!

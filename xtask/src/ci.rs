@@ -16,19 +16,18 @@ use crate::{budgets, candle, evidence, golden, package, python, setup, tidy};
 /// *`host/cli/tests/program/options.rs` checks it.*
 const DEMO: &str = "fwd_f16_d64_causal";
 
-/// `cargo xtask demo`: installs missing tools, builds, and computes attention on a small real input. The
-/// first run compiles only the kernels that the demo may need, not the other three hundred.
+/// `cargo xtask demo`: builds, and computes attention on a small real input. If a source of the kernels has
+/// changed, installs missing tools, and compiles the kernels that the demo may need.
 pub fn demo(root: &Path, arguments: &[String]) -> Result {
-    setup::device_compiler(root)?;
     println!(
-        "building the program and its kernels: {:.0} minutes on two idle cores if nothing is compiled",
+        "building the program: {:.0} minutes on two idle cores if nothing is compiled",
         budgets::DEMO_MINUTES / 2.0
     );
     let mut command = cargo();
     // The demo uses the profile of the tests. This profile optimises the code that matters, and compiles the
     // other code in half the time.
     command.args(["run", "--quiet", "--package", "ferroflash-cli", "--", "demo"]).args(arguments);
-    if !kernels::are_kept(root)? {
+    if carried::folder(root).is_err() && !kernels::are_kept(root)? {
         println!("the demo's kernels alone; `cargo xtask build-ptx` compiles all");
         let is_dense = |e: &&spec::AttnInfo| e.class() == spec::Class::Dense && e.is_plain();
         let symbols = spec::ATTENTION.iter().filter(is_dense).map(|entry| entry.contract.symbol);
@@ -45,7 +44,7 @@ pub fn demo(root: &Path, arguments: &[String]) -> Result {
 /// failed; `only` selects steps. The last lines give the time of each step, and name the failed steps.
 ///
 /// The steps share their builds: they use the same profile, the same features, and the same flags for rustc.
-/// The first step that needs a kernel for a target compiles the kernel.
+/// The kernels are those that the checkout carries; the step `kernels` compiles a part of them again.
 pub fn ci(root: &Path, only: &[String]) -> Result {
     let begun = Instant::now();
     setup::run(root)?;

@@ -174,7 +174,7 @@ pub fn ptx(root: &Path, build: &Build) -> Result<Output> {
     asked(build, compile(builder(root, build)?, &format!("compiling the kernels for {}", build.arch))?)
 }
 
-/// Whether every kernel is in the cache.
+/// Whether every kernel is in the cache. Installs the device compiler if it is missing.
 pub fn are_kept(root: &Path) -> Result<bool> {
     Ok(builder(root, &Build::all())?.is_kept()?)
 }

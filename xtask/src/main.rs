@@ -57,7 +57,7 @@ enum Task {
     Mutate(PassedOn),
     /// Solve random problems in the simulator, with a new seed (`cargo xtask fuzz -- --help`)
     Fuzz(PassedOn),
-    /// Install missing tools, build, and compute attention on a small real input
+    /// Build, and compute attention on a small real input
     Demo(PassedOn),
     /// Check everything: tidy, fmt, kernels, clippy, docs, tests, packages
     Ci {
