@@ -56,9 +56,8 @@ pub const PACKAGE_WITH_CUBINS_MB: f64 = 10.2;
 pub const WHEEL_MB: f64 = 6.0;
 
 /// Processor time of a whole `cargo xtask ci` from a fresh clone, in minutes. ci keeps two idle cores busy
-/// for 95 % of the time. With 991 kernels, before kernels had seals, it took 100 minutes. Now ci assembles no
-/// kernel with a seal and does no work twice, and the sum of its parts is 72 minutes on a fast machine. A
-/// slow machine takes twice as long for the same steps; its two cores have 90 minutes.
+/// for 95 % of the time. It takes 122 minutes on a slow machine, where steps take about twice the time that
+/// they take on a fast one. The limit is what two cores have in 90 minutes.
 pub const CI_MINUTES: f64 = 180.0;
 
 /// Processor time of `cargo xtask demo` in minutes, on a machine without any tools: three minutes on two
