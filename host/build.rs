@@ -98,8 +98,7 @@ fn is_current(carried: &Path, kernels: &Path) -> Result<bool> {
     if !kernels.is_dir() {
         return Ok(true);
     }
-    let workspace = kernels.join("..").canonicalize()?;
-    let Some(sources) = Sources::of(carried, &workspace, "ferroflash-kernels-gpu")? else { return Ok(false) };
+    let Some(sources) = Sources::of(carried, kernels)? else { return Ok(false) };
     sources.inputs.iter().for_each(|source| println!("cargo::rerun-if-changed={}", source.display()));
     Ok(true)
 }

@@ -240,43 +240,54 @@ impl CudaBuilder {
     }
 
     /// The runs of the compiler, for each target, in which [`build`](Self::build) with an empty cache
-    /// compiles the entries on this number of cores. A kernel's PTX depends a little on the kernels of its
-    /// run.
+    /// compiles the entries. A kernel's PTX depends a little on the kernels of its run.
     ///
     /// # Errors
     /// The errors that `build` returns before it starts to compile.
-    pub fn runs(&self, cores: usize) -> Result<Vec<Vec<Vec<&'static str>>>, Error> {
+    pub fn runs(&self) -> Result<Vec<Vec<Vec<&'static str>>>, Error> {
         let of = |contracts: Vec<&Contract>| {
             let symbols: Vec<_> = contracts.iter().map(|contract| contract.symbol).collect();
-            group::deal(&symbols, self.jobs.unwrap_or(cores)).1
+            group::deal(&symbols, self.jobs).1
         };
         Ok(self.groups(&self.wanted()?)?.into_values().map(of).collect())
     }
 
-    /// Fills the cache with the modules in the folder `carried`, unless the cache has modules. Does nothing
-    /// if other sources, another compiler or other settings than those of this build have made them.
+    /// Writes the origin of `output`, a result of this build, beside its archive in `folder`.
+    ///
+    /// # Errors
+    /// Returns [`Error::Io`] if a source cannot be read, or the file cannot be written.
+    #[cfg(feature = "archive")]
+    pub fn carry(&self, folder: &Path, output: &Output) -> Result<(), Error> {
+        let site = self.site()?;
+        let recipe = self.recipe(&site);
+        Sources::write(folder, &site.crate_root, [&site.compiler.version, &recipe], &output.inputs)
+    }
+
+    /// Fills the cache with the modules in the folder `carried`, unless the cache has them. Does nothing if
+    /// other sources, another compiler or other settings than those of this build have made them.
     ///
     /// # Errors
     /// Returns an [`Error`] if there is no device compiler, or if the archive is damaged.
     #[cfg(feature = "archive")]
     pub fn adopt(&self, carried: &Path) -> Result<(), Error> {
         let (site, wanted) = (self.site()?, self.wanted()?);
-        let is_as_carried = self.release && self.llvm_args.is_empty() && self.debug == DebugInfo::Lines;
-        let Some(sources) = Sources::of(carried, &site.workspace, &site.package)? else { return Ok(()) };
-        if !is_as_carried || self.arch != Arch::Sm80 || sources.compiler != site.compiler.version {
+        let sources = Sources::of(carried, &site.crate_root)?;
+        let Some(sources) = sources.filter(|of| of.recipe == self.recipe(&site)) else { return Ok(()) };
+        if self.missing(&site, &wanted)? == 0 {
             return Ok(());
         }
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
         let silent = Progress::new(None, 0);
-        let groups = self.groups(&wanted)?;
-        let group = |arch: Arch| self.group(&site, arch, &contracted, &silent);
-        if groups.keys().all(|arch| group(*arch).has_modules()) {
-            return Ok(());
-        }
         let modules = archive::read_modules(carried)?.into_iter().collect();
-        groups
-            .iter()
-            .try_for_each(|(arch, contracts)| group(*arch).adopt(contracts, &sources.inputs, &modules))
+        self.groups(&wanted)?.into_iter().try_for_each(|(arch, contracts)| {
+            self.group(&site, arch, &contracted, &silent).adopt(&contracts, &sources.inputs, &modules)
+        })
+    }
+
+    /// A digest of the compiler and of the settings that change modules.
+    #[cfg(feature = "archive")]
+    fn recipe(&self, site: &Site) -> String {
+        cache::hex(self.group(site, self.arch, &[], &Progress::new(None, 0)).invocation.recipe())
     }
 
     /// Whether every module is cached, so that [`build`](Self::build) would compile nothing.

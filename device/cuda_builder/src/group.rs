@@ -87,7 +87,7 @@ impl Group<'_> {
             _ => Built::default(),
         };
         let asked = missing.iter().map(|wanted| wanted.symbol).collect();
-        let (compilers, batches) = deal(&missing, self.jobs.unwrap_or_else(cores));
+        let (compilers, batches) = deal(&missing, self.jobs);
         let done = Mutex::new((built, texts));
         let filled = Mutex::new(Filled::No);
         Ok(Part { group: self, contracts, directives, cache, asked, compilers, batches, filled, done })
@@ -127,12 +127,6 @@ impl Group<'_> {
         Ok(built)
     }
 
-    /// Whether the cache has modules of today's sources.
-    #[cfg(feature = "archive")]
-    pub(crate) fn has_modules(&self) -> bool {
-        self.cache().current().is_some()
-    }
-
     /// Caches these modules, each with its symbol, as if this build had compiled them from `inputs`. Modules
     /// without a contract in `contracts` are not cached.
     #[cfg(feature = "archive")]
@@ -142,24 +136,22 @@ impl Group<'_> {
         inputs: &BTreeSet<PathBuf>,
         modules: &HashMap<String, String>,
     ) -> Result<(), Error> {
-        let cache = self.cache();
-        let module = |contract: &&&Contract| {
-            let text = modules.get(contract.symbol)?;
-            Some(stamp::directives(contract).map(|directives| (contract.symbol, directives, text.as_str())))
-        };
-        let all: Vec<_> = contracts.iter().filter_map(|c| module(&c)).collect::<Result<_, _>>()?;
-        let all: Vec<_> =
-            all.iter().map(|(symbol, directives, text)| (*symbol, &**directives, *text)).collect();
-        let made = Made { modules: &all, others: &BTreeSet::new(), warnings: "" };
-        cache.keep(inputs, SystemTime::now(), &made)
+        let directives: Vec<_> = contracts.iter().map(|c| stamp::directives(c)).collect::<Result<_, _>>()?;
+        let pairs =
+            contracts.iter().map(|contract| contract.symbol).zip(directives.iter().map(String::as_str));
+        let modules: Vec<_> = pairs
+            .filter_map(|(symbol, directives)| Some((symbol, directives, modules.get(symbol)?.as_str())))
+            .collect();
+        let made = Made { modules: &modules, others: &BTreeSet::new(), warnings: "" };
+        self.cache().keep(inputs, SystemTime::now(), &made)
     }
 }
 
-/// The number of compilers, at most `jobs`, and the batches of entries. Neighbours in the table take about
-/// the same time, so they go to different batches.
-pub(crate) fn deal<T: Copy>(wanted: &[T], jobs: usize) -> (usize, Vec<Vec<T>>) {
+/// The number of compilers, and the batches of entries. Neighbours in the table take about the same time, so
+/// they go to different batches.
+pub(crate) fn deal<T: Copy>(wanted: &[T], jobs: Option<usize>) -> (usize, Vec<Vec<T>>) {
     let most = wanted.len().div_ceil(WORTH_A_COMPILER);
-    let compilers = jobs.clamp(1, most.max(1)).min(wanted.len());
+    let compilers = jobs.unwrap_or_else(cores).clamp(1, most.max(1)).min(wanted.len());
     if compilers == 0 {
         return (0, Vec::new());
     }

@@ -8,16 +8,13 @@ use std::path::{Path, PathBuf};
 use cuda_builder::archive::{self, Archive, CODE};
 use cuda_builder::sources::Sources;
 use cuda_builder::toolchain::DeviceCompiler;
-use cuda_builder::{CudaBuilder, Output};
+use cuda_builder::{CudaBuilder, Module, Output};
 
 use super::{FEATURES, compile};
 use crate::process::Result;
 
 /// The archive's folder. The library's build script embeds it while its sources are unchanged.
 pub const FOLDER: &str = "host/ptx";
-
-/// The package of the kernels.
-const PACKAGE: &str = "ferroflash-kernels-gpu";
 
 /// Number of cores of the machine on which `cargo xtask bless` runs.
 const CORES: usize = 2;
@@ -27,8 +24,13 @@ pub fn write(root: &Path, output: &Output) -> Result {
     let folder = root.join(FOLDER);
     let modules: Vec<_> = output.modules.iter().map(|m| (m.contract.symbol, m.text.clone())).collect();
     Archive::write_modules(&modules, spec::family, &root.join("target/cuda-builder/lzma"), &folder)?;
-    let compiler = DeviceCompiler::locate(root)?.version;
-    Ok(Sources::write(&folder, (root, PACKAGE), &compiler, output)?)
+    Ok(builder(root).entries(spec::kernels()).carry(&folder, output)?)
+}
+
+/// The builder of the carried kernels.
+fn builder(root: &Path) -> CudaBuilder {
+    let builder = CudaBuilder::new(root.join("kernels-gpu")).target_dir(root.join("target/cuda-builder"));
+    builder.features(FEATURES).jobs(CORES)
 }
 
 /// The archive's folder.
@@ -40,12 +42,12 @@ pub fn folder(root: &Path) -> Result<PathBuf> {
 }
 
 fn sources(root: &Path) -> Result<Sources> {
-    let sources = Sources::of(&root.join(FOLDER), root, PACKAGE)?;
+    let sources = Sources::of(&root.join(FOLDER), &root.join("kernels-gpu"))?;
     let stale = || format!("{FOLDER} was made from other sources; `cargo xtask bless` makes it anew");
     Ok(sources.ok_or_else(stale)?)
 }
 
-/// Compiles two of the compiler's runs for each target, a fifth of the kernels, and compares them with
+/// Compiles two of the compiler's runs for each target, a quarter of the kernels, and compares them with
 /// `carried`, all of the archive's. Other sources lead to other runs. A kernel's PTX depends a little on the
 /// kernels of its run, so the runs are whole.
 ///
@@ -58,22 +60,26 @@ pub fn compare(root: &Path, carried: &Output) -> Result {
         eprintln!("NOTE: {FOLDER} WAS NOT COMPARED: it was compiled by {}", sources.compiler);
         return Ok(());
     }
-    let builder = CudaBuilder::new(root.join("kernels-gpu")).target_dir(root.join("target/cuda-builder"));
-    let builder = builder.features(FEATURES);
-    let runs = builder.clone().entries(spec::kernels()).runs(CORES)?;
+    let runs = builder(root).entries(spec::kernels()).runs()?;
     let drawn: BTreeSet<_> = runs.iter().flat_map(|runs| draw(runs, sources.number())).flatten().collect();
     let drawn = spec::kernels().filter(|kernel| drawn.contains(&kernel.symbol));
-    let output = compile(builder.entries(drawn).jobs(CORES), "compiling a part of the carried kernels")?;
+    let output = compile(builder(root).entries(drawn), "compiling a part of the carried kernels")?;
     if !output.warnings.is_empty() {
         return Err("the device crates compile with warnings".into());
     }
-    let texts: BTreeMap<_, _> = carried.modules.iter().map(|m| (m.contract.symbol, &m.text)).collect();
-    let differs = |m: &&cuda_builder::Module| texts.get(m.contract.symbol) != Some(&&m.text);
-    let other: Vec<_> = output.modules.iter().filter(differs).map(|m| m.contract.symbol).collect();
-    println!("compiled {} of {} carried kernels; {} differ", output.modules.len(), texts.len(), other.len());
+    let other = differing(&carried.modules, &output.modules);
+    let [made, all] = [&output, carried].map(|output| output.modules.len());
+    println!("compiled {made} of {all} carried kernels; {} differ", other.len());
     let remedy = "`cargo xtask bless` writes today's";
     let wrong = || format!("{FOLDER} has other modules than its sources: {}; {remedy}", other.join(", "));
     if other.is_empty() { Ok(()) } else { Err(wrong().into()) }
+}
+
+/// The symbols of the modules in `made` that `carried` lacks, or has with another text.
+fn differing(carried: &[Module], made: &[Module]) -> Vec<&'static str> {
+    let texts: BTreeMap<_, _> = carried.iter().map(|m| (m.contract.symbol, &m.text)).collect();
+    let differs = |m: &&Module| texts.get(m.contract.symbol) != Some(&&m.text);
+    made.iter().filter(differs).map(|m| m.contract.symbol).collect()
 }
 
 /// Two neighbours among the runs for a target, by a number. The builder divides the kernels of both into the
@@ -95,18 +101,31 @@ pub fn embedded(root: &Path, feature: Option<&str>) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use cuda_builder::{Arch, Contract};
+
     use super::*;
 
     #[test]
+    fn a_changed_byte_and_a_missing_module_differ() {
+        let module = |symbol, text: &str| {
+            let contract = Contract::new(symbol, 32);
+            Module { contract, arch: Arch::Sm80, text: text.to_owned(), path: "a.ptx".into() }
+        };
+        let made = [module("one", "add"), module("two", "mul"), module("three", "sub")];
+        assert_eq!(differing(&[module("one", "add"), module("two", "mu1")], &made), ["two", "three"]);
+        assert!(differing(&made, &made[1..]).is_empty());
+    }
+
+    #[test]
     fn the_builder_divides_two_runs_as_it_has_divided_all() {
-        let builder = || CudaBuilder::new("kernels-gpu");
-        let all = builder().entries(spec::kernels()).runs(CORES).unwrap();
+        let builder = || builder(Path::new(""));
+        let all = builder().entries(spec::kernels()).runs().unwrap();
         for number in 0..20 {
             let expected: Vec<Vec<_>> =
                 all.iter().map(|runs| draw(runs, number).cloned().collect()).collect();
             let drawn: BTreeSet<_> = expected.iter().flatten().flatten().collect();
             let some = builder().entries(spec::kernels().filter(|kernel| drawn.contains(&kernel.symbol)));
-            assert_eq!(some.runs(CORES).unwrap(), expected, "{number}");
+            assert_eq!(some.runs().unwrap(), expected, "{number}");
         }
     }
 }
