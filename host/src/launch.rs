@@ -8,7 +8,7 @@ use spec::{
     BwdDqParams, BwdDsinksParams, BwdHopperParams, BwdSumHeadsParams, BwdTableParams, ChunkedParams,
     CombineParams, DecodeParams, FewParams, Fp8Params, FwdParams, HeadMaximaParams, HopperPagedParams,
     HopperParams, LayFp8PagesParams, LayFp8Params, LayInt8PagesParams, ManyParams, MaximaParams, MergeParams,
-    MlaHopperParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap,
+    MlaHopperParams, NumberTilesParams, PagedParams, PerHead, Plain, PrefixParams, QuantiseParams, RaggedMap,
     RotaryAppendParams, RoundFp8Params, SinkParams, SparseParams, SplitParams, TensorMap, TmaBiasParams,
     UsedQueriesParams, VarlenParams,
 };
@@ -39,7 +39,8 @@ struct Step {
     params: [u16; 2],
 }
 
-/// Maximum number of steps: three passes, each with its combine kernel, and statistics.
+/// Maximum number of steps: three passes, each with its combine kernel or with the kernel that numbers its
+/// tiles, and statistics.
 const STEPS: usize = 7;
 /// Maximum number of tensor maps of all steps.
 const MAPS: usize = 8;
@@ -72,7 +73,7 @@ const MOST: usize = {
         most(&[most(&paged), most(&tensors)]) + variant + size_of::<MergeParams>(),
         size_of::<SplitParams<HopperParams>>() + variant + size_of::<CombineParams>(),
         size_of::<MlaHopperParams>() + decode,
-        few + many + decode,
+        few + size_of::<NumberTilesParams>() + many + decode,
     ]);
     most(&[
         attention + statistics + size_of::<UsedQueriesParams>() + size_of::<HeadMaximaParams>(),
@@ -131,7 +132,7 @@ parts! {
     AppendParams, RotaryAppendParams, MergeParams, QuantiseParams, PrefixParams, ChunkedParams, BitsParams,
     SinkParams, MaximaParams, SparseParams, PerHead, BiasParams, BwdDeltaParams, BwdDkDvParams, BwdDqParams,
     BwdDsinksParams, BwdConvertDqParams, BwdSumHeadsParams, BwdTableParams, BwdDbiasParams,
-    UsedQueriesParams, HeadMaximaParams, RoundFp8Params, LayFp8Params,
+    UsedQueriesParams, HeadMaximaParams, NumberTilesParams, RoundFp8Params, LayFp8Params,
     LayFp8PagesParams, LayInt8PagesParams;
     with 6 maps: BwdHopperParams, BwdHopperParams<RaggedMap>;
     with 4 maps: HopperParams, SplitParams<HopperParams>, VarlenParams<HopperParams<RaggedMap>>, Fp8Params,

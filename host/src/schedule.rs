@@ -8,11 +8,11 @@ mod tiles;
 pub(crate) use decode::{Decode, at_once, most_seen_keys, row_blocks};
 pub(crate) use gradient::{GradientPass, GradientWork, HeadShares, Padding, sequences};
 pub(crate) use split::Split;
-pub(crate) use tiles::Tiles;
+pub(crate) use tiles::{Tiles, numbers_bytes};
 
 use crate::place::Place;
-use crate::{AttnInfo, Capabilities, Error, Problem};
-use spec::Keys;
+use crate::{AttnInfo, Capabilities, Contract, Error, Problem};
+use spec::{Entry, Keys, NumberTiles};
 
 /// A kernel and its schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +28,9 @@ pub struct Scheduled {
 pub(crate) fn most(p: &Problem, few: &AttnInfo) -> u32 {
     few.tile_m / (p.heads_q / p.heads_k) as u32
 }
+
+/// The kernel that numbers the tiles of a mixed batch.
+pub(crate) const NUMBER_TILES: Contract = <NumberTiles as Entry>::CONTRACT;
 
 /// A schedule: the distribution of work over thread blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,18 +91,19 @@ impl Scheduled {
     /// Returns the bytes of workspace and of counters that the kernel uses.
     pub const fn scratch_bytes(&self) -> [u64; 2] {
         match &self.schedule {
-            Schedule::Tiles(Tiles { split: Some(split), .. }) => [split.workspace(), 0],
-            Schedule::Tiles(Tiles { split: None, .. }) => [0, 0],
+            Schedule::Tiles(tiles) => [tiles.workspace(), 0],
             Schedule::Decode(decode) => [decode.workspace, decode.counters],
         }
     }
 
-    /// Returns the places of the kernel, and of its combine kernel if its splits may need one.
+    /// Returns the places of the kernel, of the kernel that numbers its tiles, and of its combine kernel if
+    /// its splits may need one.
     pub fn kernels(&self) -> impl Iterator<Item = Place> {
-        let combine = match &self.schedule {
-            Schedule::Tiles(tiles) => tiles.split.and_then(|split| split.combine()),
-            Schedule::Decode(decode) => (decode.workspace > 0).then_some(decode.combine),
+        let [before, behind] = match &self.schedule {
+            Schedule::Tiles(Tiles { few: Some(_), .. }) => [Some(Place::of(&NUMBER_TILES)), None],
+            Schedule::Tiles(tiles) => [None, tiles.split.and_then(|split| split.combine())],
+            Schedule::Decode(decode) => [None, (decode.workspace > 0).then_some(decode.combine)],
         };
-        [self.place].into_iter().chain(combine)
+        before.into_iter().chain([self.place]).chain(behind)
     }
 }

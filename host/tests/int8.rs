@@ -17,6 +17,7 @@ const MIXED: Shape = Shape { varlen: true, ..PROMPT };
 fn request(shape: Shape) -> AttentionRequest<'static> {
     let mut r = decode(shape).mask(Mask::Causal);
     if shape.varlen {
+        r = r.scratch(Scratch::workspace(20 * FAR, 1 << 20));
         for view in [&mut r.q, &mut r.o] {
             view.shape[1] = view.shape[1].min(1000);
         }

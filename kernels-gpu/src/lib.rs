@@ -48,6 +48,8 @@ pub mod hopper;
 #[forbid(unsafe_code)]
 pub mod lengths;
 #[forbid(unsafe_code)]
+pub mod number_tiles;
+#[forbid(unsafe_code)]
 pub mod partial;
 #[forbid(unsafe_code)]
 pub mod prelude;

@@ -107,7 +107,7 @@ part() {
         hopper) kernels '^hopper_(f16|bf16)' _maxima ;;
         hopper-keys) kernels '^hopper_(packed|paged|mla|sparse)|^mla' _maxima ;;
         cache) kernels '^decode' ;;
-        paged) kernels '^paged|^mixed_few' ;;
+        paged) kernels '^paged|^mixed_few|^number_tiles' ;;
         # The kernels of dK and dV, whose problems also run the others.
         backward) kernels '^bwd_' '^bwd_(dbias|delta|dq|dsinks|convert|sum|hopper)' ;;
         backward-hopper) kernels '^bwd_hopper' ;;

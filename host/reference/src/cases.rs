@@ -18,6 +18,7 @@ mod varlen;
 
 pub use cache::paged_edges;
 pub use extras::{e4m3_tensors, head_maxima, laid_pages, padded_queries};
+pub use mixed::numbered_tiles;
 
 /// `[seqlen_q, seqlen_k]` of the grid: one row, partial tiles, and exact tiles; equal lengths, more keys than
 /// queries, and more queries than keys.

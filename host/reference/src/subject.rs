@@ -11,8 +11,8 @@ use ferroflash::plan::{explain, plan};
 use ferroflash::request::{Precision, Scratch};
 use ferroflash::spec::{
     APPENDS, AppendInfo, CONVERT_DQS, Class, DELTAS, DSINKS, EXTRAS, Entry, ExtraInfo, GRADIENTS, KERNELS,
-    LayFp8, LayFp8Pages, LayInt8Pages, MERGES, MergeInfo, Pass, STATISTICS, SUM_HEADS, UsedQueries,
-    attention, beside, combine_of, lay_of, quantise_of,
+    LayFp8, LayFp8Pages, LayInt8Pages, MERGES, MergeInfo, NumberTiles, Pass, Queries, STATISTICS, SUM_HEADS,
+    UsedQueries, attention, beside, combine_of, lay_of, quantise_of,
 };
 use ferroflash::{Capabilities, DType, Error, ptx};
 use std::iter;
@@ -175,6 +175,8 @@ impl Subject for AttnInfo {
         let others: Vec<_> = match self.pass {
             Pass::Forward => {
                 let prepare = quantise_of(self).into_iter().chain(lay_of(self));
+                let numbers = (self.queries == Queries::Mixed).then_some(<NumberTiles as Entry>::CONTRACT);
+                let prepare = prepare.chain(numbers);
                 return combine_of(self).into_iter().chain(beside(self)).chain(prepare).collect();
             }
             Pass::Statistics => return vec![],
@@ -264,6 +266,7 @@ impl Subject for ExtraInfo {
         let pages = |dtype, columns| cases::laid_pages(dtype, columns, seed);
         let cases = match &self.contract {
             own if *own == <UsedQueries as Entry>::CONTRACT => cases::padded_queries(seed),
+            own if *own == <NumberTiles as Entry>::CONTRACT => cases::numbered_tiles(seed),
             own if *own == <LayFp8<8, 4> as Entry>::CONTRACT => cases::e4m3_tensors(64, seed),
             own if *own == <LayFp8<8, 8> as Entry>::CONTRACT => cases::e4m3_tensors(128, seed),
             own if *own == <LayFp8<4, 16> as Entry>::CONTRACT => cases::e4m3_tensors(256, seed),

@@ -9,13 +9,13 @@ use super::{Refusal, variant};
 use crate::launch::{Launch, Part};
 use crate::place::Place;
 use crate::request::{Alignment, AttentionRequest, Invariance, KeysValues, KvCache, RowOutputs, VarlenKeys};
-use crate::schedule::{Schedule, Scheduled, Tiles};
+use crate::schedule::{NUMBER_TILES, Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use decode::single_queries;
 use spec::{
-    CombineParams, DecodeOrder, FastDiv, FwdParams, HopperPagedParams, HopperParams, Lse, ManyParams,
-    PageBoxes, PagedMap, PagedParams, Queries, RaggedMap, Sequences, SplitParams, States, Tensor, TensorMap,
-    VarlenParams, Window,
+    CombineParams, DecodeOrder, FastDiv, FwdParams, HopperPagedParams, HopperParams, Integers, Kernel, Lse,
+    ManyParams, NumberTiles, NumberTilesParams, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences,
+    SplitParams, States, Tensor, TensorMap, VarlenParams, Window,
 };
 
 /// Adds the steps of one pass to a launch: the kernel, and its combine kernel. The kernel solves the valid
@@ -257,9 +257,9 @@ impl Lowering<'_> {
         ManyParams<PagedParams<S>>: Part,
     {
         let paged = self.in_pages(tiles, sequences, kv, scales);
-        match self.kernel.queries {
-            Queries::Mixed => self.step(tiles.blocks, &ManyParams { paged, many: tiles.many }, []),
-            _ => self.step(tiles.blocks, &paged, []),
+        match self.number_tiles(tiles) {
+            Some(begins) => self.step(tiles.blocks, &ManyParams { paged, begins }, []),
+            None => self.step(tiles.blocks, &paged, []),
         }
     }
 
@@ -283,8 +283,26 @@ impl Lowering<'_> {
     ) where
         HopperPagedParams<S>: Part,
     {
-        let params = self.on_pages(tiles, sequences, kv, &maps, scales);
+        let begins = self.number_tiles(tiles).unwrap_or(Integers::NONE);
+        let params = HopperPagedParams { begins, ..self.on_pages(tiles, sequences, kv, &maps, scales) };
         self.step(tiles.blocks, &params, maps);
+    }
+
+    /// In a mixed batch, adds the kernel that numbers the tiles of the sequences of many queries. Returns the
+    /// numbers, which lie at the start of the workspace.
+    fn number_tiles(&mut self, tiles: &Tiles) -> Option<Integers> {
+        let few = tiles.few?;
+        let begins = Integers { base: self.r.scratch.address(), count: self.p.batch as u32 + 1, reserved: 0 };
+        let params = NumberTilesParams {
+            cu_seqlens_q: cu_seqlens_q(&self.r.queries),
+            begins,
+            rows: tensor(&self.r.q).rows,
+            few,
+            tile_m: FastDiv::new(self.kernel.tile_m).unwrap_or(FastDiv::ONE),
+            reserved: 0,
+        };
+        self.launch.step(Place::of(&NUMBER_TILES), NumberTiles::grid(&params), &params, []);
+        Some(begins)
     }
 
     /// Returns the parameters of a Hopper kernel on a KV cache, whose tensor maps are still empty.
@@ -318,7 +336,7 @@ impl Lowering<'_> {
             // Planning has checked the number: it is 1 or more, and less than 2^31.
             queries: FastDiv::new(queries).unwrap_or(FastDiv::ONE),
             boxes: PageBoxes::new(k.box_shape[1], k.pitch()),
-            many: tiles.many,
+            begins: Integers::NONE,
             shared_queries,
             reserved: [0; 11],
             scales,

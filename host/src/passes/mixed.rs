@@ -1,7 +1,7 @@
 //! The two passes of a mixed batch: varlen queries on a KV cache, where some sequences have few queries and
 //! others have many.
 use crate::request::{Invariance, Splits};
-use crate::schedule::most;
+use crate::schedule::{most, numbers_bytes};
 use crate::select::{
     ASKED, Choice, INVARIANT, Pair, Query, goes_together, needs_no_splits, pair_in_any_batch, pairs,
     reads_cache,
@@ -21,6 +21,8 @@ const _: () = assert!(MAX_SEQUENCES == 4096, "the text of NOT_PLAIN");
 const NO_KERNEL: &str = "varlen queries, and no decode kernel of mixed batches takes this dtype, head dim, \
                          mask, scores and heads: work tiles per query head";
 const ALL_MANY: &str = "varlen queries, many in every sequence: work tiles per query head";
+const NO_ROOM: &str = "varlen queries, and no workspace for the numbers of a mixed batch's tiles: work tiles \
+                       per query head";
 const SLOWER: &str = "varlen queries, many in most sequences, or few keys, so that a decode kernel does not \
                       pay: work tiles per query head";
 
@@ -92,14 +94,17 @@ fn of_rows(q: &Query<'_>, rows: usize) -> Result<Choice<Pair>, &'static str> {
         let has_few = only_few || p.batch > 1 && rows < all;
         let is_faster = match many.isa {
             Isa::Sm90a => p.seqlen_k >= LEAST_KEYS && (rows <= all / 2 || only_few),
-            Isa::Sm80 if on.arch() != 90 || many.kv_dtype != many.dtype && !has_hopper => true,
+            Isa::Sm80 if on.arch() != 90 || !has_hopper => true,
             Isa::Sm80 => rows <= p.batch.saturating_mul(MOSTLY_FEW),
         };
         reason = if has_few { SLOWER } else { ALL_MANY };
         has_few && is_faster
     };
     let pair = pairs.find(&mut pays);
-    pair.map(|pair| Choice::new(pair, MIXED)).ok_or(reason)
+    match pair.map(|pair| Choice::new(pair, MIXED)).ok_or(reason)? {
+        _ if !q.scratch.allows(numbers_bytes(p.batch as u32)) => Err(NO_ROOM),
+        choice => Ok(choice),
+    }
 }
 
 /// Returns the kernels of a mixed batch. The caller named the decode kernel `few`.

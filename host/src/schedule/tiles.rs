@@ -3,7 +3,7 @@ use super::Split;
 use crate::request::{Mask, Prefix};
 use crate::{Capabilities, Contract, Error, Problem};
 use spec::{
-    AttnInfo, Isa, ManySequences, MaskKind, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile,
+    AttnInfo, Isa, MaskKind, NumberTiles, Sequences, TileOrder, TileRounds, TileScheduler, Window, WorkTile,
 };
 
 /// The distribution of work tiles over thread blocks.
@@ -13,8 +13,9 @@ pub struct Tiles {
     pub rounds: TileRounds,
     /// The distribution of query blocks over sequences, or `None` for dense tensors.
     pub sequences: Option<Sequences>,
-    /// The sequences that the kernel takes. In a mixed batch, a decode kernel takes the others.
-    pub many: ManySequences,
+    /// In a mixed batch, the decode kernel takes the sequences of at most this number of queries, and a kernel
+    /// numbers the tiles of the others.
+    pub few: Option<u32>,
     /// Splits, if several thread blocks share a tile's keys.
     pub split: Option<Split>,
     /// Thread blocks.
@@ -60,7 +61,7 @@ impl Tiles {
                 (rounds, rounds.blocks())
             }
         };
-        Ok(Tiles { rounds, sequences, many: ManySequences::ALL, split, blocks })
+        Ok(Tiles { rounds, sequences, few: None, split, blocks })
     }
 
     /// Returns the work tiles of a kernel for KV caches. In a mixed batch, another kernel takes the sequences
@@ -74,15 +75,14 @@ impl Tiles {
         let p = &in_shares(p, entry);
         let [[_, rows, ..], ..] = p.shapes();
         let varlen = |rows: usize| match few {
-            None => varlen_order(p, rows, entry.tile_m, on)
-                .map(|(sequences, order)| (ManySequences::ALL, sequences, order)),
+            None => varlen_order(p, rows, entry.tile_m, on),
             Some(most) => mixed_sequences(p, entry, most, on),
         };
         let of = (&entry.contract, entry.mask, entry.tile_m);
         if entry.has_maps() {
             // A batch with equal query counts is handled as varlen, because its tensor maps have one batch.
             let [queries, _] = p.totals();
-            let (many, sequences, order) = varlen(queries)?;
+            let (sequences, order) = varlen(queries)?;
             // The host knows the number of keys only for a single sequence, or if all sequences have the
             // maximum number.
             let most = |most: usize| p.batch.saturating_mul(most);
@@ -93,28 +93,42 @@ impl Tiles {
                 None => varlen_rounds(equal, p, of, order, Some(sequences), on),
             };
             let blocks = rounds.blocks();
-            return Ok(Tiles { rounds, sequences: Some(sequences), many, split: None, blocks });
+            return Ok(Tiles { rounds, sequences: Some(sequences), few, split: None, blocks });
         }
-        let (many, sequences, order) = match p.varlen {
+        let (sequences, order) = match p.varlen {
             Some(_) => varlen(rows),
             None => {
                 let counts = [p.batch, p.seqlen_q, rows].map(|n| n as u32);
                 let sequences = Sequences::new(counts[0], counts[1], counts[2], entry.tile_m);
                 let order = sequences.and_then(|(sequences, _)| {
                     let m_blocks = counts[1].div_ceil(entry.tile_m);
-                    Some((ManySequences::ALL, sequences, tile_order(p, m_blocks, p.batch, on)?))
+                    Some((sequences, tile_order(p, m_blocks, p.batch, on)?))
                 });
                 order.ok_or_else(|| too_many_sequences(p, rows))
             }
         }?;
         let rounds = TileRounds::single(order);
-        Ok(Tiles { rounds, sequences: Some(sequences), many, split: None, blocks: order.tiles })
+        Ok(Tiles { rounds, sequences: Some(sequences), few, split: None, blocks: order.tiles })
+    }
+
+    /// Returns the bytes of workspace: for the results of splits, or for the numbers of a mixed batch's tiles.
+    pub const fn workspace(&self) -> u64 {
+        match (&self.split, self.few, &self.sequences) {
+            (Some(split), ..) => split.workspace(),
+            (None, Some(_), Some(sequences)) => numbers_bytes(sequences.count),
+            (None, ..) => 0,
+        }
     }
 
     /// Returns the order of tiles.
     pub const fn order(&self) -> &TileOrder {
         &self.rounds.order
     }
+}
+
+/// Returns the bytes for the numbers of a mixed batch's tiles.
+pub(crate) const fn numbers_bytes(sequences: u32) -> u64 {
+    (sequences as u64 + 1) * 4
 }
 
 /// Returns the problem with a head for each share of a head's columns.
@@ -177,16 +191,16 @@ fn mixed_sequences(
     entry: &AttnInfo,
     most: u32,
     on: &Capabilities,
-) -> Result<(ManySequences, Sequences, TileOrder), Error> {
+) -> Result<(Sequences, TileOrder), Error> {
     let [[_, rows, ..], ..] = p.shapes();
-    let many = ManySequences::new(p.batch as u32, rows as u32, entry.tile_m, most + 1);
-    // Head by head, the tiles that exist would lie in gaps of persistent blocks' strides: with 32 heads and a
-    // window of 1024, the longest block would have 1.29 of the mean of the keys instead of 1.03 (counted).
+    let most_tiles = NumberTiles::most(p.batch as u32, rows as u32, entry.tile_m, most);
+    // Head by head, each head's tiles that do not exist would lie between those that exist, in gaps of
+    // persistent blocks' strides.
     let of_one = Problem { batch: 1, ..*p };
     let group = if entry.has_maps() { head_group(&of_one, on) } else { group(&of_one, on) };
     let [heads_q, heads_k] = [p.heads_q, p.heads_k].map(|heads| heads as u32);
-    let order = many.and_then(|(many, sequences, m_blocks)| {
-        Some((many, sequences, TileOrder::new(m_blocks, 1, heads_q, heads_k, group)?))
+    let order = most_tiles.and_then(|(sequences, m_blocks)| {
+        Some((sequences, TileOrder::new(m_blocks, 1, heads_q, heads_k, group)?))
     });
     order.ok_or_else(|| too_many_sequences(p, rows))
 }
@@ -248,20 +262,16 @@ fn varlen_rounds(
 /// The least number of rounds of a mixed batch's tiles over the SMs for which the hardware distributes them.
 const MANY_ROUNDS: u32 = 16;
 
-/// Returns the order of a mixed batch's tiles for its number of thread blocks. Most tiles may be empty. A
-/// block skips them faster than another block starts, so each SM has one block. If at least half of the tiles
-/// have queries and there are many rounds, the empty tiles make some blocks' shares longer than others'. The
-/// hardware then distributes blocks of [`TILES`] tiles.
+/// Returns the order of a mixed batch's tiles for its number of thread blocks. The tiles that exist come first.
+/// A block skips the others faster than another block starts, so each SM has one block. If at least half of
+/// the tiles may exist and there are many rounds, the hardware distributes blocks of [`TILES`] tiles.
 ///
-/// Measured on an H100, in one run: two requests' time, divided by the mixed batch's. Such a ratio varies by
-/// up to 5 % between runs.
+/// Measured on an H200: two requests' time, divided by the mixed batch's.
 ///
 /// | mixed batch | tiles, of which empty | one block per SM | blocks of two tiles |
 /// |---|---|---|---|
-/// | 16 x 1 on 32k and 4 x 1024 on 8k, 64/8 heads | 3328, 1280 | 0.90 | 0.96 |
-/// | 8 x 1 on 1k and 2 x 2k, 32/8 heads | 1344, 320 | 0.95 | 0.92 |
-/// | 128 x 1 on 2k and 1 x 1536, 32/8 heads | 4544, 4160 | 0.92 | 0.88 |
-/// | 64 x 1 on 4k and 2 x 512 on 4k, 64/8 heads | 4736, 4224 | 0.92 | 0.86 |
+/// | 16 x 1 on 32k and 4 x 1024 on 8k, 64/8 heads | 3328, 1280 | 0.90 (H100, before tiles had numbers) | 0.97 |
+/// | 8 x 1 on 1k and 2 x 2k, 32/8 heads | 1344, 320 | 0.90 | 0.84 |
 fn mixed_order(queries: usize, entry: &AttnInfo, order: TileOrder, on: &Capabilities) -> TileOrder {
     let at_once = resident(&entry.contract, on);
     let full = queries / entry.tile_m as usize;

@@ -17,10 +17,10 @@ pub(crate) fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
     let size = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim);
     hopper.into_iter().chain(q.solving(Class::Many)).filter_map(move |many| {
         let takes = |e: &AttnInfo| e.has_columns_for(&q.kind) && e.computes(&q.kind);
-        let all = spec::of_class(Class::Few, many.dtype).filter(|e| size(e) == size(many) && takes(e));
-        // `spec::beside` names the same pairs.
-        let few = all.min_by_key(|e| e.mask != many.mask)?;
-        (most(q.problem, few) > 0).then_some([few, many])
+        // `spec::beside` names the same pairs. Of equal kernels, the first one has fewer rows.
+        let is_beside = |e: &AttnInfo| (size(e), e.mask) == (size(many), many.mask) && takes(e);
+        let few = spec::of_class(Class::Few, many.dtype).find(|e| is_beside(e) && most(q.problem, e) > 0)?;
+        Some([few, many])
     })
 }
 

@@ -43,12 +43,12 @@ mod int8_pages;
 mod kernels;
 mod lineage;
 mod lines;
-mod many_sequences;
 mod mask;
 mod maxima;
 mod merge;
 mod mixed;
 mod mla;
+mod number_tiles;
 mod order;
 mod others;
 mod paged;
@@ -116,7 +116,6 @@ pub use kernels::{
     of_class, plain, quantise_of,
 };
 pub use lineage::LINEAGE;
-pub use many_sequences::ManySequences;
 pub use mask::{
     Bits, BitsParams, Causal, Chunked, ChunkedParams, Full, Local, MaskKind, MaskMarker, Prefix,
     PrefixParams, Windowed,
@@ -129,6 +128,7 @@ pub use mla::dequant::MlaDequant;
 pub use mla::hopper::{MlaHopper, MlaHopperParams};
 pub use mla::hopper_dequant::MlaHopperDequant;
 pub use mla::sparse::{Sparse, SparseParams};
+pub use number_tiles::{NumberTiles, NumberTilesParams};
 pub use order::{OwnTiles, Scheduled, TileOrder, TileRounds, WorkTile};
 pub use others::{APPENDS, COMBINES, EXTRAS, MERGES, QUANTISES, STATISTICS};
 pub use paged::{HopperPagedParams, Paged, PagedParams};

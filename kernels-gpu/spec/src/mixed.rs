@@ -13,7 +13,7 @@ pub struct FewQueries<K>(PhantomData<K>);
 pub struct FewCombine<E, const D: usize>(PhantomData<E>);
 
 /// Portable prefill kernel `K` on a KV cache, on the sequences of many queries. Hopper's [`Paged`] kernels
-/// take these sequences by [`HopperPagedParams::many`].
+/// take these sequences by [`HopperPagedParams::begins`].
 pub struct ManyQueries<K>(PhantomData<K>);
 
 /// Parameters of a [`FewQueries`] kernel.
@@ -36,16 +36,16 @@ pub struct FewParams {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ManyParams<P = PagedParams> {
     /// The prefill parameters, with varlen queries. With these `sequences`, a kernel always searches for a
-    /// block's sequence.
+    /// tile's sequence.
     pub paged: P,
-    /// The mapping from query blocks to sequences.
-    pub many: ManySequences,
+    /// See [`NumberTilesParams::begins`].
+    pub begins: Integers,
 }
 
 contract::no_padding! {
     FewParams { decode, cu_seqlens_q, most, reserved }
-    ManyParams { paged, many }
-    ManyParams<PagedParams<[PerHead; 2]>> { paged, many }
+    ManyParams { paged, begins }
+    ManyParams<PagedParams<[PerHead; 2]>> { paged, begins }
 }
 
 no_variant!(FewParams);

@@ -160,13 +160,25 @@ pub struct OwnTiles {
     round: u32,
 }
 
+impl OwnTiles {
+    /// The next work tile, if any. If `in_turns` is true, blocks of more than two tiles take the tiles of
+    /// every second round in reverse: where the longest tiles come first, the first block would otherwise get
+    /// the longest tile of each round.
+    #[inline(always)]
+    pub fn next(&mut self, in_turns: bool) -> Option<WorkTile> {
+        let OwnTiles { rounds, block, blocks, round } = *self;
+        self.round += 1;
+        let turns = in_turns && !round.is_multiple_of(2) && rounds.order.tiles > 2 * blocks;
+        let block = if turns { blocks - 1 - block } else { block };
+        rounds.tile(block, blocks, round)
+    }
+}
+
 impl Iterator for OwnTiles {
     type Item = WorkTile;
     #[inline(always)]
     fn next(&mut self) -> Option<WorkTile> {
-        let tile = self.rounds.tile(self.block, self.blocks, self.round);
-        self.round += 1;
-        tile
+        self.next(false)
     }
 }
 

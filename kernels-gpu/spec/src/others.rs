@@ -83,6 +83,7 @@ macro_rules! for_each_other { ($emit:ident) => {
     /// Every compiled kernel that runs before or behind the kernels of an attention.
     EXTRAS: ExtraInfo
     used_queries: UsedQueries;
+    number_tiles: NumberTiles;
     head_maxima: HeadMaxima;
     lay_e4m3_d64: LayFp8<8, 4>;
     lay_e4m3_d128: LayFp8<8, 8>;

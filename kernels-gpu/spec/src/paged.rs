@@ -59,9 +59,8 @@ pub struct HopperPagedParams<S = ()> {
     pub queries: FastDiv,
     /// The boxes of K and V.
     pub boxes: PageBoxes,
-    /// The sequences that the kernel takes. If `least` is 1, the kernel takes all sequences and maps query
-    /// blocks by `sequences`. Otherwise a mixed batch's decode kernel takes the other sequences.
-    pub many: ManySequences,
+    /// The tiles of a mixed batch: [`NumberTilesParams::begins`]. If empty, `sequences` numbers the tiles.
+    pub begins: Integers,
     /// Number of rows of Q that all sequences share: `queries`, or 0 if each sequence has rows of its own.
     /// Sequences never share rows of O and LSE.
     pub shared_queries: u32,
@@ -74,11 +73,11 @@ contract::no_padding! {
     PagedParams { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     PagedParams<[PerHead; 2]> { forward, cache, cu_seqlens_q, lengths, sequences, max_keys, scales, values }
     HopperPagedParams {
-        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, shared_queries, reserved,
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, begins, shared_queries, reserved,
         scales
     }
     HopperPagedParams<[PerHead; 2]> {
-        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, many, shared_queries, reserved,
+        forward, cache, cu_seqlens_q, lengths, sequences, queries, boxes, begins, shared_queries, reserved,
         scales
     }
 }

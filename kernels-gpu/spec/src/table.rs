@@ -306,8 +306,10 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     }
     // Decode kernels for the sequences of few queries of a mixed batch. Kernels of windows serve every mask.
     mixed_few {
-    d64 [Causal, Local] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
+    d64 [Causal] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 8, 3>>;
+    d64 [Local] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 4, 4, 4>>;
     d128 [Causal, Local] 16_rows_w4: FewQueries<Decode<E, E, Mask, Rows, 2, 8, 4, 3>>;
+    d256 [Causal, Local] 8_rows: FewQueries<Decode<E, E, Mask, Rows, 1, 16, 3, 2>>;
     d256 [Local] 16_rows: FewQueries<Decode<E, E, Mask, Rows, 2, 16, 2, 2>>;
     // Caches of eight bits: cards with a conversion instruction.
     e4m3_d64 [Causal, Local] 16_rows_native: FewQueries<Decode<E, Native<E4m3>, Mask, Rows, 2, 4, 8, 4>>;
@@ -322,7 +324,7 @@ macro_rules! for_each_kernel { ($emit:ident) => {
     d64 [Causal, Local] sink_128x64: With<ManyQueries<Fwd<E, Scored<Mask, Sink>, 8, 2, 1, 4, 4, 4, 2>>>;
     d128 [Causal] 128x48: ManyQueries<Fwd<E, Mask, 8, 2, 1, 3, 8, 0, 2>>;
     d128 [Local] 128x32: ManyQueries<Fwd<E, Mask, 8, 2, 1, 2, 8, 0, 2>>;
-    d256 [Local] 64x32: ManyQueries<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
+    d256 [Causal, Local] 64x32: ManyQueries<Fwd<E, Mask, 4, 1, 1, 2, 16, 4, 2>>;
     e4m3_d64 [Causal, Local] 128x64_native: ManyQueries<FwdDequant<E, Native<E4m3>, Mask, 8, 2, 4, 4, 4>>;
     e4m3_d64 [Local] sink_128x64_native:
         With<ManyQueries<FwdDequant<E, Native<E4m3>, Scored<Mask, Sink>, 8, 2, 4, 4, 4>>>;

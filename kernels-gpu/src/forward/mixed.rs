@@ -8,8 +8,7 @@ use spec::{Kernel, ManyParams, ManyQueries, MaskMarker, PagedParams, Sm80, Varia
 use tile::{Block, Smem, Warp};
 
 /// The tile at index `index` of the order, its sequence, and the queries of this sequence. Returns `None` if
-/// the tile does not exist at the current lengths, or if the queries are few. All warps of a block find the
-/// same tile.
+/// the tile does not exist at the current lengths. All warps of a block find the same tile.
 #[inline(always)]
 fn find<S>(
     p: &ManyParams<PagedParams<S>>,
@@ -17,15 +16,15 @@ fn find<S>(
     tile_m: u32,
     warp: Warp,
 ) -> Option<(WorkTile, u32, Span)> {
-    let ManyParams { paged: PagedParams { forward, sequences, cu_seqlens_q, .. }, many } = p;
+    let ManyParams { paged: PagedParams { forward, sequences, cu_seqlens_q, .. }, begins } = p;
     let tile = forward.order.tile(index);
-    let sequence = sequences.find(tile.m_block, |first, step| {
+    let m_block = lengths::numbered(begins, sequences, forward.order.m_blocks - tile.m_block)?;
+    let sequence = sequences.find(m_block, |first, step| {
         let sequence = first + warp.lane() * step;
-        let begin = many.begin(sequence, lengths::start(cu_seqlens_q, sequence), tile_m);
-        warp.count(sequence < sequences.count && begin <= tile.m_block)
+        warp.count(sequence < sequences.count && lengths::start(begins, sequence) <= m_block)
     })?;
-    let queries = Span::load(cu_seqlens_q, sequence, forward.q.rows).many(many.least.get() - 1)?;
-    let m_block = tile.m_block.wrapping_sub(many.begin(sequence, queries.first(), tile_m));
+    let queries = Span::load(cu_seqlens_q, sequence, forward.q.rows);
+    let m_block = m_block.wrapping_sub(lengths::start(begins, sequence));
     let exists = m_block < queries.rows().div_ceil(tile_m);
     exists.then_some((WorkTile { m_block, ..tile }, sequence, queries))
 }

@@ -3,7 +3,7 @@
 use crate::capped::factor;
 use crate::entries::RunAs;
 use crate::hopper::scheduler::MapTile;
-use crate::hopper::varlen::{Found, VarlenScheduler, sequence_of};
+use crate::hopper::varlen::{Found, VarlenScheduler};
 use crate::hopper::{Body, HopperKernel};
 use crate::lengths::{self, Span};
 use crate::rows::Rows;
@@ -102,34 +102,46 @@ impl<S: LoadScales> MapTile for CacheTile<S> {
     }
 }
 
+impl<S> CacheTile<S> {
+    /// A tile without queries.
+    #[inline(always)]
+    fn none(tile: WorkTile) -> Self {
+        let of = SequenceTile::new(tile, (0, Span::upto(0), 0), Span::upto(0), 0);
+        CacheTile { of, apart: 0, factors: [1.0; 2], kind: PhantomData }
+    }
+}
+
 impl<S: LoadScales> Found for CacheTile<S> {
+    #[inline(always)]
+    fn is_mixed(p: &HopperPagedParams<S>) -> bool {
+        p.begins.count() > 0
+    }
+
     #[inline(always)]
     fn find(p: &HopperPagedParams<S>, tile: WorkTile, tile_m: u32) -> Self {
         let HopperPagedParams { forward, cu_seqlens_q, queries: each, .. } = p;
-        let (varlen, least) = (cu_seqlens_q.count() > 0, p.many.least.get());
-        let of @ (sequence, queries, _) = sequence_of(
-            &p.sequences,
-            tile.m_block,
-            tile_m,
-            |sequence, start| match least {
-                1 => p.sequences.begin(sequence, start, tile_m),
-                _ => p.many.begin(sequence, start, tile_m),
-            },
-            |sequence| lengths::start(cu_seqlens_q, sequence),
-            |sequence| match varlen {
-                // Decode takes the sequences of few queries.
-                true => {
-                    let all = Span::load(cu_seqlens_q, sequence, forward.q_len);
-                    all.many(least - 1).unwrap_or(Span::upto(0))
-                }
-                false => Span::of_words([sequence * each.get(), each.get()]),
-            },
-        );
+        let is_mixed = Self::is_mixed(p);
+        let m_block = match is_mixed {
+            true => lengths::numbered(&p.begins, &p.sequences, p.forward.order().m_blocks - tile.m_block),
+            false => Some(tile.m_block),
+        };
+        let Some(m_block) = m_block else { return Self::none(tile) };
+        let begin = |sequence| match is_mixed {
+            true => lengths::start(&p.begins, sequence),
+            false => p.sequences.begin(sequence, lengths::start(cu_seqlens_q, sequence), tile_m),
+        };
+        let sequence = p.sequences.find_by_halves(m_block, |sequence| begin(sequence) <= m_block);
+        let queries = match cu_seqlens_q.count() {
+            0 => Span::of_words([sequence * each.get(), each.get()]),
+            _ => Span::load(cu_seqlens_q, sequence, forward.q_len),
+        };
+        let before = m_block.wrapping_sub(begin(sequence)).wrapping_mul(tile_m);
+        let of = (sequence, queries, before);
         let keys = Span::upto(lengths::length(&p.lengths, sequence, forward.k_len));
         let aligned = (keys.rows() as i32 - queries.rows() as i32).wrapping_add(forward.window.shift);
         let apart = sequence.wrapping_mul(p.shared_queries);
         let of = SequenceTile::new(tile, of, keys, aligned);
-        CacheTile { of, apart, factors: [1.0; 2], kind: PhantomData }
+        CacheTile { of, apart, ..Self::none(tile) }
     }
 
     /// Factors take the place of `before`, from which consumers compute `shift`, `queries` and `tile` of a

@@ -10,35 +10,17 @@ use crate::work::SequenceTile;
 use core::marker::PhantomData;
 use cuda_std::math::opaque;
 use spec::{
-    AttnKernel, HasVariant, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sequences, Sm90a,
-    VariantParams, Varlen, VarlenParams, WorkTile,
+    AttnKernel, HasVariant, HopperParams, Kernel, Lse, MaskMarker, OwnTiles, RaggedMap, Sm90a, VariantParams,
+    Varlen, VarlenParams, WorkTile,
 };
 use tile::global::GlobalVec;
 use tile::pipeline::{Consumer, Producer};
 use tile::tma::{BroadcastTma, RaggedRow, TileInfo, TmaTile};
 use tile::{Block, Smem, Warp};
 
-/// The sequence of query block `m_block`, the queries of this sequence, and the number of its queries before
-/// the block. `begin` returns the index of a sequence's first query block. If no sequence contains the block
-/// at the current lengths, the number of queries before the block is at least the number of queries.
-#[inline(always)]
-pub fn sequence_of(
-    sequences: &Sequences,
-    m_block: u32,
-    tile_m: u32,
-    begin: impl Fn(u32, u32) -> u32,
-    start: impl Fn(u32) -> u32,
-    queries: impl FnOnce(u32) -> Span,
-) -> (u32, Span, u32) {
-    let sequence = sequences.find_by_halves(m_block, |sequence| begin(sequence, start(sequence)) <= m_block);
-    let queries = queries(sequence);
-    let begin = begin(sequence, queries.first());
-    (sequence, queries, m_block.wrapping_sub(begin).wrapping_mul(tile_m))
-}
-
 impl SequenceTile {
     /// The tile of a head that starts at query `before` of a sequence. `aligned` is the position of the
-    /// sequence's first query. A tile without a sequence has no query and no key.
+    /// sequence's first query. A tile behind the sequence's queries has no query and no key.
     #[inline(always)]
     pub fn new(tile: WorkTile, of: (u32, Span, u32), keys: Span, aligned: i32) -> Self {
         let (sequence, queries, before) = of;
@@ -143,6 +125,11 @@ const END: TileInfo = [u32::MAX; 8];
 
 /// A work tile that the producer finds and broadcasts.
 pub trait Found: MapTile<Queries = RaggedMap> {
+    /// Whether the tiles are those of a mixed batch that exist, the longest first.
+    #[inline(always)]
+    fn is_mixed(_: &Self::Params) -> bool {
+        false
+    }
     /// Finds the tile of `tile_m` queries that `tile` names.
     fn find(p: &Self::Params, tile: WorkTile, tile_m: u32) -> Self;
     /// See [`SequenceTile::info`].
@@ -155,17 +142,15 @@ impl Found for SequenceTile {
     #[inline(always)]
     fn find(p: &VarlenParams<HopperParams<RaggedMap>>, tile: WorkTile, tile_m: u32) -> Self {
         let VarlenParams { forward, cu_seqlens_q, .. } = p;
-        let of @ (sequence, queries, _) = sequence_of(
-            &p.sequences,
-            tile.m_block,
-            tile_m,
-            |sequence, start| p.sequences.begin(sequence, start, tile_m),
-            |sequence| lengths::start(cu_seqlens_q, sequence),
-            |sequence| Span::load(cu_seqlens_q, sequence, forward.q_len),
-        );
+        let begin = |sequence, start| p.sequences.begin(sequence, start, tile_m);
+        let sequence = p.sequences.find_by_halves(tile.m_block, |sequence| {
+            begin(sequence, lengths::start(cu_seqlens_q, sequence)) <= tile.m_block
+        });
+        let queries = Span::load(cu_seqlens_q, sequence, forward.q_len);
+        let before = tile.m_block.wrapping_sub(begin(sequence, queries.first())).wrapping_mul(tile_m);
         let keys = Span::load(&p.cu_seqlens_k, sequence, forward.k_len).used(&p.seqused_k, sequence);
         let aligned = (keys.rows() as i32 - queries.rows() as i32) * p.bottom_right as i32;
-        Self::new(tile, of, keys, aligned)
+        Self::new(tile, (sequence, queries, before), keys, aligned)
     }
 
     #[inline(always)]
@@ -191,6 +176,9 @@ pub struct VarlenScheduler<'p, T: Found, K> {
 impl<'p, T: Found, K: AttnKernel> VarlenScheduler<'p, T, K> {
     /// Whether the kernel's masks or scores have parameters.
     const TOLD: bool = spec::has_params::<K>();
+    /// Whether mixed batches may have the kernel: decode kernels, which take the other sequences, have as many
+    /// columns of V as of K.
+    const MIXES: bool = K::INFO.head_dim == K::INFO.head_dim_v;
 
     /// The scheduler of block `index` of `count`.
     #[inline(always)]
@@ -205,7 +193,8 @@ impl<T: Found, K: AttnKernel> Scheduler for VarlenScheduler<'_, T, K> {
 
     #[inline(always)]
     fn find(&mut self) -> Option<T> {
-        self.tiles.next().map(|tile| T::find(self.p, tile, K::INFO.tile_m))
+        let in_turns = Self::MIXES && T::is_mixed(self.p);
+        self.tiles.next(in_turns).map(|tile| T::find(self.p, tile, K::INFO.tile_m))
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! The test problems of the kernels of mixed batches.
 use super::cache::{less, paged_long};
 use crate::case::{Case, Pages};
-use crate::device_lengths::DeviceLengths;
+use crate::device_lengths::{self, DeviceLengths};
 use ferroflash::DType;
 use ferroflash::request::{Mask, Splits};
 use ferroflash::spec::{self, AttnInfo, Class, MaskKind};
@@ -68,6 +68,23 @@ fn general(case: Case, turn: usize) -> Case {
         _ => (Mask::Causal, Some(5.0)),
     };
     Case { mask, softcap, ..case }
+}
+
+/// Returns mixed batches whose tiles one, two and three warps number, also with other integers under one plan.
+pub fn numbered_tiles(seed: u64) -> Vec<Case> {
+    let mixed = |count: usize| {
+        let of_sequence = |numbers: [usize; 6]| (0..count).map(|b| numbers[b % 6]).collect::<Vec<_>>();
+        let case =
+            Case { heads: [4, 1], mask: Mask::Causal, ..Case::new(of_sequence([40, 9, 0, 140, 7, 30])) };
+        Case { pages: Pages::Nhd(16), ..case }.varlen_queries(of_sequence([1, 5, 4, 130, 0, 6]))
+    };
+    let all = [
+        mixed(7),
+        mixed(31),
+        Case { device_lengths: device_lengths::others(), ..mixed(32) },
+        Case { device_lengths: device_lengths::lost(), ..mixed(70) },
+    ];
+    all.into_iter().map(|case| Case { max_k: 1100, ..case }.seeded(seed)).collect()
 }
 
 /// Returns larger mixed batches, for a GPU.
