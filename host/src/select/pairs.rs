@@ -15,12 +15,12 @@ pub(crate) fn pairs<'a>(q: &'a Query<'_>) -> impl Iterator<Item = Pair> + 'a {
     let hopper = q.solving(Class::Paged).filter(is_hoppers).filter(|_| q.on.tensor_maps);
     let hopper = hopper.min_by_key(|e| e.columns()).filter(|e| q.layout.suits(e).is_ok());
     let size = |e: &AttnInfo| (e.kv_dtype, e.o_dtype, e.head_dim);
-    hopper.into_iter().chain(q.solving(Class::Many)).filter_map(move |many| {
+    hopper.into_iter().chain(q.solving(Class::Many)).flat_map(move |many| {
         let takes = |e: &AttnInfo| e.has_columns_for(&q.kind) && e.computes(&q.kind);
-        // `spec::beside` names the same pairs. Of equal kernels, the first one has fewer rows.
-        let is_beside = |e: &AttnInfo| (size(e), e.mask) == (size(many), many.mask) && takes(e);
-        let few = spec::of_class(Class::Few, many.dtype).find(|e| is_beside(e) && most(q.problem, e) > 0)?;
-        Some([few, many])
+        // `spec::beside` names the same pairs. Of equal decode kernels, the first one has fewer rows.
+        let is_beside = move |e: &&AttnInfo| (size(e), e.mask) == (size(many), many.mask) && takes(e);
+        let all = spec::of_class(Class::Few, many.dtype).filter(is_beside);
+        all.filter(|few| most(q.problem, few) > 0).map(move |few| [few, many])
     })
 }
 
