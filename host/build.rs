@@ -20,7 +20,7 @@
 //!
 //! Source lines are embedded only with the feature `sim`, for the simulator.
 use cuda_builder::archive::{self, Archive, CODE, LINES, Place};
-use cuda_builder::sources::Sources;
+use cuda_builder::sources::{Carried, Sources};
 use cuda_builder::{CudaBuilder, DebugInfo, lines};
 use std::time::{Duration, Instant};
 use std::{env, error::Error, fmt::Write, fs, io::Write as _, path::Path, path::PathBuf, process::ExitCode};
@@ -58,7 +58,7 @@ fn gather() -> Result<()> {
     let modules = if wanted().next().is_none() {
         Modules::Texts(vec![])
     } else if let Some(folder) = set("FERROFLASH_PTX_DIR") {
-        Modules::Texts(given(&folder))
+        Modules::Texts(given(&folder)?)
     } else if carried.is_dir() && is_current(&carried, &kernels)? {
         Modules::Archive(carried)
     } else if kernels.is_dir() {
@@ -96,11 +96,24 @@ fn gather() -> Result<()> {
 fn is_current(carried: &Path, kernels: &Path) -> Result<bool> {
     println!("cargo::rerun-if-changed={}", carried.display());
     if !kernels.is_dir() {
-        return Ok(true);
+        let places = archive::index(carried, CODE)?;
+        let lacks = |kernel: &spec::Contract| places.iter().all(|place| place.name != kernel.symbol);
+        return match wanted().find(lacks) {
+            Some(kernel) => Err(format!("{}: {} is missing", carried.display(), kernel.symbol).into()),
+            None => Ok(true),
+        };
     }
-    let Some(sources) = Sources::of(carried, kernels)? else { return Ok(false) };
-    sources.inputs.iter().for_each(|source| println!("cargo::rerun-if-changed={}", source.display()));
-    Ok(true)
+    match Sources::of(carried, kernels)? {
+        Carried::Current(sources) => {
+            sources.inputs.iter().for_each(|source| println!("cargo::rerun-if-changed={}", source.display()));
+            Ok(true)
+        }
+        Carried::Stale(source) => {
+            println!("cargo::warning=host/ptx has the kernels of another {source}: compiling them");
+            Ok(false)
+        }
+        Carried::Nothing => Ok(false),
+    }
 }
 
 /// Returns the value of an environment variable, or `None` if it is unset or empty.
@@ -249,7 +262,7 @@ fn missing(folder: &Path, symbol: &str, why: &dyn std::fmt::Display) -> Box<dyn 
 }
 
 /// Returns the PTX texts of the folder that the user has named.
-fn given(folder: &Path) -> Vec<(&'static str, String)> {
+fn given(folder: &Path) -> Result<Vec<(&'static str, String)>> {
     // Cargo looks at all files of the folder. A kernel's missing file would count as changed in each build.
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut texts = Vec::new();
@@ -260,10 +273,15 @@ fn given(folder: &Path) -> Vec<(&'static str, String)> {
         }
     }
     let all = wanted().count();
+    if texts.is_empty() {
+        let why = "it has no file SYMBOL.ptx of a kernel; name a folder of `cargo xtask build-ptx --out`, or \
+                   unset the variable";
+        return Err(format!("FERROFLASH_PTX_DIR={}: {why}", folder.display()).into());
+    }
     if texts.len() < all {
         println!("cargo::warning={} of {all} kernels are embedded, from {}", texts.len(), folder.display());
     }
-    texts
+    Ok(texts)
 }
 
 /// Returns the cache folder of compiled kernels: in the checkout or, if nobody can write there, in this

@@ -84,8 +84,8 @@ pub fn start(cu_seqlens: &Integers, index: u32) -> u32 {
 }
 
 /// The number of the tile that is `from_end` tiles before the end of a mixed batch's `begins`
-/// ([`spec::NumberTilesParams`]), if that tile exists. The order of work tiles begins with a head's last tile,
-/// so the tiles that exist come first.
+/// ([`spec::NumberTilesParams`]), if that tile exists. The order of work tiles begins with a head's last
+/// tile, so the tiles that exist come first.
 #[inline(always)]
 pub fn numbered(begins: &Integers, of: &Sequences, from_end: u32) -> Option<u32> {
     start(begins, of.count).checked_sub(from_end)

@@ -12,8 +12,8 @@ use cuda_builder::toolchain::DeviceCompiler;
 use cuda_builder::{Module, gate};
 use serde::Serialize;
 
-use crate::kernels::{self, Build, TARGETS, carried};
-use crate::process::Result;
+use crate::kernels::{self, TARGETS, carried};
+use crate::process::{Result, in_ci};
 use crate::setup;
 
 /// The file of golden figures, relative to the root.
@@ -24,10 +24,9 @@ const SEALS: &str = "tests/golden/seals.txt";
 
 /// The first half of `cargo xtask bless`: writes today's figures and seals to the golden files, and the
 /// kernels that the checkout carries. The machine code of a kernel depends a little on the kernels that the
-/// compiler gets with it, so all kernels are compiled at once, without those that the checkout carries.
+/// compiler gets with it, so all kernels are compiled.
 pub fn bless(root: &Path) -> Result {
-    kernels::forget(root)?;
-    let output = kernels::ptx(root, &Build::all())?;
+    let output = kernels::anew(root)?;
     let now = Now::of(root)?;
     let path = root.join(GOLDEN);
     let old = fs::read_to_string(&path).unwrap_or_default();
@@ -52,8 +51,7 @@ pub fn hold(root: &Path, modules: &[Module]) -> Result {
     let (tools, old) = header(&old);
     let is_same = tools == now.tools;
     same_lines(old.lines(), sealed.iter().flat_map(|(_, lines, _)| lines).map(String::as_str), is_same)?;
-    let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-    if is_same { Ok(()) } else { not_compared(tools, &now.tools, in_ci) }
+    if is_same { Ok(()) } else { not_compared(tools, &now.tools, in_ci()) }
 }
 
 /// Compares lines of golden figures, or only the names of their entries.

@@ -196,7 +196,8 @@ pub fn some<'a>(
     compile(builder, "compiling kernels")
 }
 
-fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
+/// The builder of a device crate, without contracts.
+fn own(root: &Path, build: &Build) -> Result<CudaBuilder> {
     setup::device_compiler(root)?;
     let mut builder = CudaBuilder::new(build.device_crate.as_ref().unwrap_or(&root.join("kernels-gpu")))
         .target_dir(root.join("target/cuda-builder"))
@@ -208,6 +209,11 @@ fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
     for argument in &build.llvm_args {
         builder = builder.llvm_arg(argument);
     }
+    Ok(builder)
+}
+
+fn builder(root: &Path, build: &Build) -> Result<CudaBuilder> {
+    let mut builder = own(root, build)?;
     if build.device_crate.is_none() {
         builder = builder.entries(spec::kernels()).features(FEATURES);
         builder.adopt(&root.join(carried::FOLDER))?;
@@ -306,16 +312,22 @@ pub fn with_different_products(modules: &[Module]) -> Vec<Module> {
     of_hopper(modules).filter(|module| known.insert(key(module))).cloned().collect()
 }
 
-/// Removes the compiled kernels, and those that the checkout carries, so that the next build compiles all of
-/// its kernels.
-pub fn forget(root: &Path) -> Result {
-    for folder in ["target/cuda-builder/ferroflash-kernels-gpu", carried::FOLDER] {
-        match fs::remove_dir_all(root.join(folder)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+/// Compiles all kernels, and takes none from a cache or from those that the checkout carries.
+pub fn anew(root: &Path) -> Result<Output> {
+    remove(&root.join("target/cuda-builder/ferroflash-kernels-gpu"))?;
+    let builder = own(root, &Build::all())?;
+    compile(
+        builder.entries(spec::kernels()).features(FEATURES).jobs(carried::COMPILERS),
+        "compiling all kernels",
+    )
+}
+
+/// Removes a folder, if it exists.
+pub fn remove(folder: &Path) -> Result {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The folder of cached reports. The builder also uses this folder, so that no module is assembled twice.

@@ -16,6 +16,9 @@
 
 use std::fmt::Write;
 
+/// The source of this module. Other code may encode a text otherwise.
+pub const SOURCE: &str = include_str!("numbers.rs");
+
 /// Maximum number of digits of a number.
 const DIGITS: usize = 9;
 

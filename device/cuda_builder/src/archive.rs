@@ -164,7 +164,8 @@ pub fn index(folder: &Path, what: &str) -> Result<Vec<Place>, Error> {
         let mut words = line.split(' ');
         let name = words.next()?.to_owned();
         let mut number = || words.next()?.parse().ok();
-        Some(Place { name, block: number()?, from: number()?, len: number()? })
+        let place = Place { name, block: number()?, from: number()?, len: number()? };
+        place.from.checked_add(place.len).map(|_| place)
     };
     let odd = || Error::io("read", &file)(io::Error::other("a line is not `name block from len`"));
     text.lines().map(|line| place(line).ok_or_else(odd)).collect()
@@ -215,6 +216,17 @@ pub fn read(folder: &Path, what: &str) -> Result<Vec<(String, String)>, Error> {
         last = Some((block, content));
     }
     Ok(texts)
+}
+
+/// The files of the two archives that [`Archive::write_modules`] wrote.
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut files = Vec::new();
+    for what in [CODE, LINES] {
+        files.push(index_file(folder, what));
+        let blocks = index(folder, what)?.iter().map(|place| place.block + 1).max().unwrap_or(0);
+        files.extend((0..blocks).map(|number| block_file(folder, what, number)));
+    }
+    Ok(files)
 }
 
 /// The path of a block's file.

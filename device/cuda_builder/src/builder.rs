@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::{env, fs, slice};
+use std::time::SystemTime;
+use std::{env, slice};
 
 #[cfg(feature = "archive")]
 use crate::archive;
@@ -17,7 +18,7 @@ use crate::progress::{Progress, Report};
 use crate::report::Reporter;
 use crate::site::{Site, write_module};
 #[cfg(feature = "archive")]
-use crate::sources::Sources;
+use crate::sources::{Carried, Sources};
 use crate::{Arch, Contract, Error, Target};
 
 /// Builds a device crate to PTX.
@@ -183,15 +184,15 @@ impl CudaBuilder {
     /// do not match, or a kernel breaks a rule.
     pub fn build(&self) -> Result<Output, Error> {
         let site = self.site()?;
-        let mut output = Output { modules: Vec::new(), inputs: Vec::new(), warnings: String::new() };
+        let (modules, inputs, warnings) = (Vec::new(), Vec::new(), String::new());
+        let (started, settings) = (SystemTime::now(), self.settings());
+        let mut output = Output { modules, inputs, warnings, started, settings };
         let mut inputs = BTreeSet::new();
         let wanted = self.wanted()?;
         // A build script and a task may compile the same modules at the same time. A build that compiles
         // nothing takes no lock, because its folders may be readable only.
         let compiles = wanted.is_empty() || self.missing(&site, &wanted)? > 0;
-        let lock = site.folder.join("lock");
-        let locked = || fs::File::create(&lock).and_then(|file| file.lock().map(|()| file));
-        let held = compiles.then(locked).transpose().map_err(Error::io("lock", &lock))?;
+        let held = compiles.then(|| site.locked()).transpose()?;
         let alone = if compiles { site.alone()? } else { None };
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
         let progress = Progress::new(self.report.clone(), self.missing(&site, &wanted)?);
@@ -252,42 +253,54 @@ impl CudaBuilder {
         Ok(self.groups(&self.wanted()?)?.into_values().map(of).collect())
     }
 
-    /// Writes the origin of `output`, a result of this build, beside its archive in `folder`.
+    /// Writes the origin of `output`, a result of [`build`](Self::build) for this crate, beside its archive
+    /// in `folder`.
     ///
     /// # Errors
-    /// Returns [`Error::Io`] if a source cannot be read, or the file cannot be written.
+    /// Returns [`Error::Changed`] if a source has changed since the build began, or [`Error::Io`] if a source
+    /// cannot be read, or the file cannot be written.
     #[cfg(feature = "archive")]
     pub fn carry(&self, folder: &Path, output: &Output) -> Result<(), Error> {
         let site = self.site()?;
-        let recipe = self.recipe(&site);
-        Sources::write(folder, &site.crate_root, [&site.compiler.version, &recipe], &output.inputs)
+        let of = [&*site.compiler.version, &*output.settings];
+        Sources::write(folder, &site.crate_root, of, &output.inputs)?;
+        match cache::changed_since(output.started, &output.inputs)? {
+            Some(input) => Err(Error::Changed { input: input.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Fills the cache with the modules in the folder `carried`, unless the cache has them. Does nothing if
-    /// other sources, another compiler or other settings than those of this build have made them.
+    /// other sources or other settings than those of this build have made them. The compiler may have been
+    /// another one.
     ///
     /// # Errors
     /// Returns an [`Error`] if there is no device compiler, or if the archive is damaged.
     #[cfg(feature = "archive")]
     pub fn adopt(&self, carried: &Path) -> Result<(), Error> {
+        let started = SystemTime::now();
         let (site, wanted) = (self.site()?, self.wanted()?);
-        let sources = Sources::of(carried, &site.crate_root)?;
-        let Some(sources) = sources.filter(|of| of.recipe == self.recipe(&site)) else { return Ok(()) };
-        if self.missing(&site, &wanted)? == 0 {
+        let Carried::Current(sources) = Sources::of(carried, &site.crate_root)? else { return Ok(()) };
+        if sources.settings != self.settings() || self.missing(&site, &wanted)? == 0 {
             return Ok(());
         }
+        let _held = site.locked()?;
         let contracted: Vec<_> = self.contracts.iter().map(|c| c.symbol).collect();
         let silent = Progress::new(None, 0);
         let modules = archive::read_modules(carried)?.into_iter().collect();
         self.groups(&wanted)?.into_iter().try_for_each(|(arch, contracts)| {
-            self.group(&site, arch, &contracted, &silent).adopt(&contracts, &sources.inputs, &modules)
+            self.group(&site, arch, &contracted, &silent).adopt(
+                &contracts,
+                (&sources.inputs, started),
+                &modules,
+            )
         })
     }
 
-    /// A digest of the compiler and of the settings that change modules.
-    #[cfg(feature = "archive")]
-    fn recipe(&self, site: &Site) -> String {
-        cache::hex(self.group(site, self.arch, &[], &Progress::new(None, 0)).invocation.recipe())
+    /// A digest of the settings that change modules.
+    fn settings(&self) -> String {
+        let settings = (self.arch, self.release, self.debug, &self.features, &self.llvm_args);
+        format!("{:016x}", cache::digest(format!("{settings:?}").as_bytes()))
     }
 
     /// Whether every module is cached, so that [`build`](Self::build) would compile nothing.

@@ -69,11 +69,8 @@ impl<'a> Cache<'a> {
         started: SystemTime,
         made: &Made<'_>,
     ) -> Result<(), Error> {
-        let is_older = |path: &PathBuf| fs::metadata(path)?.modified().map(|time| time < started);
-        for input in inputs {
-            if !is_older(input).map_err(Error::io("read", input))? {
-                return Ok(());
-            }
+        if changed_since(started, inputs)?.is_some() {
+            return Ok(());
         }
         let state = self.state(inputs.clone()).map_err(Error::io("read", &self.folder))?;
         fs::create_dir_all(&state.folder).map_err(Error::io("create", &state.folder))?;
@@ -107,8 +104,23 @@ pub(crate) fn state(workspace: &Path, package: &str, inputs: &BTreeSet<PathBuf>)
     Ok(format!("{:016x}", hasher.finish()))
 }
 
+/// An input that has changed since `started`, if there is one.
+pub(crate) fn changed_since<'p>(
+    started: SystemTime,
+    inputs: impl IntoIterator<Item = &'p PathBuf>,
+) -> Result<Option<&'p PathBuf>, Error> {
+    for input in inputs {
+        let time =
+            fs::metadata(input).and_then(|about| about.modified()).map_err(Error::io("read", input))?;
+        if time >= started {
+            return Ok(Some(input));
+        }
+    }
+    Ok(None)
+}
+
 /// The part of an input that can change modules.
-fn content(workspace: &Path, package: &str, input: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn content(workspace: &Path, package: &str, input: &Path) -> io::Result<Vec<u8>> {
     let content = fs::read(input)?;
     let of_workspace = |name| *input == workspace.join(name);
     Ok(match std::str::from_utf8(&content) {
@@ -145,7 +157,7 @@ const SEAL: usize = "// 0123456789abcdef 0123456789abcdef\n".len();
 
 /// The line before a text in a file: a comment with the text's digest and number of bytes.
 fn seal(text: &str) -> String {
-    format!("// {:016x} {:016x}\n", digest(text), text.len())
+    format!("// {:016x} {:016x}\n", digest(text.as_bytes()), text.len())
 }
 
 /// A text behind its seal.
@@ -160,10 +172,10 @@ fn opened(path: &Path) -> Option<String> {
     is_right.then(|| file.split_off(SEAL))
 }
 
-/// A digest that any changed word changes. A build script is not optimised, and the standard library's hash
-/// would take seconds for a hundred megabytes there.
-fn digest(text: &str) -> u64 {
-    let (words, rest) = text.as_bytes().as_chunks::<8>();
+/// A digest that any changed word changes, the same on every machine. A build script is not optimised, and
+/// the standard library's hash would take seconds for a hundred megabytes there.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
     let add = |digest: u64, word: u64| (digest.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     let digest = words.iter().fold(1, |digest, word| add(digest, u64::from_le_bytes(*word)));
     rest.iter().fold(digest, |digest, byte| add(digest, u64::from(*byte)))
@@ -195,10 +207,11 @@ fn prune(folder: &Path, keep: usize) -> Result<(), Error> {
     let mut folders = listed().map_err(Error::io("list", folder))?;
     folders.sort();
     let old = folders.len().saturating_sub(keep);
-    folders
-        .iter()
-        .take(old)
-        .try_for_each(|(_, old)| fs::remove_dir_all(old).map_err(Error::io("remove", old)))
+    folders.iter().take(old).try_for_each(|(_, old)| match fs::remove_dir_all(old) {
+        // Another process has removed it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(Error::io("remove", old)),
+    })
 }
 
 /// The hash of a key, as a name of a file or folder.

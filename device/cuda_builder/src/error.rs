@@ -149,6 +149,15 @@ pub enum Error {
     #[cfg(feature = "ptxas")]
     #[error("{} broken by the kernels:\n{}", plural(.0.len()), lines(.0))]
     Rules(Vec<crate::breach::Breach>),
+    /// A source has changed while the kernels were compiled.
+    #[error(
+        "{}: it has changed since the build began, so some kernels may have its old content; build again",
+        .input.display()
+    )]
+    Changed {
+        /// The source.
+        input: PathBuf,
+    },
     /// A file or a process could not be used.
     #[error("{action} {path}: {source}")]
     Io {

@@ -127,13 +127,13 @@ impl Group<'_> {
         Ok(built)
     }
 
-    /// Caches these modules, each with its symbol, as if this build had compiled them from `inputs`. Modules
-    /// without a contract in `contracts` are not cached.
+    /// Caches these modules, each with its symbol, as if this build had compiled them from `inputs`, and had
+    /// begun at `started`. Modules without a contract in `contracts` are not cached.
     #[cfg(feature = "archive")]
     pub(crate) fn adopt(
         &self,
         contracts: &[&Contract],
-        inputs: &BTreeSet<PathBuf>,
+        (inputs, started): (&BTreeSet<PathBuf>, SystemTime),
         modules: &HashMap<String, String>,
     ) -> Result<(), Error> {
         let directives: Vec<_> = contracts.iter().map(|c| stamp::directives(c)).collect::<Result<_, _>>()?;
@@ -143,7 +143,7 @@ impl Group<'_> {
             .filter_map(|(symbol, directives)| Some((symbol, directives, modules.get(symbol)?.as_str())))
             .collect();
         let made = Made { modules: &modules, others: &BTreeSet::new(), warnings: "" };
-        self.cache().keep(inputs, SystemTime::now(), &made)
+        self.cache().keep(inputs, started, &made)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The results of a build: [`Output`], with one [`Module`] per entry.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use crate::toolchain::RUSTC_VARIABLE;
 use crate::{Arch, Contract};
@@ -14,6 +15,12 @@ pub struct Output {
     pub inputs: Vec<PathBuf>,
     /// rustc's warnings about the device crates; empty if there are none.
     pub warnings: String,
+    /// The time at which the build began.
+    #[cfg_attr(not(feature = "archive"), expect(dead_code, reason = "only archives have an origin"))]
+    pub(crate) started: SystemTime,
+    /// A digest of the builder's settings.
+    #[cfg_attr(not(feature = "archive"), expect(dead_code, reason = "only archives have an origin"))]
+    pub(crate) settings: String,
 }
 
 /// The PTX of one entry: a complete module.

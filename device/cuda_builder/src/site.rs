@@ -25,6 +25,16 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// Locks the cache folder until the file is dropped.
+    pub(crate) fn locked(&self) -> Result<fs::File, Error> {
+        let lock = self.folder.join("lock");
+        let locked = || {
+            fs::create_dir_all(&self.folder)?;
+            fs::File::create(&lock).and_then(|file| file.lock().map(|()| file))
+        };
+        locked().map_err(Error::io("lock", &lock))
+    }
+
     /// The site of the crate in `crate_root`. `target_dir` is the build folder, if the caller has named one.
     pub(crate) fn find(crate_root: &Path, target_dir: Option<&Path>) -> Result<Self, Error> {
         let crate_root = crate_root.canonicalize().map_err(Error::io("open", crate_root))?;

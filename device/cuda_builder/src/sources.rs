@@ -1,19 +1,42 @@
-//! The sources of an [`Archive`](crate::archive::Archive) that a checkout carries. A file beside the archive
-//! names every source, and has a digest of their content. A build uses the archive while the sources are the
-//! same, and then needs no device compiler.
+//! The origin of an [`Archive`](crate::archive::Archive) that a checkout carries. A file beside the archive
+//! has digests of every source, of the code that makes and reads modules, and of the archive itself. A build
+//! uses the archive while all of them are right, and then needs no device compiler.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::cache::{self, MAKERS};
-use crate::toolchain::workspace_root;
-use crate::{Error, cargo};
+use compression::{lzma, numbers};
 
-/// The file's name in the archive's folder. Its lines: the compiler's version, the recipe, the digest, and
-/// the inputs.
+use crate::cache::{self, MAKERS, digest};
+use crate::toolchain::workspace_root;
+use crate::{Error, archive, cargo};
+
+/// The file's name in the archive's folder. Its lines: the compiler's version; digests of the builder's
+/// settings, of the code and of the archive; and each source behind its digest.
 const FILE: &str = "sources";
+
+/// The code of this crate that does not change a cached module, but changes which modules are made, or how
+/// an archive stores them.
+const FORMERS: [&str; 6] = [
+    include_str!("alone.rs"),
+    include_str!("arch.rs"),
+    include_str!("group.rs"),
+    include_str!("lines.rs"),
+    lzma::SOURCE,
+    numbers::SOURCE,
+];
+
+/// What an archive's folder has for a crate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Carried {
+    /// No archive.
+    Nothing,
+    /// Modules of other sources. The text names a source that has changed or is gone.
+    Stale(String),
+    /// The modules of the crate's sources.
+    Current(Sources),
+}
 
 /// The origin of an archive's modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,91 +45,136 @@ pub struct Sources {
     pub compiler: String,
     /// The source files and manifests.
     pub inputs: BTreeSet<PathBuf>,
-    /// A digest of the compiler and of the builder's settings.
-    pub(crate) recipe: String,
-    /// A digest of the inputs' content, and of the code that turns compiler output into modules.
-    digest: u64,
+    /// A digest of the builder's settings.
+    pub(crate) settings: String,
+    /// A digest of the archive.
+    archive: u64,
 }
 
 impl Sources {
-    /// A number that other sources change.
+    /// A number that other modules change.
     pub fn number(&self) -> u64 {
-        self.digest
+        self.archive
     }
 
     /// Writes the origin of modules of the crate in `crate_root` into the archive's `folder`.
     pub(crate) fn write(
         folder: &Path,
         crate_root: &Path,
-        [compiler, recipe]: [&str; 2],
+        [compiler, settings]: [&str; 2],
         inputs: &[PathBuf],
     ) -> Result<(), Error> {
-        let (workspace, inputs) = (workspace_root(crate_root), inputs.iter().cloned().collect());
-        let digest = digest(crate_root, &inputs)?;
-        let relative =
-            |path: &PathBuf| format!("{}\n", path.strip_prefix(&workspace).unwrap_or(path).display());
-        let inputs: String = inputs.iter().map(relative).collect();
+        let (workspace, package) = (workspace_root(crate_root), cargo::package_name(crate_root)?);
+        let line = |path: &PathBuf| {
+            let content = cache::content(&workspace, &package, path).map_err(Error::io("read", path))?;
+            let path = path.strip_prefix(&workspace).unwrap_or(path);
+            Ok(format!("{:016x} {}\n", digest(&content), path.display()))
+        };
+        let lines = inputs.iter().map(line).collect::<Result<String, Error>>()?;
+        let (code, archive) = (of_code(), of_archive(folder)?);
+        let text = format!("{compiler}\n{settings}\n{code:016x}\n{archive:016x}\n{lines}");
         let file = folder.join(FILE);
-        let text = format!("{compiler}\n{recipe}\n{digest:016x}\n{inputs}");
         fs::write(&file, text).map_err(Error::io("write", &file))
     }
 
-    /// The origin of the archive in `folder`, which has modules of the crate in `crate_root`. Returns `None`
-    /// if there is none, or if a source has changed since.
+    /// What the archive in `folder` has for the crate in `crate_root`.
     ///
     /// # Errors
-    /// Returns [`Error::Io`] if the file is malformed, or if there is no such crate.
-    pub fn of(folder: &Path, crate_root: &Path) -> Result<Option<Self>, Error> {
+    /// Returns [`Error::Io`] if the archive is damaged, or if there is no such crate.
+    pub fn of(folder: &Path, crate_root: &Path) -> Result<Carried, Error> {
         let file = folder.join(FILE);
-        let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
-        let crate_root = crate_root.canonicalize().map_err(Error::io("open", crate_root))?;
-        let mut lines = text.lines().map(str::to_owned);
-        let [Some(compiler), Some(recipe), Some(then)] = [(); 3].map(|()| lines.next()) else {
-            return Err(Error::io("read", &file)(io::Error::other("it has no compiler, recipe and digest")));
+        let damaged = || {
+            let remedy =
+                "it is damaged; restore the folder from git, or remove the folder to compile the kernels";
+            Error::io("read", &file)(io::Error::new(io::ErrorKind::InvalidData, remedy))
         };
-        let workspace = workspace_root(&crate_root);
-        let inputs: BTreeSet<_> = lines.map(|line| workspace.join(line)).collect();
-        // A source that is gone is a change, too.
-        let digest = digest(&crate_root, &inputs).ok().filter(|now| format!("{now:016x}") == then);
-        Ok(digest.map(|digest| Self { compiler, inputs, recipe, digest }))
+        let text = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Carried::Nothing),
+            text => text.map_err(|_| damaged())?,
+        };
+        let crate_root = crate_root.canonicalize().map_err(Error::io("open", crate_root))?;
+        let (workspace, package) = (workspace_root(&crate_root), cargo::package_name(&crate_root)?);
+        let mut lines = text.lines();
+        let mut header = || lines.next().ok_or_else(damaged);
+        let [compiler, settings, code, archive] = [header()?, header()?, header()?, header()?];
+        let number = |text: &str| u64::from_str_radix(text, 16).map_err(|_| damaged());
+        if number(code)? != of_code() {
+            return Ok(Carried::Stale("cuda_builder".to_owned()));
+        }
+        let mut inputs = BTreeSet::new();
+        for line in lines {
+            let (then, path) = line.split_once(' ').ok_or_else(damaged)?;
+            let input = workspace.join(path);
+            // A source that is gone is a change, too.
+            let now = cache::content(&workspace, &package, &input).map(|content| digest(&content));
+            if now.ok() != Some(number(then)?) {
+                return Ok(Carried::Stale(path.to_owned()));
+            }
+            inputs.insert(input);
+        }
+        let archive = number(archive)?;
+        if of_archive(folder).ok() != Some(archive) {
+            return Err(damaged());
+        }
+        let [compiler, settings] = [compiler, settings].map(str::to_owned);
+        Ok(Carried::Current(Self { compiler, inputs, settings, archive }))
     }
 }
 
-fn digest(crate_root: &Path, inputs: &BTreeSet<PathBuf>) -> Result<u64, Error> {
-    let (workspace, package) = (workspace_root(crate_root), cargo::package_name(crate_root)?);
-    let state = cache::state(&workspace, &package, inputs).map_err(Error::io("read", &workspace))?;
-    let mut hasher = DefaultHasher::new();
-    (MAKERS, state).hash(&mut hasher);
-    Ok(hasher.finish())
+/// A digest of the code that makes modules, and reads them from an archive.
+fn of_code() -> u64 {
+    digest([MAKERS.concat(), FORMERS.concat()].concat().as_bytes())
+}
+
+/// A digest of the archive's files.
+fn of_archive(folder: &Path) -> Result<u64, Error> {
+    let read = |file: PathBuf| fs::read(&file).map_err(Error::io("read", &file));
+    let contents = archive::files(folder)?.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    Ok(digest(&contents.concat()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::archive::Archive;
 
     #[test]
-    fn a_changed_source_ends_the_use_of_an_archive() {
+    fn a_changed_source_or_archive_ends_the_use_of_an_archive() {
         let root = std::env::temp_dir().join(format!("cuda-builder-sources-{}", std::process::id()));
         let (folder, source) = (root.join("ptx"), root.join("lib.rs"));
-        fs::create_dir_all(&folder).expect("made");
+        fs::create_dir_all(&root).expect("made");
         let root = root.canonicalize().expect("made");
         fs::write(&source, "fn one() {}").expect("written");
         fs::write(root.join("Cargo.toml"), "[workspace]\n[package]\nname = \"kernels\"\n").expect("written");
-        assert_eq!(Sources::of(&folder, &root).expect("no file"), None);
+        let known = || Sources::of(&folder, &root);
+        assert_eq!(known().expect("no file"), Carried::Nothing);
+        let modules = [("one", "add".to_owned()), ("two", "mul".to_owned())];
+        Archive::write_modules(&modules, |name| name, &root.join("kept"), &folder).expect("written");
         let inputs = [root.join("lib.rs")];
         Sources::write(&folder, &root, ["rustc 1", "fast"], &inputs).expect("written");
-        let known = || Sources::of(&folder, &root).expect("a file");
-        let right = known().expect("unchanged");
-        assert_eq!([&*right.compiler, &right.recipe], ["rustc 1", "fast"]);
-        assert_eq!(right.inputs, inputs.into());
+        let right = known().expect("whole");
+        let Carried::Current(sources) = &right else { panic!("{right:?}") };
+        assert_eq!([&*sources.compiler, &sources.settings], ["rustc 1", "fast"]);
+        assert_eq!(sources.inputs, inputs.into());
+        let stale = Carried::Stale("lib.rs".to_owned());
         fs::write(&source, "fn two() {}").expect("written");
-        assert_eq!(known(), None);
-        fs::write(&source, "fn one() {}").expect("written");
-        assert_eq!(known(), Some(right));
+        assert_eq!(known().expect("whole"), stale);
         fs::remove_file(&source).expect("removed");
-        assert_eq!(known(), None);
-        fs::write(folder.join(FILE), "").expect("written");
-        assert!(Sources::of(&folder, &root).is_err());
+        assert_eq!(known().expect("whole"), stale);
+        fs::write(&source, "fn one() {}").expect("written");
+        assert_eq!(known().expect("whole"), right);
+        for name in ["code-0.lzma", "lines-1.lzma", "code.index", FILE] {
+            let file = folder.join(name);
+            let whole = fs::read(&file).expect("written");
+            for damaged in [&whole[..whole.len() / 2], &[], &[0xff; 40]] {
+                fs::write(&file, damaged).expect("written");
+                let error = known().expect_err("damaged").to_string();
+                assert!(error.contains("restore the folder from git"), "{name}: {error}");
+            }
+            fs::write(&file, whole).expect("written");
+        }
+        fs::remove_file(folder.join("code-1.lzma")).expect("removed");
+        assert!(known().is_err());
         fs::remove_dir_all(&root).expect("removed");
     }
 }

@@ -1,5 +1,6 @@
 //! Parameters of attention kernels.
 mod decode;
+mod number_tiles;
 
 use super::tensors::{
     UNSCALED, cache, cache_of_values, cu_seqlens_q, dense_cache, integers, keys_values, lse, scales, slopes,
@@ -9,13 +10,13 @@ use super::{Refusal, variant};
 use crate::launch::{Launch, Part};
 use crate::place::Place;
 use crate::request::{Alignment, AttentionRequest, Invariance, KeysValues, KvCache, RowOutputs, VarlenKeys};
-use crate::schedule::{NUMBER_TILES, Schedule, Scheduled, Tiles};
+use crate::schedule::{Schedule, Scheduled, Tiles};
 use crate::{AttnInfo, Error, MapDescription, MaskKind, Problem, tma};
 use decode::single_queries;
 use spec::{
-    CombineParams, DecodeOrder, FastDiv, FwdParams, HopperPagedParams, HopperParams, Integers, Kernel, Lse,
-    ManyParams, NumberTiles, NumberTilesParams, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences,
-    SplitParams, States, Tensor, TensorMap, VarlenParams, Window,
+    CombineParams, DecodeOrder, FastDiv, FwdParams, HopperPagedParams, HopperParams, Integers, Lse,
+    ManyParams, PageBoxes, PagedMap, PagedParams, RaggedMap, Sequences, SplitParams, States, Tensor,
+    TensorMap, VarlenParams, Window,
 };
 
 /// Adds the steps of one pass to a launch: the kernel, and its combine kernel. The kernel solves the valid
@@ -286,23 +287,6 @@ impl Lowering<'_> {
         let begins = self.number_tiles(tiles).unwrap_or(Integers::NONE);
         let params = HopperPagedParams { begins, ..self.on_pages(tiles, sequences, kv, &maps, scales) };
         self.step(tiles.blocks, &params, maps);
-    }
-
-    /// In a mixed batch, adds the kernel that numbers the tiles of the sequences of many queries. Returns the
-    /// numbers, which lie at the start of the workspace.
-    fn number_tiles(&mut self, tiles: &Tiles) -> Option<Integers> {
-        let few = tiles.few?;
-        let begins = Integers { base: self.r.scratch.address(), count: self.p.batch as u32 + 1, reserved: 0 };
-        let params = NumberTilesParams {
-            cu_seqlens_q: cu_seqlens_q(&self.r.queries),
-            begins,
-            rows: tensor(&self.r.q).rows,
-            few,
-            tile_m: FastDiv::new(self.kernel.tile_m).unwrap_or(FastDiv::ONE),
-            reserved: 0,
-        };
-        self.launch.step(Place::of(&NUMBER_TILES), NumberTiles::grid(&params), &params, []);
-        Some(begins)
     }
 
     /// Returns the parameters of a Hopper kernel on a KV cache, whose tensor maps are still empty.

@@ -13,8 +13,8 @@ pub struct Tiles {
     pub rounds: TileRounds,
     /// The distribution of query blocks over sequences, or `None` for dense tensors.
     pub sequences: Option<Sequences>,
-    /// In a mixed batch, the decode kernel takes the sequences of at most this number of queries, and a kernel
-    /// numbers the tiles of the others.
+    /// In a mixed batch, the decode kernel takes the sequences of at most this number of queries, and a
+    /// kernel numbers the tiles of the others.
     pub few: Option<u32>,
     /// Splits, if several thread blocks share a tile's keys.
     pub split: Option<Split>,
@@ -111,7 +111,8 @@ impl Tiles {
         Ok(Tiles { rounds, sequences: Some(sequences), few, split: None, blocks: order.tiles })
     }
 
-    /// Returns the bytes of workspace: for the results of splits, or for the numbers of a mixed batch's tiles.
+    /// Returns the bytes of workspace: for the results of splits, or for the numbers of a mixed batch's
+    /// tiles.
     pub const fn workspace(&self) -> u64 {
         match (&self.split, self.few, &self.sequences) {
             (Some(split), ..) => split.workspace(),
@@ -262,9 +263,9 @@ fn varlen_rounds(
 /// The least number of rounds of a mixed batch's tiles over the SMs for which the hardware distributes them.
 const MANY_ROUNDS: u32 = 16;
 
-/// Returns the order of a mixed batch's tiles for its number of thread blocks. The tiles that exist come first.
-/// A block skips the others faster than another block starts, so each SM has one block. If at least half of
-/// the tiles may exist and there are many rounds, the hardware distributes blocks of [`TILES`] tiles.
+/// Returns the order of a mixed batch's tiles for its number of thread blocks. The tiles that exist come
+/// first. A block skips the others faster than another block starts, so each SM has one block. If at least
+/// half of the tiles may exist and there are many rounds, the hardware distributes blocks of [`TILES`] tiles.
 ///
 /// Measured on an H200: two requests' time, divided by the mixed batch's.
 ///

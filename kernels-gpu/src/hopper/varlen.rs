@@ -176,8 +176,8 @@ pub struct VarlenScheduler<'p, T: Found, K> {
 impl<'p, T: Found, K: AttnKernel> VarlenScheduler<'p, T, K> {
     /// Whether the kernel's masks or scores have parameters.
     const TOLD: bool = spec::has_params::<K>();
-    /// Whether mixed batches may have the kernel: decode kernels, which take the other sequences, have as many
-    /// columns of V as of K.
+    /// Whether mixed batches may have the kernel: decode kernels, which take the other sequences, have as
+    /// many columns of V as of K.
     const MIXES: bool = K::INFO.head_dim == K::INFO.head_dim_v;
 
     /// The scheduler of block `index` of `count`.

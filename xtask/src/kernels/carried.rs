@@ -6,22 +6,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cuda_builder::archive::{self, Archive, CODE};
-use cuda_builder::sources::Sources;
+use cuda_builder::sources::{Carried, Sources};
 use cuda_builder::toolchain::DeviceCompiler;
 use cuda_builder::{CudaBuilder, Module, Output};
 
 use super::{FEATURES, compile};
-use crate::process::Result;
+use crate::kernels;
+use crate::process::{Result, in_ci};
 
 /// The archive's folder. The library's build script embeds it while its sources are unchanged.
 pub const FOLDER: &str = "host/ptx";
 
-/// Number of cores of the machine on which `cargo xtask bless` runs.
-const CORES: usize = 2;
+/// Number of compilers that compile the carried kernels at once. With other numbers, other kernels would
+/// share a run of the compiler, and a kernel's PTX depends a little on the kernels of its run.
+pub const COMPILERS: usize = 2;
 
-/// Writes the modules of `output`.
+/// Writes the modules of `output` instead of those that the checkout carries.
 pub fn write(root: &Path, output: &Output) -> Result {
     let folder = root.join(FOLDER);
+    kernels::remove(&folder)?;
     let modules: Vec<_> = output.modules.iter().map(|m| (m.contract.symbol, m.text.clone())).collect();
     Archive::write_modules(&modules, spec::family, &root.join("target/cuda-builder/lzma"), &folder)?;
     Ok(builder(root).entries(spec::kernels()).carry(&folder, output)?)
@@ -30,7 +33,7 @@ pub fn write(root: &Path, output: &Output) -> Result {
 /// The builder of the carried kernels.
 fn builder(root: &Path) -> CudaBuilder {
     let builder = CudaBuilder::new(root.join("kernels-gpu")).target_dir(root.join("target/cuda-builder"));
-    builder.features(FEATURES).jobs(CORES)
+    builder.features(FEATURES).jobs(COMPILERS)
 }
 
 /// The archive's folder.
@@ -42,9 +45,12 @@ pub fn folder(root: &Path) -> Result<PathBuf> {
 }
 
 fn sources(root: &Path) -> Result<Sources> {
-    let sources = Sources::of(&root.join(FOLDER), &root.join("kernels-gpu"))?;
-    let stale = || format!("{FOLDER} was made from other sources; `cargo xtask bless` makes it anew");
-    Ok(sources.ok_or_else(stale)?)
+    let source = match Sources::of(&root.join(FOLDER), &root.join("kernels-gpu"))? {
+        Carried::Current(sources) => return Ok(sources),
+        Carried::Stale(source) => format!("it has the kernels of another {source}"),
+        Carried::Nothing => "it is missing".to_owned(),
+    };
+    Err(format!("{FOLDER}: {source}; `cargo xtask bless` makes it anew").into())
 }
 
 /// Compiles two of the compiler's runs for each target, a quarter of the kernels, and compares them with
@@ -56,8 +62,15 @@ fn sources(root: &Path) -> Result<Sources> {
 pub fn compare(root: &Path, carried: &Output) -> Result {
     let (sources, compiler) = (sources(root)?, DeviceCompiler::locate(root)?.version);
     if sources.compiler != compiler {
-        // Then no module comes from the archive.
-        eprintln!("NOTE: {FOLDER} WAS NOT COMPARED: it was compiled by {}", sources.compiler);
+        let why =
+            format!("{FOLDER} was compiled by {}, and this device compiler is {compiler}", sources.compiler);
+        if in_ci() {
+            return Err(format!(
+                "{why}: set FERROFLASH_DEVICE_RUSTC to the former, or run `cargo xtask bless`"
+            )
+            .into());
+        }
+        eprintln!("NOTE: NOT COMPARED: {why}");
         return Ok(());
     }
     let runs = builder(root).entries(spec::kernels()).runs()?;
@@ -85,8 +98,8 @@ fn differing(carried: &[Module], made: &[Module]) -> Vec<&'static str> {
 /// Two neighbours among the runs for a target, by a number. The builder divides the kernels of both into the
 /// same two runs.
 fn draw<'r>(runs: &'r [Vec<&'static str>], number: u64) -> impl Iterator<Item = &'r Vec<&'static str>> {
-    let pairs = runs.len().div_ceil(CORES).max(1) as u64;
-    runs.iter().skip(CORES * (number % pairs) as usize).take(CORES)
+    let pairs = runs.len().div_ceil(COMPILERS).max(1) as u64;
+    runs.iter().skip(COMPILERS * (number % pairs) as usize).take(COMPILERS)
 }
 
 /// Number of compressed bytes of the kernels that a library embeds with a feature: `None` stands for the

@@ -70,7 +70,8 @@ fn general(case: Case, turn: usize) -> Case {
     Case { mask, softcap, ..case }
 }
 
-/// Returns mixed batches whose tiles one, two and three warps number, also with other integers under one plan.
+/// Returns mixed batches whose tiles one, two and three warps number, also with other integers under one
+/// plan.
 pub fn numbered_tiles(seed: u64) -> Vec<Case> {
     let mixed = |count: usize| {
         let of_sequence = |numbers: [usize; 6]| (0..count).map(|b| numbers[b % 6]).collect::<Vec<_>>();
