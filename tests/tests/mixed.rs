@@ -1,27 +1,28 @@
 //! Tests mixed batches on KV caches in the simulator: sequences of few and of many queries in one launch.
 //! `simulated.rs` runs each kernel on its edge cases.
+mod shares;
+
 use ferroflash::driver::SimDriver;
 use ferroflash::kernels::Contract;
 use ferroflash::plan::AnyPlan;
-use ferroflash::ptx;
 use ferroflash::request::{Mask, Splits};
-use ferroflash::spec::{AttnInfo, Class, Isa, MaskKind, beside, combine_of, plain};
-use ferroflash::{Attention, DType, Error};
+use ferroflash::spec::{AttnInfo, Class, Entry, Isa, MaskKind, NumberTiles, beside, combine_of, plain};
+use ferroflash::{Attention, DType};
 use ferroflash_tests::clamps::{Garbage, garbage_on_pages, unnoticed};
 use ferroflash_tests::mutation::Subject;
 use ferroflash_tests::on_cache::{self, check_garbage};
 use ferroflash_tests::{is_carried, is_thorough};
 use ptx_sim::Options;
-use ptx_sim::mutate::{Mutant, Operator, mutants};
 use reference::{Case, Loaded, Outcome, Pages, Random};
+
+/// The kernel that numbers the tiles of the prefill kernel.
+const NUMBER_TILES: Contract = <NumberTiles as Entry>::CONTRACT;
 
 /// The kernels of a mixed batch.
 #[derive(Clone, Copy)]
 struct Pair {
     /// The decode kernel.
     few: &'static AttnInfo,
-    /// The prefill kernel.
-    many: Contract,
     /// The decode kernel for every sequence of a cache, with the tiles of `few`.
     decode: &'static str,
     /// The prefill kernel for every sequence of a cache, with the tiles of `many`.
@@ -50,7 +51,6 @@ fn pairs() -> [Pair; 5] {
         let many = beside(few).next().expect("in the table");
         Pair {
             few,
-            many,
             decode: same_tiles(Class::Decode, few.contract.symbol, ["mixed_few", "decode"]),
             paged: same_tiles(Class::Paged, many.symbol, ["mixed_many", "paged"]),
             card: "l4",
@@ -67,7 +67,7 @@ fn pairs() -> [Pair; 5] {
             (e.dtype, e.kv_dtype, e.head_dim, e.mask) == (dtype, kv_dtype, head_dim, mask)
         };
         let many = plain(Isa::Sm90a, Class::Paged).find(of).expect("in the table").contract;
-        Pair { many, paged: many.symbol, card: "h200", pages, ..pair }
+        Pair { paged: many.symbol, card: "h200", pages, ..pair }
     };
     [f16, e4m3, int8, hopper(f16), hopper(e4m3)]
 }
@@ -86,7 +86,7 @@ fn general() -> Vec<Pair> {
         };
         let few = plain(Isa::Sm80, Class::Few).find(is_one)?;
         let many = beside(few).find(|many| many.symbol.contains("_sink_") == sink)?;
-        is_carried(many.symbol).then(|| Pair { few, many, scored, ..pairs()[0] })
+        is_carried(many.symbol).then(|| Pair { few, scored, ..pairs()[0] })
     };
     let (local, causal) = (MaskKind::Local, MaskKind::Causal);
     let of = |head_dim, mask, sink, scored| on(DType::F16, head_dim, mask, sink, scored);
@@ -301,7 +301,7 @@ fn garbage(pair: &Pair) -> Vec<Garbage> {
 
 /// The kernels of a launch of a mixed batch, as subjects of mutation tests.
 fn subjects(few: &'static AttnInfo) -> impl Iterator<Item = Subject> {
-    let kernels = [Some(few.contract), beside(few).next(), combine_of(few)];
+    let kernels = [Some(few.contract), beside(few).next(), Some(NUMBER_TILES), combine_of(few)];
     let subject = move |kernel: Contract| Subject { kernel, of: few };
     kernels.into_iter().flatten().map(subject)
 }
@@ -313,6 +313,8 @@ const SUPERFLUOUS: &[&[&str]] =
 /// gives one of these maxima the source line of a selection.
 const SUPERFLUOUS_IN_FEW: &[&[&str]] =
     &[&["end.max(first)", "becomes operand 2"], &["is_taken { self }", "max.u32"]];
+/// A sequence that ends before it starts has no tile.
+const SUPERFLUOUS_IN_MANY: &[&[&str]] = &[&["end.max(first)"]];
 const SUPERFLUOUS_IN_MERGES: &[&[&str]] =
     &[&["let keys = p.keys(of * 32 + warp.lane()).clamped(order.max_keys)"]];
 
@@ -327,74 +329,13 @@ fn a_clamp_that_is_missing_is_noticed() {
         let mut launches = garbage(&pair);
         launches.iter_mut().for_each(|launch| launch.case.counters &= !merges);
         let in_merges = if merges { SUPERFLUOUS_IN_MERGES } else { &[] };
-        let in_few = if beside(few).any(|many| many == subject.kernel) { &[] } else { SUPERFLUOUS_IN_FEW };
-        let superfluous = [SUPERFLUOUS, in_merges, in_few].concat();
+        let own = match subject.kernel {
+            NUMBER_TILES => &[],
+            kernel if beside(few).any(|many| many == kernel) => SUPERFLUOUS_IN_MANY,
+            _ => SUPERFLUOUS_IN_FEW,
+        };
+        let superfluous = [SUPERFLUOUS, in_merges, own].concat();
         let unnoticed = unnoticed(&subject, &launches, &superfluous);
         assert!(unnoticed.is_empty(), "{}:\n{}", subject.kernel.symbol, unnoticed.join("\n"));
-    }
-}
-
-/// For each of the two kernels, the line that decides whether a sequence has few queries or many.
-const DECIDES: [&str; 2] = ["(1..=most).contains(&self.rows)", "(self.rows > few)"];
-
-/// Whether a mutant stands in the line that contains `code`, in file `file` of the folder kernels-gpu/src.
-fn is_at(mutant: &Mutant, file: &str, code: &str) -> bool {
-    let path = format!("kernels-gpu/src/{file}");
-    let source = std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR")));
-    let at = source.expect("in this repository").lines().position(|line| line.contains(code));
-    let at = at.expect("that line") as u32 + 1;
-    mutant.source.iter().any(|line| line.file.ends_with(&path) && line.line == at)
-}
-
-/// Tests that neither kernel processes the other kernel's sequences. A kernel whose comparison is off by one
-/// takes too many or too few sequences: rows are then written twice, or not at all.
-#[test]
-fn a_kernel_that_takes_others_sequences_is_noticed() {
-    let [portable, _, _, hopper, _] = pairs();
-    let few = portable.few;
-    let case = |queries: &[usize], keys: &[usize], pages| case(&portable, queries, keys, pages);
-    let most = |n: usize| case(&[4, 0, 4, 5, 20, 1], &[300, 7, 0, 40, n, 9], Pages::Nhd(16));
-    let many: Vec<_> = (0..40).map(|b| 4 + b % 2).collect();
-    let many = |keys: usize| case(&many, &(0..40).map(|b| b % 3 * keys).collect::<Vec<_>>(), Pages::Dense);
-    // From 256 keys on, the device computes the number of splits.
-    let split = Case { max_k: 256, ..many(9) };
-    let cases = [most(20), many(9), split];
-    let memories = cases.each_ref().map(Case::memory);
-    let all = cases.each_ref().map(lengths);
-    let [decode, prefill] = DECIDES;
-    let kernels = [
-        (portable, few.contract, decode),
-        (portable, portable.many, prefill),
-        (hopper, hopper.many, prefill),
-    ];
-    for (pair, kernel, decides) in kernels {
-        let symbol = kernel.symbol;
-        let text = ptx::source(symbol).expect("this build carries it");
-        let mutants = mutants(&text, symbol).expect("the simulator reads it");
-        let run = |text: &str| {
-            let results = memories.iter().zip(&all).map(|(memory, lengths)| {
-                let attention = attention(&pair);
-                // SAFETY: the simulator checks every access.
-                unsafe { attention.load_from(symbol, text) }.expect("it changes one comparison");
-                let loaded = Loaded::new(&attention, memory, Some(few.contract.symbol));
-                let (_, outcome) = loaded?.launch(None, lengths)?;
-                Ok::<_, Error>(outcome)
-            });
-            results.collect::<Result<Vec<_>, _>>()
-        };
-        // Rows that both kernels write must have the bits of the prefill kernel, which differ from the bits
-        // of decode.
-        let right = run(&text).expect("unbroken");
-        let survives = |text: &str| run(text).is_ok_and(|results| results == right);
-        // All blocks cut the keys at other places if they count fewer tiles. This mutant does not change
-        // which kernel takes a sequence.
-        let is_meant = |mutant: &&Mutant| {
-            mutant.operator == Operator::OffByOne
-                && is_at(mutant, "lengths.rs", decides)
-                && !is_at(mutant, "decode/schedule.rs", "tiles += Sequence::of")
-        };
-        let meant: Vec<_> = mutants.iter().filter(is_meant).collect();
-        let survivors: Vec<_> = meant.iter().filter(|mutant| survives(&mutant.apply(&text))).collect();
-        assert!(!meant.is_empty() && survivors.is_empty(), "{symbol}: {survivors:#?} of {}", meant.len());
     }
 }
