@@ -30,10 +30,12 @@ struct Rules {
     top: f64,
     /// The reference of probabilities rises if a block's largest score exceeds it by more than this number.
     slack: f64,
+    /// A factor of the scales of Q and K of e4m3, from 1 to 2.
+    stretch: f64,
 }
 
 impl Rules {
-    fn of(problem: &Problem) -> Self {
+    fn of(problem: &Problem, stretch: f64) -> Self {
         let rounds = problem.dtype != DType::E4m3;
         match problem.precision {
             // Rounding errors of 16 bits do not depend on the reference.
@@ -45,6 +47,7 @@ impl Rules {
                 products: problem.dtype,
                 top: 1.0,
                 slack: 0.0,
+                stretch,
             },
             // Each block has its own reference.
             Precision::Int8Fp8 => Rules {
@@ -55,6 +58,7 @@ impl Rules {
                 products: DType::E4m3,
                 top: 256.0,
                 slack: f64::NEG_INFINITY,
+                stretch,
             },
             // Kernels also raise the reference if a sum of probabilities does not prove that they fit.
             _ => Rules {
@@ -65,6 +69,7 @@ impl Rules {
                 products: DType::E4m3,
                 top: 16.0,
                 slack: (f64::from(e4m3::MAX) / 16.0).ln(),
+                stretch,
             },
         }
     }
@@ -82,7 +87,7 @@ impl Rules {
         match self.integers {
             _ if !self.rounds => {}
             true => rows.iter_mut().for_each(|row| integers(row)),
-            false => floats(&mut rows),
+            false => floats(&mut rows, self.stretch),
         }
         rows
     }
@@ -131,10 +136,10 @@ fn integers(row: &mut [f64]) {
     row.iter_mut().for_each(|x| *x = if scale > 0.0 { (*x / scale).round_ties_even() * scale } else { 0.0 });
 }
 
-/// Rounds rows to e4m3 times their scale.
-fn floats(rows: &mut [Vec<f64>]) {
+/// Rounds rows to e4m3 times their scale, which is `stretch` times as large as it must be.
+fn floats(rows: &mut [Vec<f64>], stretch: f64) {
     let most = rows.iter().flatten().fold(0.0, |most: f64, x| most.max(x.abs()));
-    let scale = if most > 0.0 { most / f64::from(e4m3::MAX) } else { 1.0 };
+    let scale = if most > 0.0 { stretch * most / f64::from(e4m3::MAX) } else { 1.0 };
     for x in rows.iter_mut().flatten() {
         *x = f64::from(e4m3::decode(e4m3::encode(*x / scale))) * scale;
     }
@@ -153,8 +158,8 @@ struct Head {
 }
 
 impl Head {
-    fn new(inputs: &Inputs, batch: usize, head: usize) -> Self {
-        let rules = Rules::of(inputs.problem());
+    fn new(inputs: &Inputs, batch: usize, head: usize, stretch: f64) -> Self {
+        let rules = Rules::of(inputs.problem(), stretch);
         let ([_, count, heads, columns], [_, rows, heads_q, _]) = (inputs.k().shape(), inputs.q().shape());
         let row = |key| inputs.k().values(batch, key, head).map(f64::from);
         // Hopper's kernels with a softcap compute it from the scores of whole keys.
@@ -172,7 +177,7 @@ impl Head {
         // Values of an int8 cache become e4m3.
         let stay = !rules.rounds || inputs.has_operands() && !rules.integers;
         if !stay && rules.products == DType::E4m3 {
-            values.chunks_mut(rules.values).for_each(floats);
+            values.chunks_mut(rules.values).for_each(|values| floats(values, 1.0));
         }
         let columns = inputs.v().shape()[3];
         Head { queries: [queries.clone(), rules.rounded(queries)], rules, mean, keys, values, columns }
@@ -218,17 +223,19 @@ impl Head {
     }
 }
 
-/// Computes attention of the inputs' precision, with windows, softcap and slopes.
-pub(super) fn eight_bits(inputs: &Inputs) -> Outputs {
+/// Computes attention of the inputs' precision, with windows, softcap and slopes. Scales of Q and K of e4m3
+/// are `stretch` times as large as they must be: where a kernel has one scale for several sequences, it is
+/// the scale of the largest one.
+pub(super) fn eight_bits(inputs: &Inputs, stretch: f64) -> Outputs {
     if let Some(sequences) = inputs.sequences {
-        return each_sequence(inputs, sequences, eight_bits);
+        return each_sequence(inputs, sequences, |inputs| eight_bits(inputs, stretch));
     }
     let [batches, rows, heads, _] = inputs.q().shape();
     let [_, _, kv_heads, columns] = inputs.v().shape();
     let (scale, group) = (f64::from(inputs.problem().softmax_scale()), heads / kv_heads);
     let kv: Vec<_> = (0..batches * kv_heads)
         .into_par_iter()
-        .map(|i| Head::new(inputs, i / kv_heads, i % kv_heads))
+        .map(|i| Head::new(inputs, i / kv_heads, i % kv_heads, stretch))
         .collect();
     let results: Vec<_> = (0..batches * rows * heads)
         .into_par_iter()
@@ -294,7 +301,7 @@ mod tests {
             (fp8, 256, true, 0.006),
         ] {
             with(precision, head_dim, equal, |inputs| {
-                let [rounded, exact] = [eight_bits(inputs), without_sinks(inputs)];
+                let [rounded, exact] = [eight_bits(inputs, 1.0), without_sinks(inputs)];
                 let error: f64 = rounded.out.iter().zip(&exact.out).map(|(a, b)| (a - b).abs()).sum();
                 let all: f64 = exact.out.iter().map(|x| x.abs()).sum();
                 assert!(
@@ -369,7 +376,7 @@ mod tests {
     #[test]
     fn results_that_are_too_small_by_a_factor_fail() {
         with(Precision::Int8Fp8, 64, true, |inputs| {
-            let (reference, rounded) = (Reference::new(inputs), eight_bits(inputs));
+            let (reference, rounded) = (Reference::new(inputs), eight_bits(inputs, 1.0));
             for (factor, passes) in [(1.0, true), (0.99, false)] {
                 let bits: Vec<_> = rounded.out.iter().map(|x| encode(DType::F16, x * factor)).collect();
                 let out = HostTensor::bshd(&bits, DType::F16, rounded.shape).expect("a tensor of this shape");

@@ -156,6 +156,13 @@ impl std::fmt::Display for Worst {
 /// of 1280 elements, the largest of which is 1.11, had a naive error of 0.38 units in the last place.
 pub const ENOUGH_ELEMENTS: usize = 1 << 14;
 
+/// With fewer elements of O, the errors of Q of e4m3 may be small by luck: the output of one query has one
+/// rounding of each element of Q. Kernels round the queries of all sequences with one scale, so their
+/// roundings differ. The naive result then has its largest error of [`STRETCHES`].
+const FEW_ELEMENTS: usize = 1 << 10;
+/// Factors of the scales of Q.
+const STRETCHES: [f64; 4] = [1.0, 1.19, 1.41, 1.68];
+
 /// The message for a result that cannot be judged.
 const UNBOUNDED: &str =
     "the tolerance rule has no bound for these inputs: naive attention in their dtype overflows or gives NaN";
@@ -190,21 +197,25 @@ impl Reference {
     /// The tolerances of products of eight bits. The naive result has the roundings of these products, and
     /// the kernel may place some roundings differently: it computes scores and exponentials in f32.
     fn of_eight_bits(inputs: &Inputs) -> Self {
-        let (dtype, exact, rounded) = (inputs.problem().o_dtype, without_sinks(inputs), eight_bits(inputs));
+        let (dtype, exact) = (inputs.problem().o_dtype, without_sinks(inputs));
+        let is_luck = inputs.problem().precision == Precision::Fp8 && exact.out.len() < FEW_ELEMENTS;
+        let stretches = if is_luck { &STRETCHES[..] } else { &STRETCHES[..1] };
+        let all: Vec<_> = stretches.iter().map(|stretch| eight_bits(inputs, *stretch)).collect();
         let least = match inputs.problem().precision {
             Precision::Fp8 => of_cut_sums(&exact.lse),
             _ => 0.0,
         };
-        let lse_error = max_difference(&rounded.lse, &exact.lse).max(least);
+        let lse_error = all.iter().map(|own| max_difference(&own.lse, &exact.lse)).fold(least, f64::max);
+        let error = |own: &Outputs| max_difference(&own.out, &exact.out);
+        let rounded = all.iter().max_by(|a, b| error(a).total_cmp(&error(b))).expect("a stretch");
         // Of equal scores, probabilities have no error, but O is rounded once.
         let mut stored = rounded.clone();
         stored.out.iter_mut().for_each(|x| *x = decode(dtype, encode(dtype, *x)).into());
         let reference = Self::of_results(exact, &stored, dtype);
-        let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
-            rounded.out.iter().zip(&reference.exact.out).map(|(a, b)| of(*a, *b)).sum()
-        };
-        let sum_tolerance =
-            1.25 * sum(&difference) + sum(&|_, exact| unit_roundoff(dtype) * exact.abs() + 1e-5);
+        let exact = || reference.exact.out.iter();
+        let differences = |own: &Outputs| own.out.iter().zip(exact()).map(|(a, b)| difference(*a, *b)).sum();
+        let stored: f64 = exact().map(|exact| unit_roundoff(dtype) * exact.abs() + 1e-5).sum();
+        let sum_tolerance = 1.25 * all.iter().map(differences).fold(0.0, f64::max) + stored;
         // `Int8F16` sums rounded probabilities, as kernels of 16 bits do.
         let of_rounded = match inputs.problem().precision {
             Precision::Int8F16 => unit_roundoff(dtype),

@@ -175,8 +175,8 @@ fn caches_of_any_kind() {
         assert_eq!(scratch.bytes(), had);
 
         // The first case has an e4m3 cache. The second case has varlen queries: one kernel takes the
-        // sequences of few queries, and another kernel takes the other sequences. The third case has slopes,
-        // which decode kernels do not take.
+        // sequences of few queries, and another kernel takes the other sequences, whose tiles a third kernel
+        // numbers. The third case has slopes, which decode kernels do not take.
         let (_, lse) = front
             .attend_with_lse::<f16>(
                 &stream,
@@ -195,7 +195,7 @@ fn caches_of_any_kind() {
         front
             .attend::<f16>(&stream, &Inputs::of_cache(q, paged).alibi(AlibiSlopes::of(&scales)), &mut scratch)
             .expect("valid");
-        assert_eq!(launched(cuda), ["mixed", "mixed", "paged"]);
+        assert_eq!(launched(cuda), ["mixed", "number", "mixed", "paged"]);
 
         let three = table.slice(..3);
         let cases = [

@@ -79,19 +79,15 @@ pub fn numbered_tiles(seed: u64) -> Vec<Case> {
             Case { heads: [4, 1], mask: Mask::Causal, ..Case::new(of_sequence([40, 9, 0, 140, 7, 30])) };
         Case { pages: Pages::Nhd(16), ..case }.varlen_queries(of_sequence([1, 5, 4, 130, 0, 6]))
     };
-    let all = [
-        mixed(7),
-        mixed(31),
-        Case { device_lengths: device_lengths::others(), ..mixed(32) },
-        Case { device_lengths: device_lengths::lost(), ..mixed(70) },
-    ];
+    let all =
+        [mixed(7), mixed(31), Case { device_lengths: device_lengths::others(), ..mixed(32) }, mixed(70)];
     all.into_iter().map(|case| Case { max_k: 1100, ..case }.seeded(seed)).collect()
 }
 
 /// Returns larger mixed batches, for a GPU.
 pub(super) fn long(entry: &AttnInfo) -> Vec<Case> {
     let mixed = paged_long(entry).swap_remove(0);
-    let heads = [[8, 2], [16, 1], [2, 2]];
+    let heads = [[8, 2], [entry.tile_m as usize, 1], [2, 2]];
     let all = heads.map(|heads| Case { heads, ..mixed.clone() }).into_iter().enumerate();
     all.map(|(turn, case)| if entry.mask == MaskKind::Local { general(case, turn) } else { case }).collect()
 }
