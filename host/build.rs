@@ -109,7 +109,9 @@ fn is_current(carried: &Path, kernels: &Path) -> Result<bool> {
             Ok(true)
         }
         Carried::Stale(source) => {
-            println!("cargo::warning=host/ptx has the kernels of another {source}: compiling them");
+            let remedy =
+                "compiling all kernels takes 25 minutes of processor time; undo the change to use host/ptx";
+            println!("cargo::warning={source} has changed since host/ptx was compiled: {remedy}");
             Ok(false)
         }
         Carried::Nothing => Ok(false),

@@ -47,7 +47,7 @@ pub fn folder(root: &Path) -> Result<PathBuf> {
 fn sources(root: &Path) -> Result<Sources> {
     let source = match Sources::of(&root.join(FOLDER), &root.join("kernels-gpu"))? {
         Carried::Current(sources) => return Ok(sources),
-        Carried::Stale(source) => format!("it has the kernels of another {source}"),
+        Carried::Stale(source) => format!("{source} has changed since it was compiled"),
         Carried::Nothing => "it is missing".to_owned(),
     };
     Err(format!("{FOLDER}: {source}; `cargo xtask bless` makes it anew").into())
